@@ -1,0 +1,51 @@
+"""Every counter of the cores, declared once with a sentence; metrics, logs and the CLI read this list."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from feedcore.refusal import Refusal
+
+
+class Counter(Enum):
+    """Value: the sentence shown as metric help."""
+
+    SOURCE_PACKETS = "Source packets received and accepted."
+    SOURCE_DUPLICATES = "Source packets that held nothing new."
+    SOURCE_MESSAGES_LOST = "Source messages declared lost after the gap limit."
+    SOURCE_GAP_REQUESTS = "Requests to the source journal."
+    RUNS_DECIDED = "Runs decided as active."
+    RUNS_FOLLOWED = "Runs applied as backup."
+    RUN_REQUESTS = "Requests to the active for missed runs."
+    SNAPSHOTS_INSTALLED = "Conversion-state snapshots installed."
+    MESSAGES_OUT = "Application messages transmitted, retransmissions not counted."
+    PACKETS_OUT = "Output packets transmitted, heartbeats included."
+    STALE_EPOCH_PACKETS = "Packets of an epoch that a newer one has ended."
+    DIGESTS_EQUAL = "Conversion-state comparisons that agreed."
+    DIGESTS_UNEQUAL = "Conversion-state comparisons that did not agree."
+    LEASE_LAPSED = "Times this adapter fenced itself because its lease ran out."
+    MERGE_DELIVERED = "Application messages delivered."
+    MERGE_DUPLICATES = "Packets whose messages had all been delivered."
+    MERGE_RENUMBERED = "Messages dropped because their source message had been delivered under an older epoch."
+    MERGE_HELD = "Packets that came early and were held."
+    MERGE_REPLAY_REQUESTS = "Requests to replay services."
+    MERGE_GAPS = "Messages declared missing."
+    MERGE_DIVERGED = "Copies of the same messages that differed."
+
+
+class CounterSet:
+    """Plain counts, one per `Counter` and one per `Refusal`; the shell exports them."""
+
+    __slots__ = ("counts", "refusals")
+
+    def __init__(self) -> None:
+        self.counts: dict[Counter, int] = dict.fromkeys(Counter, 0)
+        self.refusals: dict[Refusal, int] = dict.fromkeys(Refusal, 0)
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        """Add to one counter."""
+        self.counts[counter] += amount
+
+    def refuse(self, reason: Refusal) -> None:
+        """Count one refused packet."""
+        self.refusals[reason] += 1

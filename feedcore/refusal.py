@@ -1,0 +1,34 @@
+"""Why a packet of a peer was refused: weather and foul play are counted by these reasons, never raised to the top."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Refusal(Enum):
+    """Each reason, one sentence; the value names the counter."""
+
+    TRUNCATED = "truncated"  # shorter than its own header or counts say
+    FOREIGN = "foreign"  # another protocol's datagram on our group and port
+    VERSION = "version"  # a version this side does not speak
+    WRONG_FEED = "wrong_feed"  # another feed's packet
+    WRONG_CHANNEL = "wrong_channel"  # a channel this side has no key for
+    WRONG_SESSION = "wrong_session"  # another trading day's numbering
+    MALFORMED = "malformed"  # counts, runs or frames that contradict each other
+    UNKNOWN_STREAM = "unknown_stream"  # a source stream the feed does not have
+    UNKNOWN_KEY = "unknown_key"  # sealed with a key this side does not hold
+    FORGED = "forged"  # the seal does not open: not made by a holder of the key
+    REPLAYED = "replayed"  # a nonce that was seen before, or is too old to tell
+
+
+class PacketRefused(Exception):
+    """A peer's packet failed a check.
+
+    Attributes:
+        reason: what to count it under.
+    """
+
+    def __init__(self, reason: Refusal, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,1 @@
+"""Contracts of the control plane, generated from proto/tandemfeed; never edited by hand."""
