@@ -110,6 +110,4 @@ class Ended:
     end_message_seq: int
 
 
-MergeEffect: TypeAlias = (
-    Deliver | RequestReplay | Gap | SourceGap | Filled | Takeover | Stale | Live | Diverged | Ended
-)
+MergeEffect: TypeAlias = Deliver | RequestReplay | Gap | SourceGap | Filled | Takeover | Stale | Live | Diverged | Ended

@@ -31,8 +31,8 @@ transport, which patches them in as it seals.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntFlag
+from typing import NamedTuple
 
 from feedcore.position import Run
 from feedcore.refusal import PacketRefused, Refusal
@@ -66,9 +66,8 @@ class OutputFlag(IntFlag):
     END_OF_STREAM = 16  # with HEARTBEAT: every source stream has ended and all of it is out
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPacket:
-    """A decoded (opened) output packet.
+class OutputPacket(NamedTuple):
+    """A decoded (opened) output packet. A tuple, because making one is on the hot path of both sides.
 
     Attributes:
         first_message_seq: of the first message, or the next one in a heartbeat.

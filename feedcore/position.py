@@ -6,12 +6,14 @@ Invariant: a `Run` says which source messages take which message sequence number
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from feedcore.states import ReplicaState
 
 FIRST_SEQ = 1  # message_seq and source_seq both start here; 0 means "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """The sequencing decision for consecutive messages.
 
     Attributes:
@@ -72,3 +74,15 @@ class ChannelSnapshot:
     position: MessageStreamState
     epoch_first_message_seq: int
     conversion_state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """What an adapter tells of one channel at a sync interval."""
+
+    channel_id: int
+    state: ReplicaState
+    position: MessageStreamState
+    epoch_first_message_seq: int
+    digest_message_seq: int
+    digests: tuple[int, ...]

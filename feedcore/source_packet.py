@@ -20,8 +20,8 @@ because walking frames in Python would be work per message.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntFlag
+from typing import NamedTuple
 
 from feedcore.refusal import PacketRefused, Refusal
 
@@ -43,8 +43,7 @@ class SourceFlag(IntFlag):
     END_OF_STREAM = 4  # with HEARTBEAT: the source has sent all it will send in this session
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePacket:
+class SourcePacket(NamedTuple):
     """A decoded source packet header with the whole datagram behind it.
 
     Attributes:

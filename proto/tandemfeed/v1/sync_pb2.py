@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from tandemfeed.v1 import common_pb2 as tandemfeed_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tandemfeed/v1/sync.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"#\n\rFollowRequest\x12\x12\n\nadapter_id\x18\x01 \x01(\r\"(\n\x12GetSnapshotRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\"\x87\x01\n\rSnapshotChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x1f\n\x17\x65poch_first_message_seq\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"Y\n\x0eGetRunsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\"`\n\x0cGetRunsReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x1f\n\x17\x65poch_first_message_seq\x18\x02 \x01(\x04\x12 \n\x04runs\x18\x03 \x03(\x0b\x32\x12.tandemfeed.v1.Run2\xf1\x01\n\x0b\x41\x64\x61pterSync\x12I\n\x06\x46ollow\x12\x1c.tandemfeed.v1.FollowRequest\x1a\x1f.tandemfeed.v1.FeedAdapterState0\x01\x12P\n\x0bGetSnapshot\x12!.tandemfeed.v1.GetSnapshotRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12\x45\n\x07GetRuns\x12\x1d.tandemfeed.v1.GetRunsRequest\x1a\x1b.tandemfeed.v1.GetRunsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tandemfeed/v1/sync.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"#\n\rFollowRequest\x12\x12\n\nadapter_id\x18\x01 \x01(\r\"(\n\x12GetSnapshotRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\"\x87\x01\n\rSnapshotChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x1f\n\x17\x65poch_first_message_seq\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"Y\n\x0eGetRunsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\"\xd8\x01\n\x0cGetRunsReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x1f\n\x17\x65poch_first_message_seq\x18\x02 \x01(\x04\x12 \n\x04runs\x18\x03 \x03(\x0b\x32\x12.tandemfeed.v1.Run\x12\x42\n\x0c\x65poch_starts\x18\x04 \x03(\x0b\x32,.tandemfeed.v1.GetRunsReply.EpochStartsEntry\x1a\x32\n\x10\x45pochStartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xf1\x01\n\x0b\x41\x64\x61pterSync\x12I\n\x06\x46ollow\x12\x1c.tandemfeed.v1.FollowRequest\x1a\x1f.tandemfeed.v1.FeedAdapterState0\x01\x12P\n\x0bGetSnapshot\x12!.tandemfeed.v1.GetSnapshotRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12\x45\n\x07GetRuns\x12\x1d.tandemfeed.v1.GetRunsRequest\x1a\x1b.tandemfeed.v1.GetRunsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tandemfeed.v1.sync_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._loaded_options = None
+  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._serialized_options = b'8\001'
   _globals['_FOLLOWREQUEST']._serialized_start=71
   _globals['_FOLLOWREQUEST']._serialized_end=106
   _globals['_GETSNAPSHOTREQUEST']._serialized_start=108
@@ -40,8 +42,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SNAPSHOTCHUNK']._serialized_end=286
   _globals['_GETRUNSREQUEST']._serialized_start=288
   _globals['_GETRUNSREQUEST']._serialized_end=377
-  _globals['_GETRUNSREPLY']._serialized_start=379
-  _globals['_GETRUNSREPLY']._serialized_end=475
-  _globals['_ADAPTERSYNC']._serialized_start=478
-  _globals['_ADAPTERSYNC']._serialized_end=719
+  _globals['_GETRUNSREPLY']._serialized_start=380
+  _globals['_GETRUNSREPLY']._serialized_end=596
+  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._serialized_start=546
+  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._serialized_end=596
+  _globals['_ADAPTERSYNC']._serialized_start=599
+  _globals['_ADAPTERSYNC']._serialized_end=840
 # @@protoc_insertion_point(module_scope)

@@ -115,23 +115,49 @@ Global___GetRunsRequest: _TypeAlias = GetRunsRequest  # noqa: Y015
 class GetRunsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class EpochStartsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     EPOCH_FIELD_NUMBER: _builtins.int
     EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
+    EPOCH_STARTS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     epoch_first_message_seq: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Run]: ...
+    @_builtins.property
+    def epoch_starts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """epoch -> its first message_seq, for every epoch in runs"""
+
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         epoch_first_message_seq: _builtins.int = ...,
         runs: _abc.Iterable[_common_pb2.Run] | None = ...,
+        epoch_starts: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "epoch_first_message_seq", b"epoch_first_message_seq", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "epoch_first_message_seq", b"epoch_first_message_seq", "epoch_starts", b"epoch_starts", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
