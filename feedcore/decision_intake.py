@@ -53,6 +53,7 @@ class DecisionIntake:
         self._next_message_seq = FIRST_SEQ  # behind the last of `ready`
         self._next_source_seqs: dict[int, int] = {}
         self._known_end = FIRST_SEQ  # one past the newest message_seq anybody mentioned
+        self._known_source_ends: dict[int, int] = {}
         self._early: list[Run] = []
         self._request_at_ns: int | None = None
 
@@ -70,11 +71,14 @@ class DecisionIntake:
         self._is_anchored = False
         self._request_at_ns = None
         self._known_end = FIRST_SEQ
+        self._known_source_ends.clear()
 
     @property
     def has_hole(self) -> bool:
         """True while a decision is known to exist that has not been heard."""
-        return self._is_anchored and (bool(self._early) or self._known_end > self._next_message_seq)
+        return self._is_anchored and (
+            bool(self._early) or self._known_end > self._next_message_seq or self._misses_source()
+        )
 
     def position(self, epoch: int) -> MessageStreamState:
         """Behind the last consecutive decision heard: what to ask from."""
@@ -102,6 +106,7 @@ class DecisionIntake:
         for run in kept:
             self._accept(run)
         self._known_end = max(first_message_seq, self._next_message_seq)
+        self._known_source_ends.clear()
 
     def on_runs(self, runs: Iterable[Run], now_ns: int) -> None:
         """Take runs from a packet or a reply, in any order, known or not.
@@ -128,6 +133,14 @@ class DecisionIntake:
         if next_message_seq > self._known_end:
             self._known_end = next_message_seq
             self._watch(now_ns)
+
+    def on_position(self, position: MessageStreamState, now_ns: int) -> None:
+        """The active's position: shows missed decisions even where they made no message."""
+        for stream, end in position.next_source_seqs.items():
+            if end > self._next_source_seqs.get(stream, FIRST_SEQ):
+                self._known_source_ends[stream] = max(end, self._known_source_ends.get(stream, FIRST_SEQ))
+        self._known_end = max(self._known_end, position.next_message_seq)
+        self._watch(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When to ask for missed runs."""
@@ -198,6 +211,16 @@ class DecisionIntake:
                 f"message_seq {run.first_message_seq} is decided for source stream {run.source_stream_id}, source_seq "
                 f"{run.first_source_seq}, but everything before {next_source} has its place here already"
             )
+
+    def _misses_source(self) -> bool:
+        """True while the active is known to have consumed source messages that no decision heard here covers."""
+        ends = self._known_source_ends
+        if not ends:
+            return False
+        for stream, end in list(ends.items()):
+            if end <= self._next_source_seqs.get(stream, FIRST_SEQ):
+                del ends[stream]
+        return bool(ends)
 
     def _watch(self, now_ns: int) -> None:
         if not self.has_hole:

@@ -39,17 +39,20 @@ class RequestSource:
 
 @dataclass(frozen=True, slots=True)
 class RequestRuns:
-    """Ask the active (`on_runs`, or nothing: the core asks again) for the decisions behind `position`."""
+    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions behind
+    `position`."""
 
     channel_id: int
+    adapter_id: int
     position: MessageStreamState
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Ask the active for a channel snapshot (`on_snapshot`, or nothing: the core asks again)."""
+    """Ask the adapter for a channel snapshot (`on_snapshot`, or nothing: the core asks again)."""
 
     channel_id: int
+    adapter_id: int
 
 
 @dataclass(frozen=True, slots=True)

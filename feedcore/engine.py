@@ -175,7 +175,7 @@ class AdapterEngine:
         if active_adapter_id != self.config.adapter_id:
             effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
             for replica in self.replicas.values():
-                replica.on_active_known(active_adapter_id, now_ns)
+                replica.on_active_known(active_adapter_id, epoch, now_ns)
         return effects
 
     def on_lease_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
@@ -184,7 +184,6 @@ class AdapterEngine:
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
         for replica in self.replicas.values():
-            replica.on_active_known(0, now_ns)
             effects += replica.promote(epoch, now_ns)
         return effects
 

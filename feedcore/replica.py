@@ -82,7 +82,8 @@ class ChannelReplica:
         self._counters = counters
         self._backlog = Backlog(self.trackers)
         self._arrivals = 0
-        self._active_adapter_id = 0
+        self._active_adapter_id = 0  # whom to ask: the newest epoch's active, by its own word or the admin server's
+        self._active_epoch = 0
         self._active_heard_at_ns = now_ns
         self._blocked_since_ns: int | None = None
         self._heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
@@ -125,7 +126,7 @@ class ChannelReplica:
         self._check_streams(packet)
         effects: list[AdapterEffect] = []
         if packet.flags & OutputFlag.FROM_ACTIVE:
-            self._hear_active(packet.adapter_id, now_ns, effects)
+            self._hear_active(packet.adapter_id, packet.epoch, now_ns, effects)
         try:
             if packet.epoch > intake.epoch:
                 intake.open_epoch(packet.epoch, packet.epoch_first_message_seq, self.line.position())
@@ -192,10 +193,10 @@ class ChannelReplica:
         if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED) or status.state is not ReplicaState.ACTIVE:
             return []
         effects: list[AdapterEffect] = []
-        self._hear_active(adapter_id, now_ns, effects)
+        self._hear_active(adapter_id, status.position.epoch, now_ns, effects)
         if self.state is ReplicaState.JOINING or status.position.epoch != self.intake.epoch:
             return effects
-        self.intake.on_next_message_seq(status.position.next_message_seq, now_ns)
+        self.intake.on_position(status.position, now_ns)
         ours = self.line.digests_at.get(status.digest_message_seq)
         if ours is not None:
             if ours == status.digests:
@@ -207,11 +208,13 @@ class ChannelReplica:
                 return effects + self._rejoin(reason, now_ns)
         return effects
 
-    def on_active_known(self, adapter_id: int, now_ns: int) -> None:
-        """The admin server says who is active (0: nobody)."""
+    def on_active_known(self, adapter_id: int, epoch: int, now_ns: int) -> None:
+        """Somebody says who is active in an epoch (0: nobody); older news changes nothing."""
+        if epoch < self._active_epoch or (adapter_id == 0 and epoch == self._active_epoch):
+            return
         if adapter_id != self._active_adapter_id:
-            self._active_adapter_id = adapter_id
             self._snapshot_at_ns = now_ns
+        self._active_adapter_id, self._active_epoch = adapter_id, epoch
 
     def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """The lease on `epoch` was granted: decide from here on, beginning with what waits for decisions."""
@@ -249,11 +252,12 @@ class ChannelReplica:
         if self.state is ReplicaState.JOINING:
             if self._active_adapter_id and now_ns >= self._snapshot_at_ns:
                 self._snapshot_at_ns = now_ns + self._config.snapshot_retry_ns
-                effects.append(RequestSnapshot(self.channel_id))
+                effects.append(RequestSnapshot(self.channel_id, self._active_adapter_id))
         elif self.state not in (ReplicaState.ACTIVE, ReplicaState.FAILED):
             if self.intake.is_request_due(now_ns):
                 self._counters.add(Counter.RUN_REQUESTS)
-                effects.append(RequestRuns(self.channel_id, self.intake.position(self.line.epoch)))
+                position = self.intake.position(self.line.epoch)
+                effects.append(RequestRuns(self.channel_id, self._active_adapter_id, position))
             self._judge(now_ns, effects)
         if self._speaks() and now_ns >= self._heartbeat_at_ns:
             self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
@@ -349,10 +353,10 @@ class ChannelReplica:
             elif now_ns - self._active_heard_at_ns >= self._config.detach_after_ns:
                 self._move(ReplicaState.DETACHED, "the active is silent", effects)
 
-    def _hear_active(self, adapter_id: int, now_ns: int, effects: list[AdapterEffect]) -> None:
+    def _hear_active(self, adapter_id: int, epoch: int, now_ns: int, effects: list[AdapterEffect]) -> None:
         self._active_heard_at_ns = now_ns
-        if not self._active_adapter_id:
-            self._active_adapter_id = adapter_id
+        if epoch != self._active_epoch or adapter_id != self._active_adapter_id:
+            self.on_active_known(adapter_id, epoch, now_ns)
         if self.state is ReplicaState.DETACHED:
             self._move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard", effects)
 

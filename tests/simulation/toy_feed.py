@@ -1,0 +1,109 @@
+"""A feed small enough to predict: source messages of 9 bytes, a converter with state, and what it must put out.
+
+A message is (symbol u8, value u64). Values divisible by 7 convert to nothing, by 5 to two messages, others to one. The
+output carries the running sum of its symbol, so a conversion state that skipped or repeated a message shows in every
+later one. Symbols belong to one source stream: stream s owns symbols congruent to s modulo the number of streams.
+"""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedcore.converter import Converted
+from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
+
+BODY = struct.Struct("<BQ")
+OUT_BODY = struct.Struct("<HHHHBQQB")
+SOURCE_MESSAGE_SIZE = SOURCE_FRAME_SIZE + BODY.size
+OUT_MESSAGE_SIZE = OUTPUT_FRAME_SIZE + OUT_BODY.size
+FEED_ID = 7
+SESSION = 20261121
+SYMBOLS = 16
+
+
+def make_messages(chance: Random, stream: int, stream_count: int, count: int) -> list[tuple[int, int]]:
+    """`count` source messages (symbol, value) of a stream."""
+    symbols = [symbol for symbol in range(SYMBOLS) if symbol % stream_count == stream % stream_count]
+    return [(chance.choice(symbols), chance.randrange(1, 1 << 32)) for _ in range(count)]
+
+
+def encode_source(stream: int, first_seq: int, messages: list[tuple[int, int]], sent_at_ns: int, flags: int) -> bytes:
+    """A source packet, or a heartbeat if there are no messages."""
+    header = encode_source_header(
+        feed_id=FEED_ID,
+        source_stream_id=stream,
+        message_count=len(messages),
+        session=SESSION,
+        first_source_seq=first_seq,
+        sent_at_ns=sent_at_ns,
+        flags=flags,
+    )
+    frames = [SOURCE_FRAME.pack(SOURCE_MESSAGE_SIZE, 1) + BODY.pack(symbol, value) for symbol, value in messages]
+    return header + b"".join(frames)
+
+
+class ToyConverter:
+    """feedcore.converter.Converter in a page."""
+
+    def __init__(self) -> None:
+        self.sums = [0] * SYMBOLS
+        self.counts = [0] * SYMBOLS
+
+    def check(self, datagram: bytes) -> bool:
+        return (len(datagram) - SOURCE_HEADER_SIZE) % SOURCE_MESSAGE_SIZE == 0
+
+    def convert(
+        self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
+    ) -> Converted:
+        view, offset, written = out.data, start, 0
+        for index in range(skip, skip + count):
+            symbol, value = BODY.unpack_from(
+                datagram, SOURCE_HEADER_SIZE + index * SOURCE_MESSAGE_SIZE + SOURCE_FRAME_SIZE
+            )
+            copies = copies_of(value)
+            if offset + copies * OUT_MESSAGE_SIZE > end:
+                return Converted(index - skip, written, offset)
+            self.sums[symbol] = (self.sums[symbol] + value) & 0xFFFF_FFFF_FFFF
+            self.counts[symbol] += 1
+            for copy in range(copies):
+                OUTPUT_FRAME.pack_into(view, offset, OUT_MESSAGE_SIZE, index - skip)
+                body = self.body(symbol, value, copy)
+                view[offset + OUTPUT_FRAME_SIZE : offset + OUT_MESSAGE_SIZE] = memoryview(body)
+                offset += OUT_MESSAGE_SIZE
+                written += 1
+        return Converted(count, written, offset)
+
+    def body(self, symbol: int, value: int, copy: int) -> bytes:
+        """An output message's bytes, from the state after its source message."""
+        return OUT_BODY.pack(18, 1, 1, 0, symbol, value, self.sums[symbol], copy)
+
+    def digests(self) -> NDArray[np.uint64]:
+        return np.array([hash((a, b)) & 0xFFFF_FFFF for a, b in zip(self.sums, self.counts, strict=True)], np.uint64)
+
+    def snapshot(self) -> bytes:
+        return struct.pack(f"<{2 * SYMBOLS}Q", *self.sums, *self.counts)
+
+    def restore(self, snapshot: bytes) -> None:
+        values = struct.unpack(f"<{2 * SYMBOLS}Q", snapshot)
+        self.sums, self.counts = list(values[:SYMBOLS]), list(values[SYMBOLS:])
+
+
+def copies_of(value: int) -> int:
+    """How many application messages a source message becomes."""
+    return 0 if value % 7 == 0 else 2 if value % 5 == 0 else 1
+
+
+def expected_bodies(messages: list[tuple[int, int]]) -> list[list[bytes]]:
+    """Per source message of one stream, in order, the bodies it must become."""
+    converter = ToyConverter()
+    bodies = []
+    for symbol, value in messages:
+        converter.sums[symbol] = (converter.sums[symbol] + value) & 0xFFFF_FFFF_FFFF
+        converter.counts[symbol] += 1
+        bodies.append([converter.body(symbol, value, copy) for copy in range(copies_of(value))])
+    return bodies
