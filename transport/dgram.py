@@ -1,0 +1,126 @@
+"""Multicast datagrams over ZeroMQ (ZMQ_DGRAM on udp://): one body out, one body in, nothing in between.
+
+Never sends what libzmq cannot: a body of more than 8,192 bytes is cut at the receiver, and a much longer one crashes
+the sending process inside libzmq. Invariant: `send` raises before such a body reaches libzmq.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import zmq
+
+from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
+
+RECEIVE_QUEUE_COUNT_MAX = 100_000  # about 150 MB at worst; the kernel's own buffer holds only some 100 full datagrams
+SEND_QUEUE_COUNT_MAX = 10_000  # a sender never waits for a network card this long: beyond it, drop as networks do
+
+
+class DatagramTooLong(ValueError):
+    """The caller made a datagram that the transport must not send: a bug of the caller."""
+
+
+class BadGroup(ValueError):
+    """Not a multicast address and port."""
+
+
+def parse_group(group: str) -> tuple[str, int]:
+    """Split and check "239.x.y.z:port".
+
+    Raises:
+        BadGroup: saying what is wrong.
+    """
+    host, separator, port = group.rpartition(":")
+    try:
+        address = ipaddress.IPv4Address(host)
+        number = int(port)
+    except ValueError:
+        raise BadGroup(f"{group!r} is not IPV4:PORT, such as 239.192.1.1:5001") from None
+    if not separator or not address.is_multicast:
+        raise BadGroup(f"{group!r}: {host} is no multicast address (224.0.0.0 to 239.255.255.255)")
+    if not 0 < number < 65_536:
+        raise BadGroup(f"{group!r}: port {number} is not within 1 and 65535")
+    return host, number
+
+
+class MulticastReceiver:
+    """Hears one group on one interface.
+
+    Args:
+        context: the process's ZeroMQ context.
+        interface: IP address of the interface to join on.
+        group: "239.x.y.z:port".
+        receive_queue_count_max: datagrams kept for a slow reader; later ones are dropped, as networks do.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        interface: str,
+        group: str,
+        *,
+        receive_queue_count_max: int = RECEIVE_QUEUE_COUNT_MAX,
+    ) -> None:
+        host, port = parse_group(group)
+        self.group = group
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        # Each datagram is two frames (sender's address, body), and the mark counts frames.
+        self.socket.setsockopt(zmq.RCVHWM, 2 * receive_queue_count_max)
+        try:
+            self.socket.bind(f"udp://{interface};{host}:{port}")
+        except zmq.ZMQError as refused:
+            self.socket.close()
+            raise BadGroup(f"cannot hear {group} on interface {interface}: {refused}") from refused
+        self._recv = self.socket.recv
+
+    def receive(self) -> bytes | None:
+        """The next datagram's body, or None if none waits. Never blocks."""
+        try:
+            self._recv(zmq.NOBLOCK)  # the sender's address: multicast source addresses prove nothing, so unused
+        except zmq.Again:
+            return None
+        body: bytes = self._recv()
+        return body
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.socket.close()
+
+
+class MulticastSender:
+    """Sends datagrams to any group from one interface.
+
+    Args:
+        datagram_size_max: bytes; a larger datagram raises `DatagramTooLong`.
+    """
+
+    def __init__(
+        self, context: zmq.Context[Any], interface: str, *, datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
+    ) -> None:
+        if not 0 < datagram_size_max <= DATAGRAM_SIZE_MAX:
+            raise DatagramTooLong(
+                f"datagram_size_max {datagram_size_max}: libzmq carries at most {DATAGRAM_SIZE_MAX} bytes a datagram"
+            )
+        self._size_max = datagram_size_max
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 2 * SEND_QUEUE_COUNT_MAX)
+        self._socket.bind(f"udp://{interface}:*")
+        self._send = self._socket.send
+
+    def send(self, group: bytes, datagram: bytes) -> None:
+        """Send one datagram to b"239.x.y.z:port".
+
+        Raises:
+            DatagramTooLong: nothing was sent.
+        """
+        if len(datagram) > self._size_max:
+            raise DatagramTooLong(f"{len(datagram)} bytes, the limit is {self._size_max}")
+        self._send(group, zmq.SNDMORE)
+        self._send(datagram)
+
+    def close(self) -> None:
+        """Close the socket; what is not yet sent is dropped."""
+        self._socket.close()

@@ -1,0 +1,80 @@
+"""Authentication of this process at the admin server: SCRAM-SHA-256 (RFC 5802, RFC 7677) by the `scramp` library.
+
+The secret never travels, and the server proves that it knows the verifier.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import grpc
+import scramp
+
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.rpc import open_channel
+
+MECHANISM = "SCRAM-SHA-256"
+RENEW_BEFORE_EXPIRY_NS = 60 * 1_000_000_000
+
+
+class AuthenticationRefused(Exception):
+    """The admin server does not accept the identity and secret, or failed to prove itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A token and when it expires (wall clock)."""
+
+    token: str
+    expires_unix_ns: int
+
+
+def login(endpoint: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> Login:
+    """Authenticate once.
+
+    Raises:
+        AuthenticationRefused: wrong identity or secret, or a server that is not who it says.
+        grpc.RpcError: the server cannot be reached.
+    """
+    with open_channel(endpoint, ca_pem) as channel:
+        stub = admin_pb2_grpc.AuthenticationStub(channel)
+        client = scramp.ScramClient([MECHANISM], identity, secret)
+        try:
+            begun = stub.Begin(
+                admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()),
+                timeout=timeout_s,
+                wait_for_ready=True,
+            )
+            client.set_server_first(begun.server_first)
+            finished = stub.Finish(
+                admin_pb2.FinishAuthenticationRequest(
+                    conversation_id=begun.conversation_id, client_final=client.get_client_final()
+                ),
+                timeout=timeout_s,
+            )
+            client.set_server_final(finished.server_final)
+        except scramp.ScramException as refused:
+            raise AuthenticationRefused(f"{identity}: {refused}") from refused
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise AuthenticationRefused(f"{identity}: {error.details()}") from error
+            raise
+    return Login(finished.token, finished.expires_unix_ns)
+
+
+class TokenSource:
+    """A token that is always fresh: logs in again before it expires. Safe to call from any thread."""
+
+    def __init__(self, endpoint: str, ca_pem: bytes, identity: str, secret: str) -> None:
+        self._arguments = (endpoint, ca_pem, identity, secret)
+        self._lock = threading.Lock()
+        self._login: Login | None = None
+
+    def __call__(self) -> str:
+        """The token; logs in if there is none or it is about to expire."""
+        with self._lock:
+            if self._login is None or time.time_ns() > self._login.expires_unix_ns - RENEW_BEFORE_EXPIRY_NS:
+                self._login = login(*self._arguments)
+            return self._login.token

@@ -1,0 +1,172 @@
+"""What every process of the cluster has in common: structured logs, a clean stop, the ready line, metrics, options.
+
+Never on a hot path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from feedcore.counters import CounterSet
+
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, component, event, and whatever `extra` holds."""
+
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON."""
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "component": self._component,
+            "event": record.getMessage(),
+        }
+        entry.update({key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS})
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def configure_logging(component: str, level: str = "info") -> None:
+    """Send this process's logs to stderr as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(component))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class StopSignal:
+    """SIGTERM and SIGINT as an event: wait for it, or poll its file descriptor beside sockets.
+
+    Make it in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def fileno(self) -> int:
+        """Readable once the stop was asked for."""
+        return self._fd
+
+    @property
+    def is_set(self) -> bool:
+        """True once the stop was asked for."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Ask for the stop from inside."""
+        self._event.set()
+        os.eventfd_write(self._fd, 1)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the stop; True if it was asked for."""
+        return self._event.wait(timeout_s)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.set()
+
+
+def announce(event: str, **fields: object) -> None:
+    """One JSON line on stdout, for whoever started this process."""
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def announce_ready(**fields: object) -> None:
+    """The one line that says that this process serves: {"event": "ready", …addresses…}."""
+    announce("ready", **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How a process reaches the admin server, and on which interface it multicasts."""
+
+    admin: str
+    ca_pem: bytes
+    identity: str
+    secret: str
+    interface: str
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that every process that talks to the admin server has."""
+    group = parser.add_argument_group("connection")
+    group.add_argument("--admin", required=True, metavar="HOST:PORT", help="the stream administration server")
+    group.add_argument("--ca", required=True, type=Path, metavar="FILE", help="certificate authority to trust (PEM)")
+    group.add_argument("--identity", required=True, metavar="NAME", help="who this process is")
+    group.add_argument("--secret-file", required=True, type=Path, metavar="FILE", help="file with the shared secret")
+    group.add_argument(
+        "--interface", default="127.0.0.1", metavar="IP", help="multicast interface (default %(default)s)"
+    )
+    add_process_arguments(parser)
+
+
+def add_process_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that every process has."""
+    group = parser.add_argument_group("process")
+    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    group.add_argument("--metrics-port", type=int, default=0, metavar="N", help="Prometheus port (default 0: off)")
+
+
+def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Connection:
+    """Read what the options point to; ends the process with a clear message if a file cannot be read."""
+    try:
+        ca_pem = arguments.ca.read_bytes()
+        secret = arguments.secret_file.read_text().strip()
+    except OSError as missing:
+        parser.error(
+            f"{missing.filename}: {missing.strerror}; --ca and --secret-file are in the admin server's state folder"
+        )
+    return Connection(arguments.admin, ca_pem, arguments.identity, secret, arguments.interface)
+
+
+class CounterCollector(Collector):
+    """Exports `feedcore.counters` and gauges of a process to Prometheus."""
+
+    def __init__(self, counters: CounterSet, gauges: Callable[[], Iterator[Metric]] | None = None) -> None:
+        self._counters = counters
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        """The counts as they stand."""
+        for counter, count in self._counters.counts.items():
+            yield CounterMetricFamily(f"tandemfeed_{counter.name.lower()}", counter.value, value=count)
+        refused = CounterMetricFamily("tandemfeed_refused_packets", "Packets refused, by reason.", labels=["reason"])
+        for reason, count in self._counters.refusals.items():
+            refused.add_metric([reason.value], count)
+        yield refused
+        if self._gauges is not None:
+            yield from self._gauges()
+
+
+def serve_metrics(port: int, *collectors: Collector) -> None:
+    """Serve Prometheus metrics on 127.0.0.1 (a thread of its own); port 0: do not."""
+    if port:
+        registry = CollectorRegistry()
+        for collector in collectors:
+            registry.register(collector)
+        start_http_server(port, addr="127.0.0.1", registry=registry)

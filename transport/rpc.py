@@ -1,0 +1,272 @@
+"""Secured calls: TLS channels and servers, and who may call what.
+
+Every call but those of public services carries an EdDSA token (RFC 8037) of the admin server; every process checks it
+with the server's public key alone. What this must never do: let a service be called that nobody listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+TOKEN_ISSUER = "tandemfeed"
+TOKEN_ALGORITHM = "EdDSA"
+MESSAGE_SIZE_MAX = 64 << 20  # a snapshot chunk or a replay chunk, with room
+PUBLIC_SERVICES = frozenset(
+    {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection"}
+)
+_SIZE_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
+    ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
+]
+
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class TokenRefused(Exception):
+    """The token is not the admin server's, or has expired; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        identity: the authenticated name.
+        roles: of client, adapter, source, admin.
+        topics: patterns of the topics granted for subscription.
+    """
+
+    identity: str
+    roles: frozenset[str]
+    topics: tuple[str, ...]
+
+
+class TokenVerifier:
+    """Checks tokens with the admin server's raw Ed25519 public key."""
+
+    def __init__(self, public_key_raw: bytes) -> None:
+        self._key = Ed25519PublicKey.from_public_bytes(public_key_raw)
+
+    def verify(self, token: str) -> Caller:
+        """The caller that the token names.
+
+        Raises:
+            TokenRefused: saying why.
+        """
+        try:
+            claims = jwt.decode(
+                token, self._key, algorithms=[TOKEN_ALGORITHM], issuer=TOKEN_ISSUER, options={"require": ["exp", "sub"]}
+            )
+        except jwt.PyJWTError as refused:
+            raise TokenRefused(str(refused)) from refused
+        return Caller(str(claims["sub"]), frozenset(claims.get("roles", ())), tuple(claims.get("topics", ())))
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def caller_of(_context: grpc.ServicerContext) -> Caller:
+    """The authenticated caller of the RPC that this thread serves."""
+    caller = _CALLER.get()
+    assert caller is not None, "the service is public: nobody was authenticated"
+    return caller
+
+
+class AuthorizationInterceptor(grpc.ServerInterceptor):
+    """Lets a call through if its token has one of the service's roles.
+
+    Args:
+        verifier: checks tokens.
+        roles_by_service: full service name -> roles that may call it. A service that is neither here nor public is
+            refused.
+        public_services: need no token.
+    """
+
+    def __init__(
+        self,
+        verifier: TokenVerifier,
+        roles_by_service: Mapping[str, frozenset[str]],
+        public_services: frozenset[str] = frozenset(),
+    ) -> None:
+        self._verifier = verifier
+        self._roles = roles_by_service
+        self._public = PUBLIC_SERVICES | public_services
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wrap the handler with the caller's identity, or refuse."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        service = str(handler_call_details.method).strip("/").partition("/")[0]
+        if service in self._public:
+            return handler
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        scheme, _, token = str(metadata.get("authorization", "")).partition(" ")
+        if scheme != "Bearer" or not token:
+            return _refuse(handler, grpc.StatusCode.UNAUTHENTICATED, f"{service} needs a token: authenticate first")
+        try:
+            caller = self._verifier.verify(token)
+        except TokenRefused as refused:
+            return _refuse(handler, grpc.StatusCode.UNAUTHENTICATED, f"token refused: {refused}; authenticate again")
+        needed = self._roles.get(service, frozenset())
+        if not caller.roles & needed:
+            wanted = " or ".join(sorted(needed)) or "nobody"
+            text = f"{service} is for the role {wanted}; {caller.identity} has {sorted(caller.roles)}"
+            return _refuse(handler, grpc.StatusCode.PERMISSION_DENIED, text)
+        return _with_caller(handler, caller)
+
+
+def _rebuild(handler: Handler, behavior: Callable[..., Any]) -> Handler:
+    makers = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }
+    maker = makers[bool(handler.request_streaming), bool(handler.response_streaming)]
+    return maker(
+        behavior,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+
+
+def _behavior(handler: Handler) -> Callable[..., Any]:
+    found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    assert found is not None
+    return found
+
+
+def _refuse(handler: Handler, code: grpc.StatusCode, text: str) -> Handler:
+    def refuse(_request: Any, context: grpc.ServicerContext) -> Any:
+        context.abort(code, text)
+
+    def refuse_stream(_request: Any, context: grpc.ServicerContext) -> Any:
+        yield context.abort(code, text)  # a generator, as a streaming handler must be; abort raises
+
+    return _rebuild(handler, refuse_stream if handler.response_streaming else refuse)
+
+
+def _with_caller(handler: Handler, caller: Caller) -> Handler:
+    behavior = _behavior(handler)
+
+    def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
+        _CALLER.set(caller)
+        return behavior(request, context)
+
+    def serve_stream(request: Any, context: grpc.ServicerContext) -> Any:
+        _CALLER.set(caller)
+        yield from behavior(request, context)
+
+    return _rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
+
+
+class BearerToken(grpc.AuthMetadataPlugin):
+    """Adds the token to every call; `token` is asked anew each time, so that it can be renewed."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    def __call__(self, _context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        """grpc's hook."""
+        callback((("authorization", f"Bearer {self._token()}"),), None)
+
+
+def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | None = None) -> grpc.Channel:
+    """A TLS channel that notices a dead peer soon and, with a token, says on every call who calls."""
+    credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
+    if token is not None:
+        source = token if callable(token) else lambda: token
+        credentials = grpc.composite_channel_credentials(
+            credentials, grpc.metadata_call_credentials(BearerToken(source))
+        )
+    options = [
+        *_SIZE_OPTIONS,
+        ("grpc.keepalive_time_ms", 2_000),
+        ("grpc.keepalive_timeout_ms", 2_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Channels with the same arguments would share a connection; each process role keeps its own.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.secure_channel(endpoint, credentials, options=options)
+
+
+@dataclass(frozen=True, slots=True)
+class RpcServer:
+    """A running server. Attributes: endpoint: host:port as bound."""
+
+    server: grpc.Server
+    endpoint: str
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Finish calls within the grace, then stop."""
+        self.server.stop(grace_s).wait()
+
+
+def serve(
+    registrations: Sequence[Callable[[grpc.Server], None]],
+    service_names: Sequence[str],
+    listen: str,
+    certificate_pem: bytes,
+    key_pem: bytes,
+    interceptors: Sequence[grpc.ServerInterceptor],
+    *,
+    thread_count: int = 32,
+) -> RpcServer:
+    """Start a TLS server with the standard health service and reflection.
+
+    Args:
+        registrations: each adds a servicer to the server.
+        service_names: full names, for health and reflection.
+        listen: host:port; port 0 takes a free one.
+        thread_count: streaming calls hold a thread each; calls beyond are refused with RESOURCE_EXHAUSTED.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(thread_count, thread_name_prefix="rpc"),
+        interceptors=list(interceptors),
+        maximum_concurrent_rpcs=thread_count,
+        options=[
+            *_SIZE_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 2_000),
+            ("grpc.keepalive_timeout_ms", 2_000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+            ("grpc.http2.max_ping_strikes", 0),
+        ],
+    )
+    for register in registrations:
+        register(server)
+    checker = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])
+    try:
+        port = server.add_secure_port(listen, credentials)
+    except RuntimeError as refused:
+        raise OSError(f"cannot listen on {listen}: {refused}") from refused
+    server.start()
+    for name in ("", *service_names):
+        checker.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return RpcServer(server, f"{listen.rpartition(':')[0]}:{port}")
