@@ -1,0 +1,52 @@
+"""A reader's place, kept on disk: two slots written alternately, each with its CRC, so one is always whole."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import google_crc32c
+
+SLOT = struct.Struct("<QQ")
+CRC = struct.Struct("<I")
+SLOT_SIZE = 64  # a slot never straddles a disk sector
+
+
+class NamedPosition:
+    """A durable 64-bit position.
+
+    Args:
+        path: a small file of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._generation, self._value = self._newest()
+
+    def load(self) -> int | None:
+        """The stored position; None if there is none."""
+        return self._value if self._generation else None
+
+    def store(self, value: int) -> None:
+        """Replace the position; after a crash of the process the newest one counts."""
+        self._generation += 1
+        self._value = value
+        fields = SLOT.pack(self._generation, value)
+        os.pwrite(self._fd, fields + CRC.pack(google_crc32c.value(fields)), (self._generation % 2) * SLOT_SIZE)
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._fd)
+
+    def _newest(self) -> tuple[int, int]:
+        best = (0, 0)
+        for slot in range(2):
+            data = os.pread(self._fd, SLOT.size + CRC.size, slot * SLOT_SIZE)
+            if len(data) == SLOT.size + CRC.size and CRC.unpack(data[SLOT.size :])[0] == google_crc32c.value(
+                data[: SLOT.size]
+            ):
+                generation, value = SLOT.unpack(data[: SLOT.size])
+                best = max(best, (generation, value))
+        return best

@@ -1,0 +1,183 @@
+"""The journal against a plain list, through re-opening, damage, processes and kills."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journal import (
+    ForeignFile,
+    Journal,
+    JournalLocked,
+    NamedPosition,
+    NewerFormat,
+    NoSuchRecord,
+    RecordTooLong,
+    Tailer,
+)
+from journal.block import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE, block_path
+
+BLOCK = BLOCK_SIZE_MIN
+
+
+def test_a_record_is_read_back_by_its_index(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        indices = [journal.append(b"record %d" % number) for number in range(100)]
+        assert [journal.read(index) for index in indices] == [b"record %d" % number for number in range(100)]
+        assert indices[0] == journal.first_index
+        with pytest.raises(NoSuchRecord):
+            journal.read(indices[-1] + 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.one_of(st.lists(st.binary(max_size=4_000), min_size=1, max_size=30), st.none()), max_size=30))
+def test_batches_reopenings_and_block_rolls_keep_every_record_in_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[list[bytes] | None]
+) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    journal, expected = Journal.open(folder, block_size=BLOCK), []
+    for step in steps:
+        if step is None:
+            journal.close()
+            journal = Journal.open(folder, block_size=BLOCK)
+        elif len(step) == 1:
+            expected.append((journal.append(step[0]), step[0]))
+        else:
+            first = journal.append_batch(step)
+            expected += [(first + place, record) for place, record in enumerate(step)]
+    assert list(journal.records()) == expected
+    tailer = Tailer(folder)
+    assert list(tailer) == expected
+    if expected:
+        middle = expected[len(expected) // 2]
+        tailer.to_index(middle[0])
+        assert tailer.read() == middle
+    tailer.close()
+    journal.close()
+
+
+def test_a_second_appender_is_refused_and_told_who_appends(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, block_size=BLOCK), pytest.raises(JournalLocked, match=str(os.getpid())):
+        Journal.open(tmp_path, block_size=BLOCK)
+    Journal.open(tmp_path, block_size=BLOCK).close()
+
+
+def test_a_record_larger_than_a_block_is_refused_and_the_journal_goes_on(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        with pytest.raises(RecordTooLong):
+            journal.append(bytes(BLOCK))
+        assert journal.read(journal.append(b"next")) == b"next"
+
+
+def test_retention_releases_the_oldest_blocks(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, block_size=BLOCK, retain_blocks=2) as journal:
+        first = journal.append(bytes(60_000))
+        for _ in range(20):
+            newest = journal.append(bytes(60_000))
+        assert len(list(tmp_path.glob("*.tfj"))) == 2
+        assert journal.read(newest) == bytes(60_000)
+        with pytest.raises(NoSuchRecord):
+            journal.read(first)
+
+
+def test_foreign_and_newer_files_are_refused_unchanged(tmp_path: Path) -> None:
+    Journal.open(tmp_path, block_size=BLOCK).close()
+    path = block_path(tmp_path, 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\x63\0\0\0" + whole[8:])
+    with pytest.raises(NewerFormat):
+        Journal.open(tmp_path, block_size=BLOCK)
+    path.write_bytes(b"ELF" + whole[3:])
+    with pytest.raises(ForeignFile):
+        Journal.open(tmp_path, block_size=BLOCK)
+    assert path.read_bytes()[:3] == b"ELF"
+
+
+def test_damage_at_any_byte_of_the_last_segments_never_serves_what_was_not_appended(tmp_path: Path) -> None:
+    records = [b"alpha", b"beta-beta", b"gamma"]
+    with Journal.open(tmp_path / "whole", block_size=BLOCK) as journal:
+        for record in records:
+            journal.append(record)
+    whole = block_path(tmp_path / "whole", 1).read_bytes()
+    end = DATA_OFFSET + 3 * (SEGMENT_SIZE + 24)
+    for offset in range(DATA_OFFSET, end):
+        for damage in ("flip", "cut"):
+            folder = tmp_path / f"{damage}{offset}"
+            folder.mkdir()
+            data = bytearray(whole)
+            if damage == "flip":
+                data[offset] ^= 0xFF
+            else:
+                data[offset:] = bytes(len(data) - offset)
+            data[512:DATA_OFFSET] = bytes(DATA_OFFSET - 512)  # as after a crash before the first checkpoint
+            block_path(folder, 1).write_bytes(data)
+            with Journal.open(folder, block_size=BLOCK) as journal:
+                served = [record for _, record in journal.records()]
+                assert served == records[: len(served)]
+                index = journal.append(b"after")
+                assert journal.read(index) == b"after"
+                assert [record for _, record in Tailer(folder)] == [*served, b"after"]
+
+
+def _append_forever(folder: Path, pipe: Connection) -> None:
+    journal = Journal.open(folder, block_size=BLOCK)
+    for number in range(1_000_000):
+        pipe.send((journal.append(b"%d" % number), number))
+
+
+def test_what_a_killed_appender_reported_is_there(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    for life in range(3):
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=_append_forever, args=(tmp_path, sender))
+        child.start()
+        sender.close()
+        reported = [receiver.recv() for _ in range(2_000)]
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        try:
+            while True:
+                reported.append(receiver.recv())
+        except EOFError:
+            pass
+        with Journal.open(tmp_path, block_size=BLOCK) as journal:
+            for index, number in reported:
+                assert journal.read(index) == b"%d" % number, f"life {life}"
+
+
+def test_a_tailer_follows_a_living_appender_across_blocks(tmp_path: Path) -> None:
+    tailer = Tailer(tmp_path)
+    assert tailer.read() is None
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        for number in range(40):
+            journal.append(b"%d" % number + bytes(20_000))
+            assert tailer.wait(5)
+            entry = tailer.read()
+            assert entry is not None
+            assert entry[1].startswith(b"%d\0" % number)
+        assert tailer.read() is None
+        tailer.to_start()
+        assert len(tailer.read_many(100)) == 40
+        tailer.to_end()
+        assert not tailer.wait(0.01)
+    tailer.close()
+
+
+def test_a_named_position_survives_a_torn_slot(tmp_path: Path) -> None:
+    position = NamedPosition(tmp_path / "reader.position")
+    assert position.load() is None
+    for value in range(10):
+        position.store(value)
+    position.close()
+    data = bytearray((tmp_path / "reader.position").read_bytes())
+    data[0] ^= 1  # the slot of generation 10, the newest
+    (tmp_path / "reader.position").write_bytes(data)
+    assert NamedPosition(tmp_path / "reader.position").load() == 8
