@@ -1,1 +1,44 @@
-""""""
+"""The subscribing side: authenticate, join every adapter's stream, merge them, fill gaps, hand messages over.
+
+::
+
+    with client_lib.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
+        for item in client.subscribe("equities"):
+            if isinstance(item, client_lib.Batch):
+                for message in item.messages(): …
+
+Must never pass on a message twice, out of a source stream's order, or pass over one without saying so.
+"""
+
+from client_lib.client import Client, connect
+from client_lib.errors import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, ClientError, FeedUnknown
+from client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
+from client_lib.subscription import ChannelStatistics, Subscription, SubscriptionStatistics
+from feedcore.merge_effects import Diverged, Ended, Gap, Live, SourceGap, Stale, Takeover
+
+__all__ = [
+    "AdminUnavailable",
+    "AuthenticationRefused",
+    "AuthorizationRefused",
+    "Batch",
+    "ChannelStatistics",
+    "Client",
+    "ClientError",
+    "Diverged",
+    "Ended",
+    "Event",
+    "FeedUnknown",
+    "Filled",
+    "Gap",
+    "Item",
+    "Live",
+    "Message",
+    "Revoked",
+    "SourceGap",
+    "SourceSpan",
+    "Stale",
+    "Subscription",
+    "SubscriptionStatistics",
+    "Takeover",
+    "connect",
+]

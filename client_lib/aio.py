@@ -1,0 +1,72 @@
+"""The asyncio face: `async for item in AsyncSubscription(subscription)`.
+
+One thread runs the subscription's loop and hands whole polls over to the event loop; at most HANDED_OVER_COUNT_MAX of
+them wait there, then the thread waits too, and datagrams queue where they always do. The subscription belongs to this
+object from then on: nobody else may poll it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+from client_lib.items import Item
+from client_lib.subscription import Subscription
+
+HANDED_OVER_COUNT_MAX = 64
+
+
+class AsyncSubscription:
+    """A subscription read from a coroutine.
+
+    Args:
+        subscription: as `Client.subscribe` returned it; `subscribe` itself blocks for one round trip, so call it by
+            `asyncio.to_thread` where that matters.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._handed_over: asyncio.Queue[list[Item] | BaseException | None] = asyncio.Queue()
+        self._room = threading.Semaphore(HANDED_OVER_COUNT_MAX)
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="tandemfeed-subscription", daemon=True)
+        self._thread.start()
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        while (items := await self._handed_over.get()) is not None:
+            if isinstance(items, BaseException):
+                raise items
+            self._room.release()
+            for item in items:
+                yield item
+
+    async def __aenter__(self) -> AsyncSubscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the subscription and end the thread."""
+        self._subscription.stop()
+        self._room.release()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        last: BaseException | None = None
+        try:
+            with self._subscription:
+                while not self._subscription.is_closed:
+                    items = self._subscription.poll()
+                    self._room.acquire()
+                    self._hand_over(items)
+        except BaseException as error:  # noqa: BLE001  it belongs to the coroutine that reads, which raises it
+            last = error
+        self._hand_over(last)
+
+    def _hand_over(self, what: list[Item] | BaseException | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._handed_over.put_nowait, what)
+        except RuntimeError:  # the event loop is closed: nobody reads any more
+            self._subscription.stop()

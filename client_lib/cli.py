@@ -1,0 +1,168 @@
+"""`tandemfeed subscribe`: a live view of a feed, or its figures as JSON lines, or its messages; optionally recorded."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live as LiveDisplay
+
+from client_lib.client import connect
+from client_lib.errors import ClientError
+from client_lib.items import Batch, Filled, Item, Revoked
+from client_lib.live_view import LiveFigures, render
+from client_lib.recorder import DeliveryRecorder
+from client_lib.subscription import Subscription
+from transport.process_shell import (
+    CounterCollector,
+    add_connection_arguments,
+    announce_ready,
+    configure_logging,
+    connection_from,
+    serve_metrics,
+)
+
+INTERVAL_NS = 1_000_000_000
+EXIT_REFUSED = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 after a clean end, 2 if the cluster refused or revoked, or does not answer."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    connection = connection_from(parser, arguments)
+    configure_logging("subscribe", arguments.log_level)
+    try:
+        with connect(
+            admin=connection.admin,
+            ca=connection.ca_pem,
+            identity=connection.identity,
+            secret=connection.secret,
+            interface=connection.interface,
+        ) as client:
+            subscription = client.subscribe(arguments.feed, arguments.topic, arguments.start)
+            with _stopped_by_signals(subscription):
+                return _follow(subscription, arguments)
+    except ClientError as refused:
+        print(f"tandemfeed subscribe: {type(refused).__name__}: {refused}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tandemfeed subscribe", description=__doc__)
+    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed to subscribe to")
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="just this channel (repeatable); none: every channel that the policy grants",
+    )
+    parser.add_argument(
+        "--start", default="live", type=_start, metavar="live|SEQ", help="where to begin (default %(default)s)"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="one JSON line a second instead of the live view")
+    output.add_argument("--print", action="store_true", help="print the messages, decoded, and the in-band events")
+    parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    parser.add_argument("--until-end", action="store_true", help="stop when the feed says that it has ended")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="write what was delivered to FILE (.npz, events beside it as .json)"
+    )
+    add_connection_arguments(parser)
+    return parser
+
+
+def _start(text: str) -> Any:
+    if text == "live":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 'live' nor a message_seq (1, 2, …)")
+    return int(text)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(subscription: Subscription) -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        subscription.stop()
+
+    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
+    """Read until the end, in the chosen manner."""
+    serve_metrics(arguments.metrics_port, CounterCollector(subscription.counters))
+    recorder = DeliveryRecorder() if arguments.record else None
+    figures = LiveFigures(subscription)
+    status = 0
+    with _output(arguments, subscription, figures) as (show_items, show_interval):
+        next_interval_ns = time.monotonic_ns() + INTERVAL_NS
+        delivered = 0
+        while not subscription.is_closed:
+            items = subscription.poll(max(0, next_interval_ns - time.monotonic_ns()) / 1e9)
+            figures.take(items)
+            if recorder is not None:
+                recorder.record(items)
+            show_items(items)
+            if time.monotonic_ns() >= next_interval_ns:
+                next_interval_ns += INTERVAL_NS
+                show_interval()
+            delivered += sum(item.message_count for item in items if isinstance(item, Batch))
+            is_enough = arguments.count is not None and delivered >= arguments.count
+            if is_enough or (arguments.until_end and subscription.has_ended):
+                break
+            for item in items:
+                if isinstance(item, Revoked):
+                    print(f"tandemfeed subscribe: revoked: {item.reason}", file=sys.stderr)
+                    status = EXIT_REFUSED
+        show_interval()
+    if recorder is not None:
+        recorder.save(arguments.record)
+    return status
+
+
+@contextlib.contextmanager
+def _output(
+    arguments: argparse.Namespace, subscription: Subscription, figures: LiveFigures
+) -> Iterator[tuple[Callable[[Iterable[Item]], None], Callable[[], None]]]:
+    """What to do with items, and what to do each second."""
+    if arguments.print:
+        yield _print_items, lambda: None
+    elif arguments.json:
+        announce_ready(feed=arguments.feed, groups=subscription.statistics().groups)
+        yield (lambda _items: None), (lambda: print(json.dumps(figures.interval()), flush=True))
+    else:
+        names = dict(subscription.grant.source_stream_names)
+        with LiveDisplay(console=Console(), auto_refresh=False) as display:
+            yield (
+                lambda _items: None,
+                lambda: display.update(render(figures.interval(), names, figures.last_events), refresh=True),
+            )
+
+
+def _print_items(items: Iterable[Item]) -> None:
+    for item in items:
+        if isinstance(item, Filled):
+            print(f"# late, of an earlier gap: {item.batch}")
+        elif not isinstance(item, Batch):
+            print(f"# {item}")
+            continue
+        batch = item.batch if isinstance(item, Filled) else item
+        for message in batch.messages():
+            fields = " ".join(f"{name}={value}" for name, value in message.fields.items())
+            print(f"{message.message_seq} {message.source_stream_id}:{message.source_seq} {message.name} {fields}")
+    sys.stdout.flush()

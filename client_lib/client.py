@@ -1,0 +1,100 @@
+"""The way in: `connect` proves who we are, `Client.subscribe` asks for a feed and returns its merged stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from client_lib.session import Session
+from client_lib.subscription import Subscription
+from feedcore.merger import MergerConfig
+
+
+class Client:
+    """One identity connected to one administration server; made by `connect`.
+
+    Closing it closes its subscriptions.
+    """
+
+    def __init__(self, session: Session, interface: str) -> None:
+        self._session = session
+        self._interface = interface
+        self._subscriptions: list[Subscription] = []
+
+    def subscribe(
+        self,
+        feed: str,
+        topics: Sequence[str] = (),
+        start: Literal["live"] | int = "live",
+        *,
+        merger_config: MergerConfig | None = None,
+        timeout_s: float = 10.0,
+    ) -> Subscription:
+        """Subscribe to a feed and join its adapters' multicast groups.
+
+        Args:
+            feed: the feed's name.
+            topics: the channels wanted, by topic; none: all that the policy grants.
+            start: "live", from the first packet heard; or the `message_seq` to begin with, which is replayed from the
+                adapters' journals as far as it is past (per channel).
+            merger_config: timers and limits of merge and gap repair.
+            timeout_s: how long the administration server may take to answer.
+
+        Raises:
+            AuthorizationRefused: the policy does not grant a topic; the message names it.
+            FeedUnknown, AuthenticationRefused, AdminUnavailable: as they say.
+        """
+        if start != "live" and start < 1:
+            raise ValueError(f"start is {start}: message sequence numbers begin at 1")
+        subscription = Subscription(
+            self._session,
+            feed,
+            tuple(topics),
+            self._interface,
+            start_message_seq=None if start == "live" else start,
+            merger_config=merger_config,
+            grant_timeout_s=timeout_s,
+        )
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def close(self) -> None:
+        """Close every subscription. Idempotent."""
+        for subscription in self._subscriptions:
+            subscription.close()
+        self._subscriptions.clear()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    *,
+    admin: str,
+    ca: str | Path | bytes,
+    identity: str,
+    secret: str,
+    interface: str = "127.0.0.1",
+    timeout_s: float = 10.0,
+) -> Client:
+    """Log in to a cluster.
+
+    Args:
+        admin: host:port of the administration server.
+        ca: the cluster's certificate authority: a PEM file's path, or its bytes.
+        identity: who we are.
+        secret: what proves it; it does not travel (SCRAM-SHA-256).
+        interface: IP address of the network interface on which to join multicast groups.
+
+    Raises:
+        AuthenticationRefused: the server does not accept identity and secret.
+        AdminUnavailable: no answer.
+    """
+    ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
+    session = Session(admin, ca_pem, identity, secret, timeout_s=timeout_s)
+    session.ensure_token()
+    return Client(session, interface)

@@ -1,0 +1,53 @@
+"""What `connect` and `subscribe` raise: whose fault it was is in the type, the server's words are in the message."""
+
+from __future__ import annotations
+
+import grpc
+
+
+class ClientError(Exception):
+    """Any reason why a client cannot have what it asked for."""
+
+
+class AuthenticationRefused(ClientError):
+    """The administration server does not accept this identity and secret (gRPC UNAUTHENTICATED)."""
+
+
+class AuthorizationRefused(ClientError):
+    """The policy does not grant what was asked (gRPC PERMISSION_DENIED).
+
+    Attributes:
+        topics: the topics that were asked for; the message, which is the server's, names the one refused.
+    """
+
+    def __init__(self, message: str, topics: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.topics = topics
+
+
+class FeedUnknown(ClientError):
+    """The administration server has no feed or topic of that name (gRPC NOT_FOUND or INVALID_ARGUMENT)."""
+
+
+class AdminUnavailable(ClientError):
+    """The administration server did not answer: away, unreachable, too slow or with another certificate."""
+
+
+def client_error(error: grpc.RpcError, endpoint: str, topics: tuple[str, ...] = ()) -> ClientError:
+    """The exception for a failed call to the administration server at `endpoint`."""
+    code, details = status_of(error)
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return AuthenticationRefused(details)
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return AuthorizationRefused(details, topics)
+    if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
+        return FeedUnknown(details)
+    return AdminUnavailable(f"administration server {endpoint}: {code.name}: {details}")
+
+
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    """Status code and details of a failed call."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if not callable(code) or not callable(details):  # raised outside a call
+        return grpc.StatusCode.UNKNOWN, str(error)
+    return code() or grpc.StatusCode.UNKNOWN, details() or ""

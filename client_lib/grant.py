@@ -1,0 +1,114 @@
+"""What the administration server has granted a subscription, and how an update changes it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tandemfeed.v1 import admin_pb2, common_pb2
+from transport.sealing import SealingKey
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedKey:
+    """A channel's key and when it ends."""
+
+    sealing: SealingKey
+    expires_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedAdapter:
+    """An adapter as a subscriber sees it: where it multicasts (by channel_id) and where it replays from."""
+
+    adapter_id: int
+    name: str
+    rpc_endpoint: str
+    groups: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Everything a subscription may use.
+
+    Attributes:
+        topics_by_channel: the channels granted.
+        adapters: all adapters of the feed, also those away at the moment.
+        keys: by key_id; just those of the channels granted.
+        message_model: SBE message schema of the output (XML).
+    """
+
+    feed_id: int
+    feed_name: str
+    session: int
+    topics_by_channel: Mapping[int, str]
+    source_stream_names: Mapping[int, str]
+    adapters: Mapping[int, GrantedAdapter]
+    keys: Mapping[int, GrantedKey]
+    message_model: bytes
+    active_adapter_id: int = 0
+    epoch: int = 0
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Every multicast group to listen to."""
+        return frozenset(
+            group
+            for adapter in self.adapters.values()
+            for channel_id, group in adapter.groups.items()
+            if channel_id in self.topics_by_channel
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GrantUpdated:
+    """An update as it came. `is_whole`: the first of a call, so what it does not name is no longer granted."""
+
+    update: admin_pb2.SubscriptionUpdate = field(repr=False)
+    is_whole: bool
+
+
+def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
+    """The grant that the first update of a subscription holds."""
+    feed = update.feed
+    return Grant(
+        feed_id=feed.feed_id,
+        feed_name=feed.name,
+        session=feed.session,
+        topics_by_channel={channel.channel_id: channel.topic for channel in feed.channels},
+        source_stream_names={stream.source_stream_id: stream.name for stream in feed.source_streams},
+        adapters={adapter.adapter_id: _adapter(adapter) for adapter in update.adapters},
+        keys={key.key_id: _key(key) for key in update.keys},
+        message_model=update.message_model,
+        active_adapter_id=update.active_adapter_id,
+        epoch=update.epoch,
+    )
+
+
+def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant:
+    """The grant after an update: adapters and keys it names are added or changed, expired keys go.
+
+    A whole update (after the server was away) also takes away what it does not name.
+    """
+    update = updated.update
+    adapters = {} if updated.is_whole else dict(grant.adapters)
+    adapters.update({adapter.adapter_id: _adapter(adapter) for adapter in update.adapters})
+    keys = {} if updated.is_whole else dict(grant.keys)
+    keys.update({key.key_id: _key(key) for key in update.keys})
+    keys = {key_id: key for key_id, key in keys.items() if not 0 < key.expires_unix_ns <= now_unix_ns}
+    is_newer = update.epoch >= grant.epoch
+    return replace(
+        grant,
+        adapters=adapters,
+        keys=keys,
+        active_adapter_id=update.active_adapter_id if is_newer else grant.active_adapter_id,
+        epoch=max(update.epoch, grant.epoch),
+    )
+
+
+def _adapter(adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
+    return GrantedAdapter(adapter.adapter_id, adapter.name, adapter.rpc_endpoint, dict(adapter.groups))
+
+
+def _key(key: common_pb2.StreamKey) -> GrantedKey:
+    return GrantedKey(SealingKey(key.key_id, key.channel_id, key.key), key.expires_unix_ns)

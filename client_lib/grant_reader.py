@@ -1,0 +1,141 @@
+"""Reads a subscription's update stream in the background and leaves each update in the mailbox.
+
+If the administration server goes away the subscription goes on with what it has, and this thread subscribes again
+when the server is back, with a new login if the token is no longer good. Only a refusal ends it: that is a revocation.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+from collections.abc import Callable
+
+import grpc
+
+from client_lib.errors import (
+    AdminUnavailable,
+    AuthenticationRefused,
+    AuthorizationRefused,
+    ClientError,
+    FeedUnknown,
+    client_error,
+)
+from client_lib.grant import GrantUpdated
+from client_lib.items import Revoked
+from client_lib.session import Session
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 0.2  # doubled for each further attempt
+RETRY_AFTER_MAX_S = 3.0
+
+GrantLetter = GrantUpdated | Revoked
+
+
+class GrantReader:
+    """The thread behind one subscription's grant.
+
+    Args:
+        session: logs in.
+        request: what is subscribed to.
+        deliver: leaves a letter for the loop.
+    """
+
+    def __init__(
+        self, session: Session, request: admin_pb2.SubscribeRequest, deliver: Callable[[GrantLetter], bool]
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._deliver = deliver
+        self._first: queue.SimpleQueue[admin_pb2.SubscriptionUpdate | ClientError] = queue.SimpleQueue()
+        self._is_granted = False
+        self._closed = threading.Event()
+        self._call_lock = threading.Lock()
+        self._call: grpc.Call | None = None
+        self._thread = threading.Thread(target=self._run, name="tandemfeed-grant", daemon=True)
+        self._thread.start()
+
+    def first(self, timeout_s: float) -> admin_pb2.SubscriptionUpdate:
+        """Wait for the first update, which holds the whole grant.
+
+        Raises:
+            ClientError: the refusal, or AdminUnavailable after the time-out; the reader has ended then.
+        """
+        try:
+            outcome = self._first.get(timeout=timeout_s)
+        except queue.Empty:
+            outcome = AdminUnavailable(
+                f"administration server {self._session.endpoint} did not answer Subscribe within {timeout_s} s"
+            )
+        if isinstance(outcome, ClientError):
+            self.close()
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """Leave the update stream and end the thread."""
+        self._closed.set()
+        with self._call_lock:
+            if self._call is not None:
+                self._call.cancel()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = RETRY_AFTER_S
+        while not self._closed.is_set():
+            try:
+                if self._read_one_call():
+                    pause_s = RETRY_AFTER_S
+            except ClientError as error:
+                if not self._is_granted:
+                    self._first.put(error)
+                    return
+                if isinstance(error, (AuthenticationRefused, AuthorizationRefused, FeedUnknown)):
+                    self._deliver(Revoked(str(error)))
+                    return
+                log.info("the administration server is away", extra={"details": str(error)})
+            self._closed.wait(pause_s * (1 + random.random()))
+            pause_s = min(2 * pause_s, RETRY_AFTER_MAX_S)
+
+    def _read_one_call(self) -> bool:
+        """Subscribe and pass updates on until the stream ends; True if at least one came.
+
+        A stream that ends without an error is either a revocation or a server that stops: subscribing again tells.
+        """
+        self._session.ensure_token()
+        token = self._session.token_at_hand()
+        channel = self._session.open_channel(self._session.endpoint)
+        is_whole = True
+        try:
+            call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(self._request)
+            with self._call_lock:
+                self._call = call
+                if self._closed.is_set():
+                    call.cancel()
+            for update in call:
+                self._pass_on(update, is_whole)
+                is_whole = False
+        except grpc.RpcError as error:
+            if self._closed.is_set():
+                return False
+            refusal = client_error(error, self._session.endpoint, tuple(self._request.topics))
+            if isinstance(refusal, AuthenticationRefused) and self._is_granted:
+                self._session.forget_token(token)  # too old, or a server that signs with another key: log in again
+                self._session.ensure_token()
+                return False
+            raise refusal from error
+        finally:
+            with self._call_lock:
+                self._call = None
+            channel.close()
+        return not is_whole
+
+    def _pass_on(self, update: admin_pb2.SubscriptionUpdate, is_whole: bool) -> None:
+        if self._is_granted:
+            self._deliver(GrantUpdated(update, is_whole))
+        else:
+            self._is_granted = True
+            self._first.put(update)

@@ -1,0 +1,144 @@
+"""What `tandemfeed subscribe` shows each second: figures from the items and the subscription's own statistics.
+
+Keeps only the running second; totals are plain counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+
+from client_lib.items import Batch, Filled, Item
+from client_lib.record import ROW_DTYPE, latency_figures
+from client_lib.subscription import Subscription
+from feedcore.counters import Counter
+from feedcore.merge_effects import Gap, SourceGap, Takeover
+
+EVENTS_SHOWN = 8
+
+
+class LiveFigures:
+    """Accumulates items; `interval` closes one interval and returns its figures as plain values."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._grant = subscription.grant
+        self._messages = 0
+        self._batches = 0
+        self._latencies: list[tuple[int, int, int]] = []  # received, source sent, message count
+        self._since_ns = time.monotonic_ns()
+        self.gaps = self.source_gaps = self.filled = self.takeovers = 0
+        self.message_count = 0
+        self.last_events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+
+    def take(self, items: Iterable[Item]) -> None:
+        """Count the items of one poll."""
+        for item in items:
+            if isinstance(item, Batch):
+                self._messages += item.message_count
+                self._batches += 1
+                self._latencies.append((item.received_at_ns, item.packet.source_sent_at_ns, item.message_count))
+                continue
+            if isinstance(item, Filled):
+                self.filled += item.batch.message_count
+            elif isinstance(item, Gap):
+                self.gaps += item.last_message_seq - item.first_message_seq + 1
+            elif isinstance(item, SourceGap):
+                self.source_gaps += item.last_source_seq - item.first_source_seq + 1
+            elif isinstance(item, Takeover):
+                self.takeovers += 1
+            self.last_events.append(f"{time.strftime('%H:%M:%S')} {item}")
+
+    def interval(self) -> dict[str, Any]:
+        """The figures since the last call, and the totals."""
+        now_ns = time.monotonic_ns()
+        seconds = max((now_ns - self._since_ns) / 1e9, 1e-9)
+        statistics = self._subscription.statistics()
+        counters = self._subscription.counters.counts
+        self.message_count += self._messages
+        figures: dict[str, Any] = {
+            "feed": self._grant.feed_name,
+            "messages": self.message_count,
+            "messages_per_second": round(self._messages / seconds, 1),
+            "batches_per_second": round(self._batches / seconds, 1),
+            "latency_us": self._latency(),
+            "channels": {
+                str(channel_id): {
+                    "topic": channel.topic,
+                    "epoch": channel.epoch,
+                    "next_message_seq": channel.next_message_seq,
+                    "next_source_seqs": {str(stream): seq for stream, seq in sorted(channel.next_source_seqs.items())},
+                }
+                for channel_id, channel in statistics.channels.items()
+            },
+            "active_adapter_id": statistics.active_adapter_id,
+            "takeovers": self.takeovers,
+            "gaps": self.gaps,
+            "source_gaps": self.source_gaps,
+            "filled": self.filled,
+            "duplicates": counters[Counter.MERGE_DUPLICATES],
+            "replay_requests": counters[Counter.MERGE_REPLAY_REQUESTS],
+            "diverged": counters[Counter.MERGE_DIVERGED],
+            "datagrams": statistics.datagrams,
+            "refusals": dict(statistics.refusals),
+        }
+        self._messages = self._batches = 0
+        self._latencies.clear()
+        self._since_ns = now_ns
+        return figures
+
+    def _latency(self) -> dict[str, float] | None:
+        rows = np.zeros(len(self._latencies), ROW_DTYPE)
+        if self._latencies:
+            received, sent, counts = zip(*self._latencies, strict=True)
+            rows["received_at_ns"], rows["source_sent_at_ns"], rows["message_count"] = received, sent, counts
+        figures = latency_figures(rows)
+        if figures is None:
+            return None
+        return {"p50": round(figures.p50, 1), "p99": round(figures.p99, 1), "max": round(figures.max, 1)}
+
+
+def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterable[str]) -> Panel:
+    """The figures for a person."""
+    rate = Table.grid(padding=(0, 2))
+    latency = figures["latency_us"] or {}
+    rate.add_row("rate", f"{figures['messages_per_second']:,.0f} messages/s", f"{figures['messages']:,} in all")
+    if latency:
+        rate.add_row(
+            "latency",
+            f"p50 {latency['p50']:,.0f} µs   p99 {latency['p99']:,.0f} µs   max {latency['max']:,.0f} µs",
+            "from the source",
+        )
+    rate.add_row(
+        "trouble",
+        f"gaps {figures['gaps']:,}   source gaps {figures['source_gaps']:,}   filled {figures['filled']:,}   "
+        f"diverged {figures['diverged']:,}",
+        f"replay requests {figures['replay_requests']:,}",
+    )
+    rate.add_row(
+        "copies", f"duplicates dropped {figures['duplicates']:,}   takeovers {figures['takeovers']}", _refusals(figures)
+    )
+    positions = Table("channel", "epoch", "next message", "source stream", "next source message", expand=True)
+    for channel_id, channel in figures["channels"].items():
+        first = [f"{channel_id} {channel['topic']}", str(channel["epoch"]), _number(channel["next_message_seq"])]
+        for stream, seq in channel["next_source_seqs"].items() or [("", None)]:
+            name = stream_names.get(int(stream), "") if stream else ""
+            positions.add_row(*first, f"{stream} {name}", _number(seq))
+            first = ["", "", ""]
+    return Panel(Group(rate, positions, *events), title=f"tandemfeed subscribe · {figures['feed']}")
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _refusals(figures: dict[str, Any]) -> str:
+    refused = ", ".join(f"{reason} {count:,}" for reason, count in figures["refusals"].items())
+    return f"refused: {refused or 'none'}"

@@ -1,0 +1,281 @@
+"""A finished record of what was delivered, and the figures that judge it. Pure but for `save` and `load`.
+
+The unit is the source message, since its identity survives a takeover: delivered, duplicated, out of order and missing
+count source messages. A source message that converts to no message is consumed; it counts as delivered, not as lost.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedcore.merge_effects import Takeover
+
+ROW_DTYPE = np.dtype(
+    [
+        ("received_monotonic_ns", "<i8"),
+        ("received_at_ns", "<i8"),
+        ("source_sent_at_ns", "<i8"),
+        ("adapter_sent_at_ns", "<i8"),
+        ("first_message_seq", "<u8"),
+        ("message_count", "<u4"),
+        ("epoch", "<u4"),
+        ("adapter_id", "<u2"),
+        ("is_fill", "?"),
+        ("is_replayed", "?"),
+    ]
+)
+SPAN_DTYPE = np.dtype([("source_stream_id", "<u2"), ("first", "<u8"), ("end", "<u8"), ("has_messages", "?")])
+Rows: TypeAlias = NDArray[np.void]
+MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRecord:
+    """One channel.
+
+    Attributes:
+        rows: shape (batches,), ROW_DTYPE, in order of delivery.
+        spans: shape (spans,), SPAN_DTYPE; per source stream in order of delivery, consecutive ones joined.
+            `has_messages` is false for source messages that became no message.
+    """
+
+    rows: Rows
+    spans: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """One source stream, in source messages.
+
+    Attributes:
+        delivered: distinct ones delivered.
+        duplicated: deliveries of one that had been delivered.
+        out_of_order: first deliveries behind a later one.
+        missing: expected, not delivered.
+        missing_ranges: the first few holes, (first, last).
+    """
+
+    delivered: int
+    duplicated: int
+    out_of_order: int
+    missing: int
+    missing_ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverFigures:
+    """One takeover.
+
+    Attributes:
+        stall_ms: the longest time between consecutive deliveries around it.
+        at_ns: when the new epoch was first heard (monotonic clock).
+    """
+
+    channel_id: int
+    epoch: int
+    adapter_id: int
+    at_ns: int
+    stall_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyFigures:
+    """From the source's sending to the delivery, in microseconds, weighted by message; replayed ones included."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFigures:
+    """The judgement. `delivered_messages` counts application messages, everything else source messages."""
+
+    delivered: int
+    duplicated: int
+    out_of_order: int
+    missing: int
+    delivered_messages: int
+    filled_messages: int
+    streams: Mapping[int, StreamFigures]
+    takeovers: tuple[TakeoverFigures, ...]
+    latency_us: LatencyFigures | None
+    longest_stall_ms: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for a JSON report."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """Everything recorded. `events`: the in-band events as plain values, in order."""
+
+    channels: Mapping[int, ChannelRecord]
+    takeovers: tuple[Takeover, ...]
+    events: tuple[dict[str, Any], ...]
+
+    def figures(self, expected: Mapping[int, int] | None = None, *, window_ms: float = 1_000) -> DeliveryFigures:
+        """Judge the record.
+
+        Args:
+            expected: per source stream how many source messages were sent (numbered from 1); None: from the first
+                delivered to the last delivered, for a subscription that began live.
+            window_ms: how far around a takeover a stall is looked for.
+        """
+        streams: dict[int, StreamFigures] = {}
+        for channel in self.channels.values():
+            for stream in np.unique(channel.spans["source_stream_id"]):
+                spans = channel.spans[channel.spans["source_stream_id"] == stream]
+                streams[int(stream)] = stream_figures(spans, None if expected is None else expected.get(int(stream), 0))
+        for stream, count in (expected or {}).items():
+            if stream not in streams:
+                streams[stream] = StreamFigures(0, 0, 0, count, ((1, count),) if count else ())
+        rows = [channel.rows for channel in self.channels.values()]
+        return DeliveryFigures(
+            delivered=sum(figures.delivered for figures in streams.values()),
+            duplicated=sum(figures.duplicated for figures in streams.values()),
+            out_of_order=sum(figures.out_of_order for figures in streams.values()),
+            missing=sum(figures.missing for figures in streams.values()),
+            delivered_messages=sum(int(part["message_count"].sum()) for part in rows),
+            filled_messages=sum(int(part["message_count"][part["is_fill"]].sum()) for part in rows),
+            streams=streams,
+            takeovers=tuple(self._takeover_figures(takeover, window_ms) for takeover in self.takeovers),
+            latency_us=latency_figures(np.concatenate(rows)) if rows else None,
+            longest_stall_ms=max((_longest_pause_ms(part["received_monotonic_ns"]) for part in rows), default=0.0),
+        )
+
+    def inter_arrival(self, takeover: Takeover, window_ms: float = 1_000) -> tuple[NDArray[Any], NDArray[Any]]:
+        """For a plot: ms from the takeover, and ms since the delivery before, of every delivery in the window."""
+        times = self._times_around(takeover, window_ms)
+        if len(times) < 2:
+            return np.empty(0), np.empty(0)
+        return (times[1:] - takeover.at_ns) / MS, np.diff(times) / MS
+
+    def save(self, path: Path) -> None:
+        """Write `path` (.npz: the arrays) and, beside it, the same name with .json (the events)."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for channel_id, channel in self.channels.items():
+            arrays[f"rows_{channel_id}"] = channel.rows
+            arrays[f"spans_{channel_id}"] = channel.spans
+        np.savez_compressed(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]  # numpy's stub of **kwds
+        text = {"takeovers": [asdict(takeover) for takeover in self.takeovers], "events": list(self.events)}
+        path.with_suffix(".json").write_text(json.dumps(text, indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> DeliveryRecord:
+        """Read what `save` wrote."""
+        text = json.loads(path.with_suffix(".json").read_text())
+        with np.load(path.with_suffix(".npz")) as arrays:
+            channels = {
+                int(name.removeprefix("rows_")): ChannelRecord(arrays[name], arrays[name.replace("rows_", "spans_")])
+                for name in arrays.files
+                if name.startswith("rows_")
+            }
+        return cls(channels, tuple(Takeover(**each) for each in text["takeovers"]), tuple(text["events"]))
+
+    def _takeover_figures(self, takeover: Takeover, window_ms: float) -> TakeoverFigures:
+        stall_ms = _longest_pause_ms(self._times_around(takeover, window_ms))
+        return TakeoverFigures(takeover.channel_id, takeover.epoch, takeover.adapter_id, takeover.at_ns, stall_ms)
+
+    def _times_around(self, takeover: Takeover, window_ms: float) -> NDArray[np.int64]:
+        """Delivery times from the last one before the window to the first one behind it."""
+        channel = self.channels.get(takeover.channel_id)
+        if channel is None:
+            return np.empty(0, np.int64)
+        times: NDArray[np.int64] = channel.rows["received_monotonic_ns"]
+        window_ns = int(window_ms * MS)
+        start = int(np.searchsorted(times, takeover.at_ns - window_ns)) - 1
+        end = int(np.searchsorted(times, takeover.at_ns + window_ns, "right")) + 1
+        return times[max(start, 0) : end]
+
+
+def latency_figures(rows: Rows) -> LatencyFigures | None:
+    """Percentiles over messages; None if no row says when its source sent it."""
+    rows = rows[rows["source_sent_at_ns"] > 0]
+    if not rows["message_count"].sum():
+        return None
+    latency_us = (rows["received_at_ns"] - rows["source_sent_at_ns"]) / 1_000
+    order = np.argsort(latency_us)
+    cumulative = np.cumsum(rows["message_count"][order].astype(np.int64))
+
+    def percentile(share: float) -> float:
+        return float(latency_us[order[np.searchsorted(cumulative, share * cumulative[-1])]])
+
+    return LatencyFigures(percentile(0.5), percentile(0.99), float(latency_us.max()))
+
+
+def stream_figures(spans: Rows, expected_count: int | None) -> StreamFigures:
+    """Judge one source stream's spans, which come in order of delivery."""
+    covered = _Coverage()
+    duplicated = out_of_order = 0
+    for first, end, has_messages in zip(
+        spans["first"].tolist(), spans["end"].tolist(), spans["has_messages"].tolist(), strict=True
+    ):
+        late = max(0, min(end, covered.end) - first)
+        known = covered.add(first, end)
+        if has_messages:
+            duplicated += known
+            out_of_order += late - known
+    first_expected = 1 if expected_count is not None else covered.first
+    end_expected = covered.end if expected_count is None else expected_count + 1
+    holes = list(covered.holes(first_expected, end_expected))
+    missing = sum(last - first + 1 for first, last in holes)
+    return StreamFigures(covered.count, duplicated, out_of_order, missing, tuple(holes[:16]))
+
+
+def _longest_pause_ms(times: NDArray[np.int64]) -> float:
+    return float(np.diff(times).max()) / MS if len(times) > 1 else 0.0
+
+
+class _Coverage:
+    """A set of sequence numbers as disjoint ascending ranges."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self.count = 0
+
+    @property
+    def first(self) -> int:
+        """The smallest number covered; 1 if none."""
+        return self._firsts[0] if self._firsts else 1
+
+    @property
+    def end(self) -> int:
+        """One past the greatest number covered; 0 if none."""
+        return self._ends[-1] if self._ends else 0
+
+    def add(self, first: int, end: int) -> int:
+        """Cover first … end - 1; returns how many of them were covered before."""
+        low = bisect_right(self._ends, first - 1)  # the first range that touches [first, end)
+        high = bisect_right(self._firsts, end)
+        known = sum(
+            max(0, min(end, self._ends[at]) - max(first, self._firsts[at])) for at in range(low, max(low, high))
+        )
+        if low < high:
+            first, end = min(first, self._firsts[low]), max(end, self._ends[high - 1])
+        before = sum(self._ends[at] - self._firsts[at] for at in range(low, max(low, high)))
+        self._firsts[low:high] = [first]
+        self._ends[low:high] = [end]
+        self.count += end - first - before
+        return known
+
+    def holes(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """What is not covered within first … end - 1, as (first, last)."""
+        for start, stop in zip(self._firsts, self._ends, strict=True):
+            if start >= end:
+                break
+            if start > first:
+                yield first, start - 1
+            first = max(first, stop)
+        if first < end:
+            yield first, end - 1

@@ -1,0 +1,112 @@
+"""Writes down what a subscription delivered, compactly, and judges it against what the source sent.
+
+Costs a few microseconds per batch: one row, and the spans of source messages joined to longer ones while they are
+consecutive. Must never alter the items. `client_lib.record` holds the finished record and its figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from client_lib.items import Batch, Filled, Item
+from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
+from feedcore.merge_effects import Takeover
+
+ROWS_PER_CHUNK = 8_192
+
+
+class _ChannelTape:
+    """One channel's rows and spans while they grow."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.chunks: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
+        self.closed_spans: list[tuple[int, int, int, int]] = []
+        self.open_spans: dict[int, list[int]] = {}  # by stream: first, end, has messages
+
+    def add_span(self, stream: int, first: int, end: int, is_delivered: bool) -> None:
+        """Join the span to the stream's last one if it continues it: then it can be neither late nor a repetition."""
+        span = self.open_spans.get(stream)
+        if span is not None and span[1] == first:
+            span[1] = end
+            span[2] |= is_delivered
+            return
+        if span is not None:
+            self.closed_spans.append((stream, span[0], span[1], span[2]))
+        self.open_spans[stream] = [first, end, is_delivered]
+
+    def finish(self) -> ChannelRecord:
+        """Everything so far as arrays; the tape may go on."""
+        rows = np.array(self.rows, dtype=ROW_DTYPE)
+        spans = self.closed_spans + [(stream, *span) for stream, span in self.open_spans.items()]
+        return ChannelRecord(np.concatenate([*self.chunks, rows]), np.array(spans, dtype=SPAN_DTYPE))
+
+
+class DeliveryRecorder:
+    """Consumes a subscription's items.
+
+    Args:
+        on_batch: called with each batch as it is delivered, also the late ones of a `Filled`; for checks of content.
+    """
+
+    def __init__(self, on_batch: Callable[[Batch], None] | None = None) -> None:
+        self._on_batch = on_batch
+        self._tapes: dict[int, _ChannelTape] = {}
+        self._events: list[dict[str, object]] = []
+        self._takeovers: list[Takeover] = []
+        self.message_count = 0
+
+    def record(self, items: Iterable[Item]) -> None:
+        """Take the items of one poll."""
+        for item in items:
+            if isinstance(item, Batch):
+                self._record_batch(item, is_fill=False)
+            elif isinstance(item, Filled):
+                self._record_batch(item.batch, is_fill=True)
+            else:
+                if isinstance(item, Takeover):
+                    self._takeovers.append(item)
+                self._events.append({"event": type(item).__name__, **asdict(item)})
+
+    def finish(self) -> DeliveryRecord:
+        """What was recorded so far."""
+        channels = {channel_id: tape.finish() for channel_id, tape in self._tapes.items()}
+        return DeliveryRecord(channels, tuple(self._takeovers), tuple(self._events))
+
+    def save(self, path: Path) -> None:
+        """Write the record to `path` (.npz) and its events beside it (.json)."""
+        self.finish().save(path)
+
+    def _record_batch(self, batch: Batch, *, is_fill: bool) -> None:
+        packet = batch.packet
+        tape = self._tapes.get(packet.channel_id)
+        if tape is None:
+            tape = self._tapes[packet.channel_id] = _ChannelTape()
+        count = batch.message_count
+        self.message_count += count
+        tape.rows.append(
+            (
+                batch.received_monotonic_ns,
+                batch.received_at_ns,
+                packet.source_sent_at_ns,
+                packet.sent_at_ns,
+                batch.first_message_seq,
+                count,
+                packet.epoch,
+                packet.adapter_id,
+                is_fill,
+                batch.is_replayed,
+            )
+        )
+        if len(tape.rows) >= ROWS_PER_CHUNK:
+            tape.chunks.append(np.array(tape.rows, dtype=ROW_DTYPE))
+            tape.rows.clear()
+        for span in batch.sources():
+            if not span.is_source_gap:
+                tape.add_span(span.source_stream_id, span.first_source_seq, span.end_source_seq, span.message_count > 0)
+        if self._on_batch is not None:
+            self._on_batch(batch)

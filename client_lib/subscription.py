@@ -1,0 +1,370 @@
+"""One subscription's loop: sockets in, merger, items out. The shell is dull on purpose: no sequence arithmetic here.
+
+The loop runs in the thread that polls or iterates; there is no hidden thread on the path of a message. Two background
+threads (replay, grant) reach it through the mailbox only.
+
+What is bounded: datagrams wait in ZeroMQ's receive queue per group (`receive_queue_count_max`; overflow is loss,
+which replay fills), letters wait in the mailbox (MAILBOX_COUNT_MAX; replay slows down), packets held early wait in the
+merger (`MergerConfig.held_count_max`), and one `poll` hands over what at most DRAIN_COUNT_MAX datagrams per group gave.
+
+Must never raise for what a peer sent: a refused packet is counted by its reason.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from client_lib.decoding import Decoder
+from client_lib.grant import Grant, GrantUpdated, apply_update, first_grant
+from client_lib.grant_reader import GrantReader
+from client_lib.items import Batch, Item, Revoked
+from client_lib.items import Filled as FilledItem
+from client_lib.mailbox import Mailbox
+from client_lib.replay import Replayed, ReplayWorker
+from client_lib.session import Session
+from feedcore.counters import Counter, CounterSet
+from feedcore.merge_effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
+from feedcore.merger import MergerConfig, StreamMerger
+from feedcore.output_packet import OutputPacket, decode_output_packet
+from feedcore.refusal import PacketRefused, Refusal
+from tandemfeed.v1 import admin_pb2
+from transport.dgram import MulticastReceiver
+from transport.sealing import Opener
+
+DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters get their turn
+MAILBOX_COUNT_MAX = 256
+Letter = Replayed | GrantUpdated | Revoked
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """One channel's place in the stream. `next_message_seq` is None until the first packet is heard."""
+
+    topic: str
+    epoch: int
+    next_message_seq: int | None
+    next_source_seqs: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """A snapshot of a subscription's counters.
+
+    Attributes:
+        datagrams: received by multicast, also those refused.
+        counts: by `feedcore.counters.Counter` name, those that are not zero.
+        refusals: refused packets by reason, those that are not zero.
+        groups: the multicast groups joined.
+    """
+
+    datagrams: int
+    replayed_packets: int
+    counts: Mapping[str, int]
+    refusals: Mapping[str, int]
+    channels: Mapping[int, ChannelStatistics]
+    groups: tuple[str, ...]
+    active_adapter_id: int
+
+
+class Subscription:
+    """A merged stream of one feed's granted channels. Made by `Client.subscribe`.
+
+    Use it from one thread, by `poll` or by iterating; `stop` and `close` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        feed: str,
+        topics: tuple[str, ...],
+        interface: str,
+        *,
+        start_message_seq: int | None,
+        merger_config: MergerConfig | None = None,
+        grant_timeout_s: float = 10.0,
+        receive_queue_count_max: int = 100_000,
+    ) -> None:
+        self._interface = interface
+        self._receive_queue_count_max = receive_queue_count_max
+        self._mailbox: Mailbox[Letter] = Mailbox(MAILBOX_COUNT_MAX)
+        request = admin_pb2.SubscribeRequest(feed=feed, topics=topics)
+        self._grant_reader = GrantReader(session, request, self._mailbox.put)
+        try:
+            self._grant = first_grant(self._grant_reader.first(grant_timeout_s))
+        except BaseException:
+            self._mailbox.close()
+            raise
+        self.counters = CounterSet()
+        self._decoder = Decoder(self._grant.message_model, f"message model of {self._grant.feed_name}")
+        self._opener = Opener(self._grant.feed_id)
+        self._mergers = {
+            channel_id: StreamMerger(channel_id, self.counters, merger_config, start_message_seq)
+            for channel_id in self._grant.topics_by_channel
+        }
+        self._ended: set[int] = set()
+        self._ready: deque[Item] = deque()
+        self._datagrams = 0
+        self._replayed_packets = 0
+        self._is_stopping = False
+        self._is_disposed = False
+        self._loop_lock = threading.Lock()
+        self._loop_thread: int | None = None
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._poller.register(self._mailbox.fd, zmq.POLLIN)
+        self._receivers: dict[str, MulticastReceiver] = {}  # by group
+        self._groups_by_socket: dict[Any, str] = {}
+        self._known_keys: set[int] = set()
+        self._replay = ReplayWorker(session, self._mailbox.put)
+        try:
+            self._use_grant(self._grant)
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- for the application ----
+
+    @property
+    def grant(self) -> Grant:
+        """What the administration server has granted, as of now."""
+        return self._grant
+
+    @property
+    def decoder(self) -> Decoder:
+        """Decodes the feed's output by its message model."""
+        return self._decoder
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `stop` or `close` was called, or the grant was revoked."""
+        return self._is_stopping
+
+    @property
+    def has_ended(self) -> bool:
+        """True once every channel's `Ended` event has come."""
+        return len(self._ended) == len(self._mergers)
+
+    def poll(self, timeout_s: float | None = None) -> list[Item]:
+        """Run the loop until there are items, the time-out has passed (None: never) or the subscription is closed.
+
+        Returns:
+            The items in the order of the stream; empty after a time-out or once closed.
+        """
+        if not self._loop_lock.acquire(blocking=False):
+            raise RuntimeError("a subscription is read by one thread at a time: another one is inside poll")
+        self._loop_thread = threading.get_ident()
+        try:
+            return self._poll(timeout_s)
+        finally:
+            self._loop_thread = None
+            if self._is_stopping:
+                self._dispose()
+            self._loop_lock.release()
+
+    def __iter__(self) -> Iterator[Item]:
+        while not self._is_stopping:
+            yield from self.poll()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """Ask the loop to end: `poll` returns at once. Never blocks; safe in a signal handler and in any thread."""
+        self._is_stopping = True
+        self._mailbox.wake()
+
+    def close(self) -> None:
+        """Stop, leave the groups, end the background threads. From any thread; idempotent."""
+        self.stop()
+        if self._loop_thread == threading.get_ident():
+            return  # poll disposes as it returns
+        with self._loop_lock:
+            self._dispose()
+
+    def statistics(self) -> SubscriptionStatistics:
+        """A snapshot, for views and metrics."""
+        channels = {
+            channel_id: ChannelStatistics(
+                self._grant.topics_by_channel[channel_id],
+                merger.epoch,
+                merger.next_message_seq,
+                dict(merger.next_source_seqs),
+            )
+            for channel_id, merger in self._mergers.items()
+        }
+        return SubscriptionStatistics(
+            datagrams=self._datagrams,
+            replayed_packets=self._replayed_packets,
+            counts={counter.name.lower(): count for counter, count in self.counters.counts.items() if count},
+            refusals={reason.value: count for reason, count in self.counters.refusals.items() if count},
+            channels=channels,
+            groups=tuple(self._receivers),
+            active_adapter_id=self._grant.active_adapter_id,
+        )
+
+    # ---- the loop ----
+
+    def _poll(self, timeout_s: float | None) -> list[Item]:
+        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        while not self._is_stopping:
+            deadline_ns = self._next_deadline_ns()
+            wake_at_ns = _earliest(deadline_ns, give_up_at_ns)
+            wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
+            for socket, _ in self._poller.poll(wait_ms):
+                group = self._groups_by_socket.get(socket)
+                if group is not None:
+                    self._drain(self._receivers[group])
+                else:
+                    self._read_letters()
+            now_ns = time.monotonic_ns()
+            if deadline_ns is not None and now_ns >= deadline_ns:
+                for merger in self._mergers.values():
+                    self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+            if self._ready:
+                items = list(self._ready)
+                self._ready.clear()
+                return items
+            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
+                break
+        return []
+
+    def _drain(self, receiver: MulticastReceiver) -> None:
+        receive, opener_open = receiver.receive, self._opener.open
+        for _ in range(DRAIN_COUNT_MAX):
+            datagram = receive()
+            if datagram is None:
+                return
+            self._datagrams += 1
+            try:
+                packet = opener_open(datagram)
+            except PacketRefused as refused:
+                self.counters.refuse(refused.reason)
+                continue
+            self._on_packet(packet)
+
+    def _on_packet(self, packet: OutputPacket) -> None:
+        merger = self._mergers.get(packet.channel_id)
+        if merger is None:
+            self.counters.refuse(Refusal.WRONG_CHANNEL)
+        elif packet.session != self._grant.session:
+            self.counters.refuse(Refusal.WRONG_SESSION)
+        else:
+            now_ns = time.monotonic_ns()
+            self._perform(merger.on_packet(packet, now_ns), now_ns)
+
+    def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._ready.append(self._batch(effect, now_ns))
+            elif isinstance(effect, RequestReplay):
+                self._replay.request(effect)
+            elif isinstance(effect, Filled):
+                self._ready.append(FilledItem(self._batch(effect, now_ns)))
+            else:
+                if isinstance(effect, Ended):
+                    self._ended.add(effect.channel_id)
+                self._ready.append(effect)
+
+    def _batch(self, effect: Deliver | Filled, now_ns: int) -> Batch:
+        return Batch(
+            effect.packet,
+            effect.first_index,
+            effect.end_index,
+            effect.first_message_seq,
+            time.time_ns(),
+            now_ns,
+            self._decoder,
+        )
+
+    def _next_deadline_ns(self) -> int | None:
+        earliest: int | None = None
+        for merger in self._mergers.values():
+            earliest = _earliest(earliest, merger.next_deadline_ns())
+        return earliest
+
+    # ---- letters of the background threads ----
+
+    def _read_letters(self) -> None:
+        self._mailbox.acknowledge()
+        letter = self._mailbox.take()
+        if letter is None:
+            return
+        self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
+        if isinstance(letter, Replayed):
+            for datagram in letter.packets:
+                self._on_replayed(datagram)
+        elif isinstance(letter, GrantUpdated):
+            self._use_grant(apply_update(self._grant, letter, time.time_ns()))
+        else:
+            self._ready.append(letter)
+            self._is_stopping = True
+
+    def _on_replayed(self, datagram: bytes) -> None:
+        self._replayed_packets += 1
+        try:
+            packet = decode_output_packet(datagram)
+        except PacketRefused as refused:
+            self.counters.refuse(refused.reason)
+            return
+        if packet.feed_id != self._grant.feed_id:
+            self.counters.refuse(Refusal.WRONG_FEED)
+            return
+        self._on_packet(packet)
+
+    def _use_grant(self, grant: Grant) -> None:
+        """Bring sockets, keys and replay services into line with a grant."""
+        self._grant = grant
+        for key_id in self._known_keys - grant.keys.keys():
+            self._opener.remove_key(key_id)
+        for key_id in grant.keys.keys() - self._known_keys:
+            self._opener.add_key(grant.keys[key_id].sealing)
+        self._known_keys = set(grant.keys)
+        for group in self._receivers.keys() - grant.groups:
+            self._leave(group)
+        for group in sorted(grant.groups - self._receivers.keys()):
+            receiver = MulticastReceiver(
+                self._context, self._interface, group, receive_queue_count_max=self._receive_queue_count_max
+            )
+            self._receivers[group] = receiver
+            self._groups_by_socket[receiver.socket] = group
+            self._poller.register(receiver.socket, zmq.POLLIN)
+        self._replay.use_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
+
+    def _leave(self, group: str) -> None:
+        receiver = self._receivers.pop(group)
+        del self._groups_by_socket[receiver.socket]
+        self._poller.unregister(receiver.socket)
+        receiver.close()
+
+    def _dispose(self) -> None:
+        if self._is_disposed:
+            return
+        self._is_disposed = True
+        self._mailbox.close()
+        self._grant_reader.close()
+        self._replay.close()
+        for group in list(self._receivers):
+            self._leave(group)
+        self._context.destroy(linger=0)
+
+
+def _earliest(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def delivered_count(counters: CounterSet) -> int:
+    """Application messages delivered so far."""
+    return counters.counts[Counter.MERGE_DELIVERED]

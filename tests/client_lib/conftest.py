@@ -1,0 +1,17 @@
+"""One toy cluster per test; see toy_cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client_lib.toy_cluster import ToyCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[ToyCluster]:
+    """A running one."""
+    toy = ToyCluster()
+    yield toy
+    toy.close()

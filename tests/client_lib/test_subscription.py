@@ -1,0 +1,281 @@
+"""A subscription against real multicast, seals, TLS and replay."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import zmq
+
+from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, Batch, Gap, Revoked
+from client_lib.items import Ended, Filled, Takeover
+from feedcore.gap_repair import RepairConfig
+from feedcore.merger import MergerConfig
+from feedcore.output_packet import OutputFlag
+from feedcore.refusal import PacketRefused, Refusal
+from tandemfeed.v1 import admin_pb2
+from tests.client_lib.toy_cluster import (
+    CHANNEL_ID,
+    IDENTITY,
+    INTERFACE,
+    TOPIC,
+    ToyAdapter,
+    ToyCluster,
+    collect,
+    has_messages,
+    heartbeat,
+    message_seqs,
+    packet,
+    subscribe_and_hear_all,
+)
+from transport.dgram import MulticastReceiver
+from transport.sealing import Opener, Sealer, SealingKey
+
+MS = 1_000_000
+
+
+def test_two_adapters_streams_become_one_without_repetition(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        for at in range(200):
+            a.send(packet(1 + 5 * at, 1 + 5 * at, 5))
+            b.send(packet(1 + 5 * at, 1 + 5 * at, 5))
+        items = collect(subscription, has_messages(1000))
+        assert message_seqs(items) == list(range(1, 1001))
+
+
+def test_loss_on_one_adapters_stream_is_invisible(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        for at in range(100):
+            each = packet(1 + 5 * at, 1 + 5 * at, 5)
+            if at % 7:
+                a.send(each)
+            else:
+                a.lose(each)
+            b.send(each)
+        assert message_seqs(collect(subscription, has_messages(500))) == list(range(1, 501))
+
+
+def test_what_both_streams_lost_comes_from_a_replay_service(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        for at in range(20):
+            each = packet(1 + 5 * at, 1 + 5 * at, 5)
+            for adapter in (a, b):
+                if 8 <= at < 12:
+                    adapter.lose(each)
+                else:
+                    adapter.send(each)
+        items = collect(subscription, has_messages(100))
+        assert message_seqs(items) == list(range(1, 101))
+        assert any(item.is_replayed for item in items if isinstance(item, Batch))
+        assert a.replay_calls + b.replay_calls >= 1
+
+
+def test_replay_goes_to_the_next_adapter_when_one_is_gone(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    a.rpc.stop(0)
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        b.lose(packet(1, 1, 5))
+        b.send(packet(6, 6, 5))
+        assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
+
+
+def test_what_nobody_has_is_a_gap_and_then_filled_if_it_turns_up(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    patience = MergerConfig(repair=RepairConfig(4 * MS, 20 * MS, 50 * MS, 200 * MS))
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client, merger_config=patience)
+        for adapter in (a, b):
+            adapter.send(packet(1, 1, 5), packet(11, 11, 5))
+        items = collect(subscription, has_messages(10))
+        assert Gap(CHANNEL_ID, 6, 10) in items
+        assert message_seqs(items) == [*range(1, 6), *range(11, 16)]
+        a.send(packet(6, 6, 5))
+        late = collect(subscription, lambda items: any(isinstance(item, Filled) for item in items))
+        filled = next(item for item in late if isinstance(item, Filled))
+        assert (filled.batch.first_message_seq, filled.batch.message_count) == (6, 5)
+
+
+def test_starting_at_a_message_seq_replays_what_is_past(cluster: ToyCluster) -> None:
+    a, _ = cluster.adapters
+    a.lose(*(packet(1 + 5 * at, 1 + 5 * at, 5) for at in range(40)))
+    with cluster.connect() as client:
+        subscription = client.subscribe("equities", [TOPIC], start=101)
+        items = []
+        while len(message_seqs(items)) < 100:
+            a.send(heartbeat(201))
+            items += subscription.poll(0.05)
+        assert message_seqs(items) == list(range(101, 201))
+
+
+def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        a.send(packet(1, 1, 5), packet(6, 6, 5))
+        b.send(packet(1, 1, 5))
+        collect(subscription, has_messages(10))
+        b.send(
+            packet(6, 1, 2, stream=2, epoch=2, epoch_first=6),  # numbered afresh where epoch 1 had stream 1
+            packet(8, 6, 8, epoch=2, epoch_first=6),
+        )
+        items = collect(subscription, has_messages(5))
+        assert any(isinstance(item, Takeover) and item.epoch == 2 and item.adapter_id == 2 for item in items)
+        spans = [span[:3] for item in items if isinstance(item, Batch) for span in item.sources()]
+        assert spans == [(2, 1, 3), (1, 11, 14)]
+
+
+def test_the_end_of_the_feed_is_an_event(cluster: ToyCluster) -> None:
+    a, _ = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        a.send(packet(1, 1, 5), heartbeat(6, flags=OutputFlag.END_OF_STREAM | OutputFlag.FROM_ACTIVE))
+        items = collect(subscription, lambda items: any(isinstance(item, Ended) for item in items))
+        assert message_seqs(items) == [1, 2, 3, 4, 5]
+        assert subscription.has_ended
+
+
+def test_a_wrong_secret_is_refused(cluster: ToyCluster) -> None:
+    with pytest.raises(AuthenticationRefused):
+        cluster.connect(secret="wrong")
+
+
+def test_a_topic_that_the_policy_does_not_grant_is_refused_by_name(cluster: ToyCluster) -> None:
+    with cluster.connect() as client, pytest.raises(AuthorizationRefused, match=r"futures\.ticks.*" + IDENTITY):
+        client.subscribe("equities", ["futures.ticks"])
+
+
+def test_an_administration_server_that_is_not_there_is_said_so(cluster: ToyCluster) -> None:
+    from client_lib import connect
+
+    with pytest.raises(AdminUnavailable, match=r"127\.0\.0\.1:1:"):
+        connect(admin="127.0.0.1:1", ca=cluster.ca_pem, identity=IDENTITY, secret="x", timeout_s=0.5)
+
+
+def test_joining_the_group_without_the_key_reads_no_plaintext(cluster: ToyCluster) -> None:
+    a = cluster.adapters[0]
+    eavesdropper = MulticastReceiver(cluster.context, INTERFACE, a.group)
+    poller = zmq.Poller()
+    poller.register(eavesdropper.socket, zmq.POLLIN)
+    opener = Opener(1)
+    opener.add_key(SealingKey(cluster.key.key_id + 1, CHANNEL_ID, os.urandom(32)))
+    while not poller.poll(50):
+        a.send(packet(1, 1, 5))
+    datagram = eavesdropper.receive()
+    assert datagram is not None
+    assert b"note-" in packet(1, 1, 5).payload
+    assert b"note-" not in datagram
+    with pytest.raises(PacketRefused) as refused:
+        opener.open(datagram)
+    assert refused.value.reason is Refusal.UNKNOWN_KEY
+    eavesdropper.close()
+
+
+def test_bad_datagrams_are_counted_by_reason_and_the_stream_goes_on(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        good = a.sealer.seal(packet(1, 1, 5), time.time_ns())
+        stranger = Sealer(incarnation=9)
+        stranger.use_key(SealingKey(cluster.key.key_id, CHANNEL_ID, os.urandom(32)))
+        keyless = Sealer(incarnation=9)
+        keyless.use_key(SealingKey(cluster.key.key_id + 1, CHANNEL_ID, os.urandom(32)))
+        a.send_raw(b"\x00" + os.urandom(199))
+        a.send_raw(good[:60])
+        a.send_raw(good[:200])
+        a.send_raw(stranger.seal(packet(1, 1, 5), 0))
+        a.send_raw(keyless.seal(packet(1, 1, 5), 0))
+        a.send_raw(a.sealer.seal(packet(1, 1, 5)._replace(session=20261120), 0))
+        a.send_raw(good)
+        a.send_raw(good)
+        b.send(packet(6, 6, 5))
+        items = collect(subscription, has_messages(10))
+        assert message_seqs(items) == list(range(1, 11))
+        refusals = subscription.statistics().refusals
+        assert refusals == {
+            "foreign": 1, "truncated": 1, "forged": 2, "unknown_key": 1, "wrong_session": 1, "replayed": 1,
+        }  # fmt: skip
+
+
+def test_the_stream_outlives_the_administration_server_and_learns_of_changes_when_it_is_back(
+    cluster: ToyCluster,
+) -> None:
+    a, _ = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        cluster.stop_admin()
+        a.send(packet(1, 1, 5))
+        assert message_seqs(collect(subscription, has_messages(5))) == [1, 2, 3, 4, 5]
+        third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
+        cluster.adapters.append(third)
+        cluster.restart_admin()
+        collect(subscription, lambda _: third.group in subscription.statistics().groups)
+        items: list[object] = []
+        while not any(isinstance(item, Batch) for item in items):
+            third.send(packet(6, 6, 5))
+            items += subscription.poll(0.05)
+
+
+def test_updates_add_adapters_and_keys(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        new_key = SealingKey(78, CHANNEL_ID, os.urandom(32))
+        cluster.admin.send(admin_pb2.SubscriptionUpdate(keys=[cluster.describe_key(new_key)]))
+        collect(subscription, lambda _: 78 in subscription.grant.keys)
+        b.sealer.use_key(new_key)
+        a.send(packet(1, 1, 5))
+        b.send(packet(6, 6, 5))
+        assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
+
+
+def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        cluster.is_revoked = True
+        cluster.admin.send(None)
+        items = list(subscription)
+        assert isinstance(items[-1], Revoked)
+        assert "no longer granted" in items[-1].reason
+        assert subscription.poll(0) == []
+
+
+def test_close_from_another_thread_ends_a_waiting_poll(cluster: ToyCluster) -> None:
+    with cluster.connect() as client:
+        subscription = client.subscribe("equities")
+        waiting = threading.Event()
+        outcome: list[object] = []
+
+        def wait() -> None:
+            waiting.set()
+            outcome.append([item for item in subscription if isinstance(item, Batch)])
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait()
+        subscription.close()
+        thread.join(10)
+        assert outcome == [[]]
+        subscription.close()
+
+
+def test_the_messages_of_a_batch_say_where_they_come_from(cluster: ToyCluster) -> None:
+    a, _ = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        a.send(packet(1, 11, 3))
+        batch = next(item for item in collect(subscription, has_messages(3)) if isinstance(item, Batch))
+        messages = list(batch.messages())
+        assert [(each.message_seq, each.source_seq) for each in messages] == [(1, 11), (2, 12), (3, 13)]
+        assert messages[0].fields["number"] == 1_000_011
+        assert [(model.name, rows["number"].tolist()) for model, rows in batch.arrays()] == [
+            ("Note", [1_000_011, 1_000_012, 1_000_013])
+        ]

@@ -1,0 +1,365 @@
+"""A feed's other side for the client's tests: an administration server and two adapters, small but with real parts
+(TLS, SCRAM, tokens, seals, multicast, replay over gRPC). What goes wrong, and when, the test decides.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import jwt
+import scramp
+import zmq
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import NameOID
+
+from client_lib import Client, Subscription, connect
+from client_lib.items import Batch, Item, Live
+from feedcore.merger import MergerConfig
+from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
+from feedcore.position import Run
+from feedcore.topics import any_topic_matches
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
+from transport.dgram import MulticastSender
+from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
+from transport.sealing import Sealer, SealingKey
+
+FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
+TOPIC = "equities.ticks"
+IDENTITY, SECRET = "demo-client", "correct horse"
+INTERFACE = "127.0.0.1"
+ROLES = {
+    "tandemfeed.v1.StreamAdministration": frozenset({"client"}),
+    "tandemfeed.v1.Replay": frozenset({"client"}),
+}
+MESSAGE_MODEL = b"""<?xml version="1.0" encoding="UTF-8"?>
+<sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="toy" id="7" version="0" byteOrder="littleEndian">
+  <types>
+    <composite name="messageHeader">
+      <type name="blockLength" primitiveType="uint16"/><type name="templateId" primitiveType="uint16"/>
+      <type name="schemaId" primitiveType="uint16"/><type name="version" primitiveType="uint16"/>
+    </composite>
+    <type name="Text" primitiveType="char" length="16"/>
+  </types>
+  <sbe:message name="Note" id="1" blockLength="24">
+    <field name="number" id="1" type="uint64"/>
+    <field name="text" id="2" type="Text"/>
+  </sbe:message>
+</sbe:messageSchema>
+"""
+
+
+def note(number: int) -> bytes:
+    """One application message of the toy model: SBE header and body."""
+    body = number.to_bytes(8, "little") + f"note-{number:09d}".encode().ljust(16, b"\0")
+    return b"".join(value.to_bytes(2, "little") for value in (len(body), 1, 7, 0)) + body
+
+
+def packet(
+    first_message_seq: int,
+    first_source_seq: int,
+    count: int,
+    *,
+    stream: int = 1,
+    epoch: int = 1,
+    epoch_first: int = 1,
+    adapter_id: int = 1,
+    flags: int = OutputFlag.FROM_ACTIVE,
+) -> OutputPacket:
+    """`count` messages, one for each source message; their content is a function of stream and source_seq."""
+    run = Run(epoch, first_message_seq, stream, first_source_seq, count, count)
+    frames = b"".join(
+        OUTPUT_FRAME.pack(len(body) + OUTPUT_FRAME.size, offset) + body
+        for offset, body in ((at, note(stream * 1_000_000 + first_source_seq + at)) for at in range(count))
+    )
+    return OutputPacket(
+        flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, first_message_seq, epoch_first, count, (run,),
+        time.time_ns(), 0, encode_runs((run,)) + frames,
+    )  # fmt: skip
+
+
+def heartbeat(
+    next_message_seq: int, *, epoch: int = 1, epoch_first: int = 1, adapter_id: int = 1, flags: int = 0
+) -> OutputPacket:
+    """An idle adapter's packet."""
+    return OutputPacket(
+        OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, next_message_seq, epoch_first, 0,
+        (), 0, 0, b"",
+    )  # fmt: skip
+
+
+def make_certificates() -> tuple[bytes, bytes, bytes]:
+    """(CA, certificate, key) in PEM, for 127.0.0.1."""
+    now = datetime.datetime.now(datetime.UTC)
+
+    def build(name: str, issuer: str, key: Any, signer: Any, *, is_ca: bool) -> x509.Certificate:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            )
+            .sign(signer, hashes.SHA256())
+        )
+
+    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    pem = serialization.Encoding.PEM
+    return (
+        build("toy-ca", "toy-ca", ca_key, ca_key, is_ca=True).public_bytes(pem),
+        build("toy", "toy-ca", key, ca_key, is_ca=False).public_bytes(pem),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+class ToyAdmin(
+    admin_pb2_grpc.AuthenticationServicer,
+    admin_pb2_grpc.StreamAdministrationServicer,
+):
+    """Authenticates one identity, grants "equities.#", and sends what the test puts into `send`."""
+
+    def __init__(self, cluster: ToyCluster) -> None:
+        self._cluster = cluster
+        self._mechanism = scramp.ScramMechanism("SCRAM-SHA-256")
+        salt, stored, server, iterations = self._mechanism.make_auth_info(SECRET)
+        self._auth_info = (salt, stored, server, iterations)
+        self._conversations: dict[str, Any] = {}
+        self._streams: list[queue.SimpleQueue[admin_pb2.SubscriptionUpdate | None]] = []
+        self.subscribed = threading.Semaphore(0)
+        self.logins = 0
+
+    def Begin(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.BeginAuthenticationReply:  # noqa: N802
+        def auth_info(identity: str) -> tuple[bytes, bytes, bytes, int]:
+            if identity != IDENTITY:
+                raise KeyError(identity)
+            return self._auth_info
+
+        server = self._mechanism.make_server(auth_info)
+        name = os.urandom(8).hex()
+        try:
+            server.set_client_first(request.client_first)
+        except (KeyError, scramp.ScramException):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "identity or secret is wrong")
+        self._conversations[name] = server
+        return admin_pb2.BeginAuthenticationReply(conversation_id=name, server_first=server.get_server_first())
+
+    def Finish(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.FinishAuthenticationReply:  # noqa: N802
+        server = self._conversations.pop(request.conversation_id)
+        try:
+            server.set_client_final(request.client_final)
+        except scramp.ScramException:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "identity or secret is wrong")
+        self.logins += 1
+        token, expires = self._cluster.make_token()
+        return admin_pb2.FinishAuthenticationReply(
+            server_final=server.get_server_final(), token=token, expires_unix_ns=expires * 1_000_000_000
+        )
+
+    def Subscribe(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+        for topic in request.topics:
+            if not any_topic_matches(caller_of(context).topics, topic):
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"topic {topic} is not granted to {IDENTITY}")
+        if self._cluster.is_revoked:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"feed {request.feed} is no longer granted to {IDENTITY}")
+        updates: queue.SimpleQueue[admin_pb2.SubscriptionUpdate | None] = queue.SimpleQueue()
+        self._streams.append(updates)
+        context.add_callback(lambda: updates.put(None))
+        yield self._cluster.whole_grant()
+        self.subscribed.release()
+        while (update := updates.get()) is not None:
+            yield update
+
+    def send(self, update: admin_pb2.SubscriptionUpdate | None) -> None:
+        """To every subscriber; None ends their streams."""
+        for updates in self._streams:
+            updates.put(update)
+
+
+class ToyAdapter(replay_pb2_grpc.ReplayServicer):
+    """One adapter's output: seals, multicasts, remembers, replays."""
+
+    def __init__(self, cluster: ToyCluster, adapter_id: int, group: str) -> None:
+        self.adapter_id = adapter_id
+        self.group = group
+        self._cluster = cluster
+        self._sender = MulticastSender(cluster.context, INTERFACE)
+        self.sealer = Sealer(incarnation=adapter_id)
+        self.sealer.use_key(cluster.key)
+        self.journal: list[OutputPacket] = []
+        self.replay_calls = 0
+        self.rpc = cluster.serve(self, replay_pb2_grpc.add_ReplayServicer_to_server, "tandemfeed.v1.Replay")
+
+    def send(self, *packets: OutputPacket) -> None:
+        """Journal and multicast."""
+        for each in packets:
+            own = each._replace(adapter_id=self.adapter_id)
+            if own.message_count:
+                self.journal.append(own)
+            self.send_raw(self.sealer.seal(own, time.time_ns()))
+
+    def lose(self, *packets: OutputPacket) -> None:
+        """Journal, and let the network lose it."""
+        self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
+
+    def send_raw(self, datagram: bytes) -> None:
+        """Any bytes."""
+        self._sender.send(self.group.encode(), datagram)
+
+    def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+        self.replay_calls += 1
+        for wanted in request.ranges:
+            found = [
+                encode_output_packet(each._replace(flags=each.flags | OutputFlag.RETRANSMISSION))
+                for each in self.journal
+                if each.first_message_seq <= wanted.last_seq and each.end_message_seq > wanted.first_seq
+            ]
+            yield replay_pb2.ReplayChunk(packets=found)
+
+    def close(self) -> None:
+        self._sender.close()
+        self.rpc.stop(0)
+
+
+@dataclass
+class ToyCluster:
+    """Everything of one test."""
+
+    context: zmq.Context[Any] = field(default_factory=zmq.Context)
+    key: SealingKey = field(default_factory=lambda: SealingKey(77, CHANNEL_ID, os.urandom(32)))
+    is_revoked: bool = False
+
+    def __post_init__(self) -> None:
+        self.ca_pem, self._certificate, self._key_pem = make_certificates()
+        self._token_key = ed25519.Ed25519PrivateKey.generate()
+        self.admin = ToyAdmin(self)
+        self.adapters = [ToyAdapter(self, 1, "239.192.2.1:5011"), ToyAdapter(self, 2, "239.192.2.2:5012")]
+        self.admin_rpc = self._serve_admin(f"{INTERFACE}:0")
+
+    def make_token(self) -> tuple[str, int]:
+        """(token, expiry in Unix seconds)."""
+        now = int(time.time())
+        claims = {"sub": IDENTITY, "roles": ["client"], "topics": ["equities.#"], "iat": now, "exp": now + 3600}
+        return jwt.encode({**claims, "iss": "tandemfeed"}, self._token_key, algorithm="EdDSA"), now + 3600
+
+    def serve(self, servicer: Any, add: Callable[[Any, grpc.Server], None], *names: str, listen: str = "") -> RpcServer:
+        """A TLS server for one servicer."""
+        verifier = TokenVerifier(self._token_key.public_key().public_bytes_raw())
+        return serve(
+            [lambda server: add(servicer, server)],
+            names,
+            listen or f"{INTERFACE}:0",
+            self._certificate,
+            self._key_pem,
+            [AuthorizationInterceptor(verifier, ROLES, frozenset({"tandemfeed.v1.Authentication"}))],
+            thread_count=8,
+        )
+
+    def whole_grant(self) -> admin_pb2.SubscriptionUpdate:
+        """The first update."""
+        return admin_pb2.SubscriptionUpdate(
+            feed=common_pb2.FeedDescription(
+                feed_id=FEED_ID,
+                name="equities",
+                session=SESSION,
+                channels=[common_pb2.ChannelDescription(channel_id=CHANNEL_ID, topic=TOPIC, source_stream_ids=[1, 2])],
+            ),
+            adapters=[self.describe(adapter) for adapter in self.adapters],
+            keys=[self.describe_key(self.key)],
+            message_model=MESSAGE_MODEL,
+            active_adapter_id=1,
+            epoch=1,
+        )
+
+    def describe(self, adapter: ToyAdapter) -> common_pb2.AdapterDescription:
+        """The adapter as a grant names it."""
+        return common_pb2.AdapterDescription(
+            adapter_id=adapter.adapter_id,
+            name=f"toy-{adapter.adapter_id}",
+            rpc_endpoint=adapter.rpc.endpoint,
+            groups={CHANNEL_ID: adapter.group},
+        )
+
+    @staticmethod
+    def describe_key(key: SealingKey) -> common_pb2.StreamKey:
+        """The key as a grant names it."""
+        return common_pb2.StreamKey(key_id=key.key_id, channel_id=key.channel_id, key=key.key)
+
+    def connect(self, secret: str = SECRET) -> Client:
+        """As an application would."""
+        return connect(
+            admin=self.admin_rpc.endpoint, ca=self.ca_pem, identity=IDENTITY, secret=secret, interface=INTERFACE
+        )
+
+    def stop_admin(self) -> None:
+        """The administration server goes away."""
+        self.admin.send(None)
+        self.admin_rpc.stop(0)
+
+    def restart_admin(self) -> None:
+        """… and comes back at the same address, knowing no conversation of before."""
+        self.admin = ToyAdmin(self)
+        self.admin_rpc = self._serve_admin(self.admin_rpc.endpoint)
+
+    def close(self) -> None:
+        self.stop_admin()
+        for adapter in self.adapters:
+            adapter.close()
+        self.context.destroy(linger=0)
+
+    def _serve_admin(self, listen: str) -> RpcServer:
+        def add(servicer: Any, server: grpc.Server) -> None:
+            admin_pb2_grpc.add_AuthenticationServicer_to_server(servicer, server)
+            admin_pb2_grpc.add_StreamAdministrationServicer_to_server(servicer, server)
+
+        names = ("tandemfeed.v1.Authentication", "tandemfeed.v1.StreamAdministration")
+        return self.serve(self.admin, add, *names, listen=listen)
+
+
+def subscribe_and_hear_all(
+    cluster: ToyCluster, client: Client, *, merger_config: MergerConfig | None = None, start: Any = 1
+) -> Subscription:
+    """Subscribe, and go on once every adapter's group is heard: joining a group takes effect in the background."""
+    subscription = client.subscribe("equities", [TOPIC], start, merger_config=merger_config)
+    heard: set[int] = set()
+    while heard != {adapter.adapter_id for adapter in cluster.adapters}:
+        for adapter in cluster.adapters:
+            adapter.send(heartbeat(1))
+        heard |= {item.adapter_id for item in subscription.poll(0.05) if isinstance(item, Live)}
+    return subscription
+
+
+def collect(subscription: Subscription, until: Callable[[list[Item]], bool], timeout_s: float = 30) -> list[Item]:
+    """Items until the condition holds on all of them; fails after the time-out."""
+    items: list[Item] = []
+    give_up_at = time.monotonic() + timeout_s
+    while not until(items):
+        assert time.monotonic() < give_up_at, f"still waiting after {timeout_s} s with {items}"
+        items += subscription.poll(0.1)
+    return items
+
+
+def message_seqs(items: Iterable[Item]) -> list[int]:
+    """Of every delivered message, in order of delivery."""
+    return [
+        item.first_message_seq + at for item in items if isinstance(item, Batch) for at in range(item.message_count)
+    ]
+
+
+def has_messages(count: int) -> Callable[[list[Item]], bool]:
+    """A condition for `collect`."""
+    return lambda items: len(message_seqs(items)) >= count
