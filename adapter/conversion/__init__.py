@@ -1,0 +1,12 @@
+"""Conversion: converter tables, compiled once into a kernel that turns a whole source packet at a time.
+
+Pure: no clock, no file after loading. `CompiledConverter` is what adapters run; `InterpretedConverter` is the same
+table in plain Python, the oracle of the tests.
+"""
+
+from adapter.conversion.compiled import CompiledConverter
+from adapter.conversion.interpreted import InterpretedConverter
+from adapter.conversion.loading import load_converter
+from adapter.conversion.table import ConverterTable, load_table
+
+__all__ = ["CompiledConverter", "ConverterTable", "InterpretedConverter", "load_converter", "load_table"]

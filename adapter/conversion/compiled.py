@@ -1,0 +1,137 @@
+"""The compiled converter: one kernel call turns the messages of a source packet, state included."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from adapter.conversion import kernel_source as generated
+from adapter.conversion.functions import NULL
+from adapter.conversion.kernel_source import BAD_LENGTH, BAD_TYPE, CONSUMED, END, TABLE_FULL, WRITTEN, kernel_source
+from adapter.conversion.state_store import StateStore, find_slot, wide_floor_divide
+from adapter.conversion.table import ConverterTable
+from adapter.conversion.unaligned import LOADS, STORES
+from feedcore.converter import Converted
+from feedcore.source_packet import SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE
+
+MESSAGE_COUNT_OFFSET = 10  # of a source packet's header
+
+_DATAGRAM = types.Array(types.uint8, 1, "C", readonly=True)
+_BYTES = types.Array(types.uint8, 1, "C")
+_INT64 = types.Array(types.int64, 1, "C")
+_ROWS = types.Array(types.int64, 2, "C")
+_load_u16 = LOADS["load_u16"]
+
+
+@njit(types.boolean(_DATAGRAM))
+def frames_fill(datagram):  # type: ignore[no-untyped-def]
+    """True if the frames fill the packet exactly and are as many as its header says."""
+    if datagram.size < SOURCE_HEADER_SIZE:
+        return False
+    count = _load_u16(datagram, MESSAGE_COUNT_OFFSET)
+    position = SOURCE_HEADER_SIZE
+    for _ in range(count):
+        if position + SOURCE_FRAME_SIZE > datagram.size:
+            return False
+        length = _load_u16(datagram, position)
+        if length < SOURCE_FRAME_SIZE:
+            return False
+        position += length
+    return position == datagram.size
+
+
+@njit
+def _load_bytes(array, offset, size):  # type: ignore[no-untyped-def]
+    value = np.int64(0)
+    for place in range(size):
+        value |= np.int64(array[offset + place]) << (8 * place)
+    return value
+
+
+def compile_kernel(source: str) -> Any:
+    """Compile a generated kernel; no call of it ever compiles again."""
+    names: dict[str, Any] = {
+        **LOADS,
+        **STORES,
+        **{name: getattr(generated, name) for name in ("TABLE_FULL", "CONSUMED", "WRITTEN", "END")},
+        "BAD_TYPE": BAD_TYPE,
+        "BAD_LENGTH": BAD_LENGTH,
+        "NULL": NULL,
+        "MASK32": 0xFFFF_FFFF,
+        "SOURCE_HEADER_SIZE": SOURCE_HEADER_SIZE,
+        "SOURCE_FRAME_SIZE": SOURCE_FRAME_SIZE,
+        "find_slot": find_slot,
+        "wide_floor_divide": wide_floor_divide,
+        "load_bytes": _load_bytes,
+    }
+    exec(compile(source, "<converter table>", "exec"), names)
+    intp = types.intp
+    signature = types.void(_DATAGRAM, intp, intp, _BYTES, intp, intp, _INT64, _INT64, _ROWS, _INT64)
+    return njit(signature)(names["convert"])
+
+
+class CompiledConverter:
+    """`feedcore.converter.Converter` over a compiled kernel.
+
+    Attributes:
+        source: the kernel's generated Python source, to print and read.
+    """
+
+    def __init__(self, table: ConverterTable) -> None:
+        self.source = kernel_source(table)
+        self._kernel = compile_kernel(self.source)
+        self._store = StateStore(table.initial_state, hashlib.sha256(self.source.encode()).digest()[:16])
+
+    def check(self, datagram: bytes) -> bool:
+        """True if the frames fill the packet exactly and match its message count."""
+        return bool(frames_fill(np.frombuffer(datagram, np.uint8)))
+
+    def convert(
+        self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
+    ) -> Converted:
+        """See `feedcore.converter.Converter.convert`."""
+        store = self._store
+        registers = store.registers
+        data = np.frombuffer(datagram, np.uint8)
+        self._kernel(data, skip, count, out, start, end, store.slots, store.keys, store.state, registers)
+        if not registers[TABLE_FULL]:
+            return Converted(int(registers[CONSUMED]), int(registers[WRITTEN]), int(registers[END]))
+        return self._convert_growing(datagram, skip, count, out, start, end)
+
+    def counts(self) -> dict[str, int]:
+        """Bad source messages so far, by reason."""
+        registers = self._store.registers
+        return {"unknown_type": int(registers[BAD_TYPE]), "wrong_length": int(registers[BAD_LENGTH])}
+
+    def digests(self) -> NDArray[np.uint64]:
+        """Digest of the conversion state per bucket of keys."""
+        return self._store.digests()
+
+    def snapshot(self) -> bytes:
+        """The whole conversion state."""
+        return self._store.snapshot()
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace the conversion state; ValueError if it is another table's."""
+        self._store.restore(snapshot)
+
+    def _convert_growing(
+        self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
+    ) -> Converted:
+        """The store was full: what came before the stop is converted; grow and go on behind it."""
+        registers = self._store.registers
+        done, written, cursor = int(registers[CONSUMED]), int(registers[WRITTEN]), int(registers[END])
+        self._store.grow()
+        more = self.convert(datagram, skip + done, count - done, out, cursor, end)
+        # The rest counted its source offsets from its own start.
+        offsets = out[cursor : more.end]
+        position = 0
+        while position < len(offsets):
+            frame = offsets[position : position + 4].view("<u2")
+            frame[1] += done
+            position += int(frame[0])
+        return Converted(done + more.source_count, written + more.message_count, more.end)

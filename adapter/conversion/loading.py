@@ -1,0 +1,33 @@
+"""From three documents to a converter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adapter.conversion.compiled import CompiledConverter
+from adapter.conversion.table import ConverterTable, load_table
+from feedcore.message_model import load_message_model
+from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.source_format import load_source_format
+
+
+def load_checked_table(
+    source_format: Path, table: Path, message_model: Path | bytes, datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
+) -> ConverterTable:
+    """Load and check the three documents.
+
+    Raises:
+        DocumentError: with file, line and reason.
+    """
+    return load_table(table, load_source_format(source_format), load_message_model(message_model), datagram_size_max)
+
+
+def load_converter(
+    source_format: Path, table: Path, message_model: Path | bytes, datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
+) -> CompiledConverter:
+    """Load, check and compile; compilation takes a second or two.
+
+    Raises:
+        DocumentError: with file, line and reason.
+    """
+    return CompiledConverter(load_checked_table(source_format, table, message_model, datagram_size_max))
