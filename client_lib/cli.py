@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -42,19 +43,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     connection = connection_from(parser, arguments)
     configure_logging("subscribe", arguments.log_level)
     try:
-        with connect(
-            admin=connection.admin,
-            ca=connection.ca_pem,
-            identity=connection.identity,
-            secret=connection.secret,
-            interface=connection.interface,
-        ) as client:
+        with (
+            _Interruption() as interruption,
+            connect(
+                admin=connection.admin,
+                ca=connection.ca_pem,
+                identity=connection.identity,
+                secret=connection.secret,
+                interface=connection.interface,
+            ) as client,
+        ):
             subscription = client.subscribe(arguments.feed, arguments.topic, arguments.start)
-            with _stopped_by_signals(subscription):
-                return _follow(subscription, arguments)
+            interruption.stops(subscription)
+            return _follow(subscription, arguments)
     except ClientError as refused:
         print(f"tandemfeed subscribe: {type(refused).__name__}: {refused}", file=sys.stderr)
         return EXIT_REFUSED
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,17 +97,29 @@ def _start(text: str) -> Any:
     return int(text)
 
 
-@contextlib.contextmanager
-def _stopped_by_signals(subscription: Subscription) -> Iterator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        subscription.stop()
+class _Interruption:
+    """SIGTERM and SIGINT as a clean end: of the process while it still connects, then of the subscription."""
 
-    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
+    def __init__(self) -> None:
+        self._subscription: Subscription | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interruption:
+        self._old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
             signal.signal(number, handler)
+
+    def stops(self, subscription: Subscription) -> None:
+        """From now on a signal stops this subscription."""
+        self._subscription = subscription
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._subscription is None:
+            raise SystemExit(0)
+        self._subscription.stop()
 
 
 def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:

@@ -101,6 +101,7 @@ class Subscription:
             self._grant = first_grant(self._grant_reader.first(grant_timeout_s))
         except BaseException:
             self._mailbox.close()
+            self._grant_reader.close()
             raise
         self.counters = CounterSet()
         self._decoder = Decoder(self._grant.message_model, f"message model of {self._grant.feed_name}")

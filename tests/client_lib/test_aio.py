@@ -1,0 +1,37 @@
+"""The asyncio face."""
+
+from __future__ import annotations
+
+import asyncio
+
+from client_lib.aio import AsyncSubscription
+from client_lib.items import Batch
+from tests.client_lib.toy_cluster import ToyCluster, message_seqs, packet, subscribe_and_hear_all
+
+
+def test_a_coroutine_reads_the_stream_and_closes_it(cluster: ToyCluster) -> None:
+    async def read() -> list[int]:
+        items = []
+        async with AsyncSubscription(subscription) as stream:
+            cluster.adapters[0].send(packet(1, 1, 5), packet(6, 6, 5))
+            async for item in stream:
+                items += [item] if isinstance(item, Batch) else []
+                if len(message_seqs(items)) == 10:
+                    break
+        return message_seqs(items)
+
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        assert asyncio.run(asyncio.wait_for(read(), 30)) == list(range(1, 11))
+        assert subscription.is_closed
+
+
+def test_a_closed_stream_ends_the_iteration(cluster: ToyCluster) -> None:
+    async def read() -> list[object]:
+        stream = AsyncSubscription(subscription)
+        asyncio.get_running_loop().call_later(0.1, subscription.stop)
+        return [item async for item in stream if isinstance(item, Batch)]
+
+    with cluster.connect() as client:
+        subscription = client.subscribe("equities")
+        assert asyncio.run(asyncio.wait_for(read(), 30)) == []

@@ -1,0 +1,86 @@
+"""`tandemfeed subscribe` as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_lib.record import DeliveryRecord
+from feedcore.output_packet import OutputFlag
+from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster, heartbeat, packet
+
+Start = Callable[..., "subprocess.Popen[str]"]
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def start(cluster: ToyCluster, tmp_path: Path) -> Start:
+    """Start the command against the toy cluster."""
+    (tmp_path / "ca.pem").write_bytes(cluster.ca_pem)
+    (tmp_path / "secret").write_text(SECRET + "\n")
+
+    def run(*options: str, secret: str = SECRET) -> subprocess.Popen[str]:
+        (tmp_path / "secret").write_text(secret + "\n")
+        connection = ["--admin", cluster.admin_rpc.endpoint, "--ca", str(tmp_path / "ca.pem"), "--identity", IDENTITY]
+        return subprocess.Popen(
+            [
+                sys.executable, "-c", "import sys; from client_lib.cli import main; sys.exit(main())",
+                "--feed", "equities", *connection, "--secret-file", str(tmp_path / "secret"), *options,
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return run
+
+
+def feed_until_it_ends(cluster: ToyCluster, process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Say again and again that ten messages were all; what was sent too early comes from replay."""
+    cluster.adapters[0].lose(packet(1, 1, 5), packet(6, 6, 5))
+    while True:
+        cluster.adapters[0].send(heartbeat(11, flags=OutputFlag.END_OF_STREAM | OutputFlag.FROM_ACTIVE))
+        try:
+            return process.communicate(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            assert process.poll() is None
+
+
+def test_it_records_until_the_end_and_prints_json_lines(cluster: ToyCluster, start: Start, tmp_path: Path) -> None:
+    process = start("--start", "1", "--json", "--until-end", "--record", str(tmp_path / "record.npz"))
+    output, errors = feed_until_it_ends(cluster, process)
+    assert process.returncode == 0, errors
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert lines[0]["event"] == "ready"
+    assert lines[-1]["messages"] == 10
+    assert lines[-1]["channels"]["1"]["next_source_seqs"] == {"1": 11}
+    figures = DeliveryRecord.load(tmp_path / "record.npz").figures({1: 10})
+    assert (figures.delivered, figures.missing, figures.duplicated) == (10, 0, 0)
+
+
+def test_it_prints_messages(cluster: ToyCluster, start: Start) -> None:
+    process = start("--start", "1", "--print", "--count", "10")
+    output, errors = feed_until_it_ends(cluster, process)
+    assert process.returncode == 0, errors
+    assert "10 1:10 Note number=1000010 text=b'note-001000010'" in output.splitlines()
+
+
+def test_the_live_view_ends_cleanly_on_sigterm(cluster: ToyCluster, start: Start) -> None:
+    process = start()
+    assert cluster.admin.subscribed.acquire(timeout=30)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+
+
+def test_a_refusal_is_said_in_one_line(start: Start) -> None:
+    process = start(secret="wrong")
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "AuthenticationRefused" in errors
+    assert "Traceback" not in errors
