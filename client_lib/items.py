@@ -3,7 +3,8 @@
 A `Batch` costs little per packet: it is a slice of the packet that the merger delivered, and everything about single
 messages is worked out when asked for. `arrays()` is the fast way to the fields, `messages()` the plain one.
 
-Invariant: over all `Batch` items of a channel, `message_seq` and, per source stream, `source_seq` only grow.
+Invariant: over all `Batch` items of a channel, `source_seq` only grows within each source stream, and `message_seq`
+only grows within each epoch.
 """
 
 from __future__ import annotations
