@@ -219,21 +219,25 @@ class RegisterRequest(_message.Message):
     FEED_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     RPC_ENDPOINT_FIELD_NUMBER: _builtins.int
+    RESUME_INCARNATION_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     adapter: _builtins.str
     """name in the feed's definition"""
     rpc_endpoint: _builtins.str
     """where this start of the adapter serves AdapterSync and Replay"""
+    resume_incarnation: _builtins.int
+    """The incarnation this start of the adapter already has, after the server or the connection was away; 0 at first."""
     def __init__(
         self,
         *,
         feed: _builtins.str = ...,
         adapter: _builtins.str = ...,
         rpc_endpoint: _builtins.str = ...,
+        resume_incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "resume_incarnation", b"resume_incarnation", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,114 @@
+"""The Authentication service: SCRAM-SHA-256 (RFC 5802, RFC 7677), server side, and the tokens it ends in.
+
+An unknown identity and a wrong secret look the same: for an unknown one a made-up verifier goes through the same steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NoReturn
+
+import grpc
+import jwt
+import scramp
+
+from admin_server.audit import AuditLog
+from admin_server.settings import IdentitySettings
+from admin_server.state_folder import MECHANISM, SCRAM_ITERATIONS, StateFolder
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
+
+TOKEN_VALID_S = 3_600
+CONVERSATION_COUNT_MAX = 1_024  # begun and not finished: beyond it the oldest are forgotten
+CONVERSATION_VALID_S = 30.0
+REFUSED = "authentication failed: unknown identity or wrong secret"
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    server: scramp.core.ScramServer
+    identity: str
+    began_at_s: float
+
+
+class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
+    """Turns a shared secret into a token."""
+
+    def __init__(self, folder: StateFolder, policy: dict[str, IdentitySettings], audit: AuditLog) -> None:
+        self._folder, self._policy, self._audit = folder, policy, audit
+        self._mechanism = scramp.ScramMechanism(MECHANISM)
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pepper = secrets.token_bytes(32)
+
+    def Begin(  # noqa: N802
+        self, request: admin_pb2.BeginAuthenticationRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.BeginAuthenticationReply:
+        """First half: the salt and the server's nonce."""
+        claimed: list[str] = []
+
+        def look_up(identity: str) -> tuple[bytes, bytes, bytes, int]:
+            claimed.append(identity)
+            known = self._folder.verifier(identity) if identity in self._policy else None
+            return known or self._made_up(identity)
+
+        server = self._mechanism.make_server(look_up)
+        try:
+            server.set_client_first(request.client_first)
+            reply = server.get_server_first()
+        except scramp.ScramException as malformed:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a SCRAM client-first message: {malformed}")
+        conversation_id = secrets.token_urlsafe(18)
+        with self._lock:
+            self._conversations[conversation_id] = _Conversation(server, claimed[0], time.monotonic())
+            while len(self._conversations) > CONVERSATION_COUNT_MAX:
+                self._conversations.popitem(last=False)
+        return admin_pb2.BeginAuthenticationReply(conversation_id=conversation_id, server_first=reply)
+
+    def Finish(  # noqa: N802
+        self, request: admin_pb2.FinishAuthenticationRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.FinishAuthenticationReply:
+        """Second half: the client's proof for the server's proof and a token."""
+        with self._lock:
+            conversation = self._conversations.pop(request.conversation_id, None)
+        if conversation is None or time.monotonic() - conversation.began_at_s > CONVERSATION_VALID_S:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such conversation, or it took too long: begin again")
+        try:
+            conversation.server.set_client_final(request.client_final)
+            final = conversation.server.get_server_final()
+        except scramp.ScramException:
+            self._refuse(conversation.identity, context)
+        identity = self._policy.get(conversation.identity)
+        if identity is None:
+            self._refuse(conversation.identity, context)
+        token, expires_unix_ns = self.issue_token(identity)
+        self._audit.write("authenticated", identity=identity.name, peer=context.peer())
+        return admin_pb2.FinishAuthenticationReply(server_final=final, token=token, expires_unix_ns=expires_unix_ns)
+
+    def issue_token(self, identity: IdentitySettings, valid_s: int = TOKEN_VALID_S) -> tuple[str, int]:
+        """(token, expiry) that says who the identity is and what it may subscribe to."""
+        now = int(time.time())
+        claims = {
+            "iss": TOKEN_ISSUER,
+            "sub": identity.name,
+            "roles": sorted(identity.roles),
+            "topics": list(identity.subscribe),
+            "iat": now,
+            "exp": now + valid_s,
+        }
+        token = jwt.encode(claims, self._folder.token_key, algorithm=TOKEN_ALGORITHM)
+        return token, (now + valid_s) * 1_000_000_000
+
+    def _refuse(self, identity: str, context: grpc.ServicerContext) -> NoReturn:
+        self._audit.write("authentication refused", identity=identity, peer=context.peer())
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
+
+    def _made_up(self, identity: str) -> tuple[bytes, bytes, bytes, int]:
+        """A verifier nobody's secret fits, the same for the same name as long as the server runs."""
+        seed = hashlib.sha512(self._pepper + identity.encode()).digest()
+        return seed[:16], seed[:32], seed[32:], SCRAM_ITERATIONS

@@ -1,0 +1,118 @@
+"""`tandemfeed admin-server` runs the server; `tandemfeed admin` asks it."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.table import Table
+
+from admin_server.server import AdminServer
+from admin_server.settings import SettingsError
+from admin_server.state_folder import MECHANISM, SCRAM_ITERATIONS
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.login import AuthenticationRefused, login
+from transport.process_shell import (
+    StopSignal,
+    add_connection_arguments,
+    add_process_arguments,
+    announce_ready,
+    configure_logging,
+    connection_from,
+)
+from transport.rpc import open_channel
+
+
+def serve(argv: Sequence[str] | None = None) -> int:
+    """Run the stream administration server until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="tandemfeed admin-server", description=serve.__doc__)
+    parser.add_argument("--cluster", required=True, type=Path, metavar="FILE", help="feeds, channels, adapters (TOML)")
+    parser.add_argument("--policy", required=True, type=Path, metavar="FILE", help="who may do what (TOML)")
+    parser.add_argument("--state", required=True, type=Path, metavar="DIR", help="private folder, made at first start")
+    parser.add_argument(
+        "--listen", default="127.0.0.1:7400", metavar="HOST:PORT", help="default %(default)s; port 0: any"
+    )
+    add_process_arguments(parser)
+    arguments = parser.parse_args(argv)
+    configure_logging("admin-server", arguments.log_level)
+    stop = StopSignal()
+    try:
+        server = AdminServer(arguments.cluster, arguments.policy, arguments.state, arguments.listen)
+    except (SettingsError, OSError) as refused:
+        parser.exit(2, f"admin-server: {refused}\n")
+    announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
+    stop.wait()
+    server.stop()
+    return 0
+
+
+def admin(argv: Sequence[str] | None = None) -> int:
+    """Ask the stream administration server."""
+    parser = argparse.ArgumentParser(prog="tandemfeed admin", description=admin.__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    status = commands.add_parser("status", help="feeds, adapters, epochs and positions")
+    status.add_argument("--feed", default="", metavar="NAME", help="just this feed")
+    status.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    add_connection_arguments(status)
+    commands.add_parser("hash-secret", help="read a secret, print the salted verifier to keep at rest")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "hash-secret":
+        return _hash_secret()
+    connection = connection_from(status, arguments)
+    try:
+        token = login(connection.admin, connection.ca_pem, connection.identity, connection.secret).token
+        with open_channel(connection.admin, connection.ca_pem, token) as channel:
+            reply = admin_pb2_grpc.OperationsStub(channel).GetStatus(
+                admin_pb2.GetStatusRequest(feed=arguments.feed), timeout=10
+            )
+    except AuthenticationRefused as refused:
+        parser.exit(2, f"admin: {refused}\n")
+    except grpc.RpcError as error:
+        parser.exit(2, f"admin: {error.code().name}: {error.details()}\n")
+    if arguments.json:
+        print(json.dumps(MessageToDict(reply, preserving_proto_field_name=True)))
+    else:
+        _print_status(reply)
+    return 0
+
+
+def _print_status(reply: admin_pb2.GetStatusReply) -> None:
+    console = Console()
+    for feed in reply.feeds:
+        table = Table(title=f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers")
+        for heading in ("adapter", "state", "attending", "next message_seq", "health", "incarnation"):
+            table.add_column(heading)
+        for row in feed.adapters:
+            positions = " ".join(str(channel.position.next_message_seq) for channel in row.state.channels)
+            mark = " *" if row.adapter.adapter_id == feed.active_adapter_id else ""
+            table.add_row(
+                row.adapter.name + mark,
+                row.adapter.replica_state,
+                "yes" if row.attending else "no",
+                positions,
+                f"{row.state.health.score:.2f}",
+                str(row.adapter.incarnation),
+            )
+        console.print(table)
+
+
+def _hash_secret() -> int:
+    import base64
+
+    import scramp
+
+    secret = getpass.getpass("secret: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
+    salt, stored, server, iterations = scramp.ScramMechanism(MECHANISM).make_auth_info(
+        secret, iteration_count=SCRAM_ITERATIONS
+    )
+    pairs = (("salt", salt), ("stored_key", stored), ("server_key", server))
+    row = {name: base64.b64encode(value).decode() for name, value in pairs} | {"iterations": str(iterations)}
+    print(json.dumps(row))
+    return 0

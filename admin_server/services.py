@@ -1,0 +1,189 @@
+"""The gRPC services over the broker: each method checks who asks for what, then asks the broker. No decision here."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+import grpc
+
+from admin_server.audit import AuditLog
+from admin_server.broker import Attendance, FeedBroker
+from admin_server.settings import AdapterSettings
+from feedcore.topics import any_topic_matches
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from transport.rpc import caller_of
+
+LOG = logging.getLogger("admin_server.services")
+ROLES_BY_SERVICE = {
+    "tandemfeed.v1.StreamAdministration": frozenset({"client", "admin"}),
+    "tandemfeed.v1.AdapterRegistry": frozenset({"adapter", "source"}),
+    "tandemfeed.v1.Operations": frozenset({"admin"}),
+}
+PUBLIC_SERVICES = frozenset({"tandemfeed.v1.Authentication"})
+Item = TypeVar("Item")
+
+
+def _find(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerContext) -> FeedBroker:
+    broker = brokers.get(name)
+    if broker is None:
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; there are {', '.join(sorted(brokers))}")
+    return broker
+
+
+def _drain(items: queue.SimpleQueue[Item | None], on_end: Callable[[], None]) -> Iterator[Item]:
+    """What is put into the queue, until None or the call's end."""
+    try:
+        while (item := items.get()) is not None:
+            yield item
+    finally:
+        on_end()
+
+
+class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
+    """For subscribing applications."""
+
+    def __init__(self, brokers: Mapping[str, FeedBroker], audit: AuditLog) -> None:
+        self._brokers, self._audit = brokers, audit
+
+    def Subscribe(  # noqa: N802
+        self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
+    ) -> Iterator[admin_pb2.SubscriptionUpdate]:
+        """The grant, and whatever changes about it, until the client leaves."""
+        caller = caller_of(context)
+        broker = _find(self._brokers, request.feed, context)
+        topics = {channel.topic: channel.channel_id for channel in broker.feed.channels}
+        for topic in request.topics or topics:
+            if topic not in topics:
+                context.abort(
+                    grpc.StatusCode.NOT_FOUND, f"feed {request.feed!r} has no topic {topic!r}; it has {sorted(topics)}"
+                )
+            if not any_topic_matches(caller.topics, topic):
+                self._audit.write("subscription refused", identity=caller.identity, feed=request.feed, topic=topic)
+                context.abort(
+                    grpc.StatusCode.PERMISSION_DENIED, f"{caller.identity} is not granted the topic {topic!r}"
+                )
+        channels = frozenset(topics[topic] for topic in request.topics or topics)
+        subscriber = broker.subscribe(caller.identity, channels)
+        context.add_callback(lambda: broker.unsubscribe(subscriber))
+        self._audit.write("subscribed", identity=caller.identity, feed=request.feed, channels=sorted(channels))
+        is_first = True
+        for _ in _drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
+            yield broker.update_for(channels, is_first=is_first)
+            is_first = False
+
+    def ListFeeds(  # noqa: N802
+        self, request: admin_pb2.ListFeedsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListFeedsReply:
+        """Feeds with a channel that the caller may subscribe to."""
+        caller = caller_of(context)
+        reply = admin_pb2.ListFeedsReply()
+        for broker in self._brokers.values():
+            granted = [c.channel_id for c in broker.feed.channels if any_topic_matches(caller.topics, c.topic)]
+            if granted:
+                reply.feeds.append(broker.describe(granted))
+        return reply
+
+
+class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
+    """For feed adapters and feed sources."""
+
+    def __init__(self, brokers: Mapping[str, FeedBroker], token_public_key: bytes) -> None:
+        self._brokers, self._token_public_key = brokers, token_public_key
+
+    def Register(  # noqa: N802
+        self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RegisterReply:
+        """A start of an adapter."""
+        broker = _find(self._brokers, request.feed, context)
+        adapter = self._own_adapter(broker, context, request.adapter)
+        incarnation = broker.register(adapter, request.rpc_endpoint, request.resume_incarnation)
+        adapters = broker.adapters()
+        return admin_pb2.RegisterReply(
+            feed=broker.describe(),
+            self=next(known for known in adapters if known.incarnation == incarnation),
+            adapters=adapters,
+            keys=broker.keys(channel.channel_id for channel in broker.feed.channels),
+            token_public_key=self._token_public_key,
+            lease_ttl_ns=broker.feed.lease_ttl_ns,
+            sync_interval_ns=broker.feed.sync_interval_ns,
+            message_model=broker.feed.message_model,
+        )
+
+    def Attend(  # noqa: N802
+        self, request_iterator: Iterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
+    ) -> Iterator[admin_pb2.AdapterOrder]:
+        """Reports in, orders out, for the adapter's life."""
+        caller = caller_of(context)
+        first = next(request_iterator, None)
+        if first is None:
+            return
+        broker, adapter = self._registered(first.incarnation, caller.identity, context)
+        attendance = broker.attend(adapter, first.incarnation)
+        context.add_callback(lambda: broker.leave(attendance))
+        broker.report(attendance, first)
+        threading.Thread(
+            target=self._read_reports, args=(broker, attendance, request_iterator), name="reports", daemon=True
+        ).start()
+        yield from _drain(attendance.orders, lambda: broker.leave(attendance))
+
+    def DescribeFeed(  # noqa: N802
+        self, request: admin_pb2.DescribeFeedRequest, context: grpc.ServicerContext
+    ) -> common_pb2.FeedDescription:
+        """The feed's description, nothing secret."""
+        description = _find(self._brokers, request.feed, context).describe()
+        description.token_public_key = self._token_public_key
+        return description
+
+    @staticmethod
+    def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:
+        try:
+            for report in reports:
+                broker.report(attendance, report)
+        except grpc.RpcError:
+            pass  # the stream ended; its callback has said so
+        finally:
+            broker.leave(attendance)
+            attendance.orders.put(None)
+
+    def _own_adapter(self, broker: FeedBroker, context: grpc.ServicerContext, name: str) -> AdapterSettings:
+        caller = caller_of(context)
+        adapter = next((adapter for adapter in broker.feed.adapters if adapter.name == name), None)
+        if adapter is None:
+            names = ", ".join(adapter.name for adapter in broker.feed.adapters)
+            context.abort(
+                grpc.StatusCode.NOT_FOUND, f"feed {broker.feed.name!r} has no adapter {name!r}; it has {names}"
+            )
+        if adapter.identity != caller.identity or "adapter" not in caller.roles:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller.identity} may not register as adapter {name!r}")
+        return adapter
+
+    def _registered(
+        self, incarnation: int, identity: str, context: grpc.ServicerContext
+    ) -> tuple[FeedBroker, AdapterSettings]:
+        for broker in self._brokers.values():
+            for known in broker.adapters():
+                adapter = next(a for a in broker.feed.adapters if a.adapter_id == known.adapter_id)
+                if known.incarnation == incarnation and adapter.identity == identity:
+                    return broker, adapter
+        context.abort(
+            grpc.StatusCode.FAILED_PRECONDITION, f"incarnation {incarnation} is not registered for {identity}: register"
+        )
+        raise AssertionError("abort raises")
+
+
+class OperationsService(admin_pb2_grpc.OperationsServicer):
+    """For admins."""
+
+    def __init__(self, brokers: Mapping[str, FeedBroker]) -> None:
+        self._brokers = brokers
+
+    def GetStatus(  # noqa: N802
+        self, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetStatusReply:
+        """The cluster as the server sees it."""
+        chosen = [_find(self._brokers, request.feed, context)] if request.feed else list(self._brokers.values())
+        return admin_pb2.GetStatusReply(feeds=[broker.status() for broker in chosen])

@@ -1,0 +1,166 @@
+"""The server's private folder: made at first start, reused ever after, readable by nobody else.
+
+Holds the development certificate authority and certificates, the token signing key, salted verifiers of the shared
+secrets, the lease store and the audit log. For development it also holds the secrets themselves, one file an identity;
+an installation with its own identities removes `secrets/`.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+import scramp
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+MECHANISM = "SCRAM-SHA-256"
+SCRAM_ITERATIONS = 16_384  # RFC 7677 asks for at least 4,096
+VALID_FOR = datetime.timedelta(days=825)
+
+
+class StateFolder:
+    """Paths and first-start making of everything private."""
+
+    def __init__(self, path: Path, identities: Iterable[str], listen_host: str) -> None:
+        self.path = path
+        for folder in (path, path / "certs", path / "secrets"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+        self._mechanism = scramp.ScramMechanism(MECHANISM)
+        self._ca_key, self._ca = self._authority()
+        self._issue("server", path / "server.crt", path / "server.key", listen_host)
+        self.token_key = self._token_key()
+        self._credentials_path = path / "credentials.json"
+        self.credentials = self._make_credentials(list(identities))
+
+    @property
+    def server_certificate(self) -> tuple[bytes, bytes]:
+        """(certificate chain, key), PEM."""
+        return (self.path / "server.crt").read_bytes(), (self.path / "server.key").read_bytes()
+
+    def verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int] | None:
+        """(salt, stored key, server key, iterations) of an identity; None if it has none."""
+        row = self.credentials.get(identity)
+        if row is None:
+            return None
+        salt, stored, server = (base64.b64decode(row[key]) for key in ("salt", "stored_key", "server_key"))
+        return salt, stored, server, int(row["iterations"])
+
+    # ---- credentials ----
+
+    def _make_credentials(self, identities: list[str]) -> dict[str, dict[str, str]]:
+        known: dict[str, dict[str, str]] = {}
+        if self._credentials_path.exists():
+            known = json.loads(self._credentials_path.read_text())
+        for identity in identities:
+            self._issue(identity, self.path / "certs" / f"{identity}.crt", self.path / "certs" / f"{identity}.key")
+            if identity not in known:
+                secret = secrets.token_urlsafe(24)
+                _write_private(self.path / "secrets" / f"{identity}.secret", secret.encode() + b"\n")
+                known[identity] = self.hash_secret(secret)
+        _write_private(self._credentials_path, json.dumps(known, indent=1).encode())
+        return known
+
+    def hash_secret(self, secret: str) -> dict[str, str]:
+        """A salted verifier of a secret: what is kept at rest."""
+        salt, stored, server, iterations = self._mechanism.make_auth_info(secret, iteration_count=SCRAM_ITERATIONS)
+        pairs = (("salt", salt), ("stored_key", stored), ("server_key", server))
+        row = {name: base64.b64encode(value).decode() for name, value in pairs}
+        return row | {"iterations": str(iterations)}
+
+    def _token_key(self) -> Ed25519PrivateKey:
+        path = self.path / "token.key"
+        if not path.exists():
+            _write_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
+        return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+
+    # ---- certificates ----
+
+    def _authority(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        key_path, path = self.path / "ca.key", self.path / "ca.pem"
+        if not path.exists():
+            key = ec.generate_private_key(ec.SECP256R1())
+            name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandemfeed development authority")])
+            certificate = (
+                _builder(name, name, key)
+                .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+                .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+                .sign(key, hashes.SHA256())
+            )
+            _write_private(key_path, _key_pem(key))
+            _write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
+        key = serialization.load_pem_private_key(key_path.read_bytes(), None)  # type: ignore[assignment]
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key, x509.load_pem_x509_certificate(path.read_bytes())
+
+    def _issue(self, name: str, path: Path, key_path: Path, host: str = "127.0.0.1") -> None:
+        if path.exists() and key_path.exists():
+            return
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+        certificate = (
+            _builder(subject, self._ca.subject, key)
+            .add_extension(x509.SubjectAlternativeName(_alternative_names(host)), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+            .sign(self._ca_key, hashes.SHA256())
+        )
+        _write_private(key_path, _key_pem(key))
+        _write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + VALID_FOR)
+    )
+
+
+def _alternative_names(host: str) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = [
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
+    ]
+    if host not in ("localhost", "127.0.0.1", ""):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return names
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Replace a file atomically; nobody else ever may read it."""
+    draft = path.with_name(path.name + ".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    draft.rename(path)

@@ -1,0 +1,115 @@
+"""What must outlive the server: epochs, incarnations and stream keys, in SQLite inside the private folder.
+
+Invariant: an epoch or an incarnation is never given twice, whatever dies when. Epochs are reserved in blocks ahead of
+use, so that granting one during a takeover waits for no disk.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+from tandemfeed.v1 import common_pb2
+
+EPOCH_BLOCK = 64
+KEY_VALID_NS = 30 * 86_400 * 1_000_000_000
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS incarnations (
+    incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS stream_keys (
+    key_id INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
+    key BLOB NOT NULL, not_before_unix_ns INTEGER NOT NULL, expires_unix_ns INTEGER NOT NULL);
+"""
+
+
+class Store:
+    """The durable part of the server. Safe to call from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=FULL")
+        self._database.executescript(SCHEMA)
+
+    def last_lease(self, feed_id: int) -> tuple[int, int] | None:
+        """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT epoch, adapter_id FROM leases WHERE feed_id = ?", (feed_id,)
+            ).fetchone()
+        return None if row is None else (int(row[0]), int(row[1]))
+
+    def reserve_epochs(self, feed_id: int, behind: int) -> int:
+        """Reserve a block of epochs behind one; returns the last reserved. On the disk when this returns."""
+        with self._lock:
+            self._database.execute(
+                "INSERT INTO epochs VALUES (?, ?) ON CONFLICT (feed_id) DO UPDATE SET "
+                "reserved_end = MAX(reserved_end, excluded.reserved_end)",
+                (feed_id, behind + EPOCH_BLOCK),
+            )
+        return behind + EPOCH_BLOCK
+
+    def reserved_end(self, feed_id: int) -> int:
+        """The last reserved epoch; 0 if none."""
+        with self._lock:
+            row = self._database.execute("SELECT reserved_end FROM epochs WHERE feed_id = ?", (feed_id,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
+        """Remember the holder, so that it may go on after a restart of the server; written behind the grant."""
+        with self._lock:
+            self._database.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+
+    def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
+        """A number no start of any adapter ever had; on the disk when this returns."""
+        with self._lock:
+            cursor = self._database.execute(
+                "INSERT INTO incarnations (feed_id, adapter_id) VALUES (?, ?)", (feed_id, adapter_id)
+            )
+            assert cursor.lastrowid is not None
+            return cursor.lastrowid
+
+    def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
+        """True if the adapter has not been started anew since."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT MAX(incarnation) FROM incarnations WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id)
+            ).fetchone()
+        return bool(row[0] == incarnation)
+
+    def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
+        """The channel's keys that have not expired; makes one if there is none."""
+        now = time.time_ns()
+        with self._lock:
+            rows = self._select_keys(feed_id, channel_id, now)
+            if not rows:
+                self._database.execute(
+                    "INSERT INTO stream_keys (feed_id, channel_id, key, not_before_unix_ns, expires_unix_ns) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (feed_id, channel_id, secrets.token_bytes(32), now, now + KEY_VALID_NS),
+                )
+                rows = self._select_keys(feed_id, channel_id, now)
+        return [
+            common_pb2.StreamKey(
+                key_id=key_id, channel_id=channel_id, key=key, not_before_unix_ns=begins, expires_unix_ns=ends
+            )
+            for key_id, key, begins, ends in rows
+        ]
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def _select_keys(self, feed_id: int, channel_id: int, now: int) -> list[tuple[int, bytes, int, int]]:
+        return self._database.execute(
+            "SELECT key_id, key, not_before_unix_ns, expires_unix_ns FROM stream_keys "
+            "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY key_id",
+            (feed_id, channel_id, now),
+        ).fetchall()

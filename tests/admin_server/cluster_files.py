@@ -1,0 +1,96 @@
+"""Settings of a small cluster, for tests that run a real admin server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from admin_server.server import AdminServer
+from transport.login import login
+from transport.rpc import open_channel
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
+
+CLUSTER = """
+[[feed]]
+feed_id = 1
+name = "equities"
+session = 20261121
+message_model = "message-model.xml"
+source_replay_endpoint = "127.0.0.1:7411"
+lease_ttl_ms = 300
+[[feed.channel]]
+channel_id = 1
+topic = "equities.ticks"
+source_stream_ids = [1, 2]
+[[feed.source_stream]]
+source_stream_id = 1
+name = "A-M"
+group = "239.192.1.1:5001"
+[[feed.source_stream]]
+source_stream_id = 2
+name = "N-Z"
+group = "239.192.1.2:5002"
+[[feed.adapter]]
+adapter_id = 1
+name = "a"
+identity = "adapter-a"
+groups = { 1 = "239.192.2.1:5011" }
+[[feed.adapter]]
+adapter_id = 2
+name = "b"
+identity = "adapter-b"
+groups = { 1 = "239.192.2.2:5012" }
+"""
+
+POLICY = """
+[identity.adapter-a]
+roles = ["adapter"]
+[identity.adapter-b]
+roles = ["adapter"]
+[identity.source]
+roles = ["source"]
+[identity.reader]
+roles = ["client"]
+subscribe = ["equities.#"]
+[identity.stranger]
+roles = ["client"]
+subscribe = ["futures.*"]
+[identity.operator]
+roles = ["admin"]
+"""
+
+
+def write_settings(folder: Path, cluster: str = CLUSTER, policy: str = POLICY) -> tuple[Path, Path]:
+    """Write both files; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "message-model.xml").write_bytes((EXAMPLES / "message-model.xml").read_bytes())
+    (folder / "cluster.toml").write_text(cluster)
+    (folder / "policy.toml").write_text(policy)
+    return folder / "cluster.toml", folder / "policy.toml"
+
+
+@contextmanager
+def running_server(folder: Path) -> Iterator[AdminServer]:
+    """A server on a free port of the loopback interface."""
+    cluster, policy = write_settings(folder)
+    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def secret_of(server: AdminServer, identity: str) -> str:
+    """The development secret made at first start."""
+    return (server.folder.path / "secrets" / f"{identity}.secret").read_text().strip()
+
+
+def channel_as(server: AdminServer, identity: str) -> grpc.Channel:
+    """A channel that authenticated as an identity of the policy."""
+    ca = (server.folder.path / "ca.pem").read_bytes()
+    token = login(server.endpoint, ca, identity, secret_of(server, identity)).token
+    return open_channel(server.endpoint, ca, token)

@@ -1,0 +1,216 @@
+"""The real server over TLS: who is let in, what is handed out, who becomes active."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from admin_server.server import AdminServer
+from admin_server.settings import SettingsError, load_cluster, load_policy
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server, secret_of, write_settings
+from transport.login import AuthenticationRefused, login
+from transport.rpc import open_channel
+
+WAIT_S = 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AdminServer]:
+    with running_server(tmp_path) as running:
+        yield running
+
+
+def ca_of(server: AdminServer) -> bytes:
+    return (server.folder.path / "ca.pem").read_bytes()
+
+
+def code_of(error: pytest.ExceptionInfo[grpc.RpcError]) -> grpc.StatusCode:
+    return error.value.code()
+
+
+class Adapter:
+    """An adapter's side of its stream, as a test drives it."""
+
+    def __init__(self, server: AdminServer, name: str) -> None:
+        self._channel = channel_as(server, f"adapter-{name}")
+        self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
+        self.adapter_id = "ab".index(name) + 1
+        self.registered = self._stub.Register(
+            admin_pb2.RegisterRequest(feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1")
+        )
+        self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        self.report(incarnation=self.registered.self.incarnation)
+        self._call = self._stub.Attend(iter(self._reports.get, None))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for order in self._call:
+                self.orders.put(order)
+        except grpc.RpcError:
+            pass
+
+    def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int) -> None:
+        position = common_pb2.MessageStreamState(next_message_seq=next_seq)
+        channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
+        told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
+        self._reports.put(admin_pb2.AdapterReport(state=told, **fields))
+
+    def await_order(self, kind: str) -> admin_pb2.AdapterOrder:
+        while True:
+            order = self.orders.get(timeout=WAIT_S)
+            if order.WhichOneof("order") == kind:
+                return order
+
+    def vanish(self) -> None:
+        """As a killed process does: the connection goes."""
+        self._channel.close()
+
+
+def test_a_wrong_secret_and_an_unknown_identity_are_refused_alike(server: AdminServer) -> None:
+    with pytest.raises(AuthenticationRefused) as wrong:
+        login(server.endpoint, ca_of(server), "reader", "not the secret")
+    with pytest.raises(AuthenticationRefused) as unknown:
+        login(server.endpoint, ca_of(server), "nobody", "not the secret")
+    assert str(wrong.value).partition(":")[2] == str(unknown.value).partition(":")[2]
+
+
+def test_a_call_without_a_good_token_is_unauthenticated(server: AdminServer) -> None:
+    for token in (None, "nonsense", server.authentication.issue_token(next(iter(load_policy_of(server))), -5)[0]):
+        with open_channel(server.endpoint, ca_of(server), token) as channel:
+            stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.ListFeeds(admin_pb2.ListFeedsRequest())
+            assert code_of(refused) is grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(grpc.RpcError) as refused_stream:
+                list(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+            assert code_of(refused_stream) is grpc.StatusCode.UNAUTHENTICATED
+
+
+def load_policy_of(server: AdminServer):  # type: ignore[no-untyped-def]
+    return load_policy(server.folder.path.parent / "policy.toml").values()
+
+
+def test_a_role_cannot_call_another_roles_service(server: AdminServer) -> None:
+    with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError, match="for the role admin") as refused:
+        admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
+    assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_a_topic_that_is_not_granted_is_refused_by_name(server: AdminServer) -> None:
+    with channel_as(server, "stranger") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        with pytest.raises(grpc.RpcError, match=r"equities\.ticks") as refused:
+            next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
+        assert not stub.ListFeeds(admin_pb2.ListFeedsRequest()).feeds
+    audit = [json.loads(line) for line in (server.folder.path / "audit.jsonl").read_text().splitlines()]
+    assert any(line["event"] == "subscription refused" and line["topic"] == "equities.ticks" for line in audit)
+
+
+def test_a_subscriber_gets_addresses_model_and_keys_and_hears_of_changes(server: AdminServer) -> None:
+    with channel_as(server, "reader") as channel:
+        updates = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(
+            admin_pb2.SubscribeRequest(feed="equities")
+        )
+        first = next(updates)
+        assert [stream.group for stream in first.feed.source_streams] == ["239.192.1.1:5001", "239.192.1.2:5002"]
+        assert b"messageSchema" in first.message_model
+        assert [len(key.key) for key in first.keys] == [32]
+        adapter = Adapter(server, "a")
+        update = next(updates)
+        while update.active_adapter_id != 1 or not update.adapters:
+            update = next(updates)
+        assert dict(update.adapters[0].groups) == {1: "239.192.2.1:5011"}
+        adapter.vanish()
+        while update.adapters[0].replica_state != "away":
+            update = next(updates)
+        assert update.adapters[0].groups[1] == "239.192.2.1:5011"
+
+
+def test_the_first_adapter_of_a_feed_becomes_active_and_renews(server: AdminServer) -> None:
+    adapter = Adapter(server, "a")
+    epoch = adapter.await_order("lease_granted").lease_granted.epoch
+    adapter.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=77)
+    renewed = adapter.await_order("lease_renewed").lease_renewed
+    assert (renewed.epoch, renewed.report_id) == (epoch, 77)
+    adapter.report(ReplicaState.ACTIVE, renew_epoch=epoch + 1, report_id=78)
+    assert adapter.await_order("lease_lost").lease_lost.epoch == epoch + 1
+    adapter.vanish()
+
+
+def test_a_synchronised_backup_is_granted_the_next_epoch_when_the_actives_stream_ends(server: AdminServer) -> None:
+    active = Adapter(server, "a")
+    epoch = active.await_order("lease_granted").lease_granted.epoch
+    backup = Adapter(server, "b")
+    backup.report(ReplicaState.SYNCHRONIZED, 50)
+    active.vanish()
+    assert backup.await_order("lease_granted").lease_granted.epoch > epoch
+    backup.vanish()
+
+
+def test_an_adapter_registers_only_as_itself(server: AdminServer) -> None:
+    with channel_as(server, "adapter-a") as channel:
+        stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Register(admin_pb2.RegisterRequest(feed="equities", adapter="b"))
+        assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.RpcError) as unknown:
+            stub.Register(admin_pb2.RegisterRequest(feed="bonds", adapter="a"))
+        assert code_of(unknown) is grpc.StatusCode.NOT_FOUND
+
+
+def test_incarnations_never_repeat_and_epochs_only_grow_across_a_restart(tmp_path: Path) -> None:
+    incarnations, epochs, keys = [], [], []
+    for _ in range(3):
+        with running_server(tmp_path) as server:
+            adapter = Adapter(server, "a")
+            incarnations.append(adapter.registered.self.incarnation)
+            keys.append([key.key for key in adapter.registered.keys])
+            epochs.append(adapter.await_order("lease_granted").lease_granted.epoch)
+            adapter.vanish()
+    assert incarnations == sorted(set(incarnations))
+    assert epochs == sorted(set(epochs))
+    assert keys[0] == keys[1] == keys[2]
+
+
+def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminServer) -> None:
+    path = server.folder.path
+    assert path.stat().st_mode & 0o777 == 0o700
+    for name in ("credentials.json", "token.key", "ca.key", "server.key", "secrets/reader.secret"):
+        assert (path / name).stat().st_mode & 0o777 == 0o600
+    assert secret_of(server, "reader") not in (path / "credentials.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("feed_id = 1", "feed_id = 0", "feed_id: 0 is not within"),
+        ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "no multicast address"),
+        ("source_stream_ids = [1, 2]", "source_stream_ids = [1]", "exactly one channel"),
+        ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl: unknown key"),
+        ("adapter_id = 2", "adapter_id = 1", "same adapter_id"),
+        ("message-model.xml", "no-such.xml", "no-such.xml"),
+        ("session = 20261121", "", "session: is missing"),
+    ],
+)
+def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    assert old in CLUSTER
+    cluster, _ = write_settings(tmp_path, cluster=CLUSTER.replace(old, new, 1))
+    with pytest.raises(SettingsError, match=rf"cluster\.toml.*{reason}"):
+        load_cluster(cluster)
+
+
+def test_a_bad_policy_is_refused_by_key(tmp_path: Path) -> None:
+    _, policy = write_settings(tmp_path, policy=POLICY.replace('roles = ["source"]', 'roles = ["sauce"]'))
+    with pytest.raises(SettingsError, match=r"policy\.toml.*identity\.source\.roles.*sauce"):
+        load_policy(policy)
