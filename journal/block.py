@@ -93,17 +93,18 @@ class Block:
     def __init__(self, path: Path, *, writable: bool) -> None:
         self.path = path
         flags = os.O_RDWR if writable else os.O_RDONLY
-        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        self._fd = os.open(path, flags | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
+            size = os.fstat(self._fd).st_size
             if size < DATA_OFFSET:
                 raise ForeignFile(f"{path}: {size} bytes are no block file; move it away")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(descriptor, size, access=access)
-        finally:
-            os.close(descriptor)
-        self.view = memoryview(self._map)
-        self._check_header(size)
+            self._map = mmap.mmap(self._fd, size, access=access)
+            self.view = memoryview(self._map)
+            self._check_header(size)
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     @classmethod
     def create(cls, folder: Path, cycle: int, block_size: int) -> Block:
@@ -186,10 +187,11 @@ class Block:
         return found
 
     def flush(self) -> None:
-        """Everything in the map is on the disk when this returns."""
-        self._map.flush()
+        """Everything in the map is on the disk when this returns. Lets other threads run meanwhile."""
+        os.fdatasync(self._fd)
 
     def close(self) -> None:
         """Unmap."""
         self.view.release()
         self._map.close()
+        os.close(self._fd)

@@ -11,6 +11,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -84,11 +85,16 @@ class Journal:
             mapped = _MappedBlock(Block(block_path(folder, cycle), writable=True))
             mapped.roll_forward()
             self._blocks[cycle] = mapped
+        self._drop_prepared()
         if not self._blocks:
             self._blocks[1] = _MappedBlock(Block.create(folder, 1, block_size))
         self._cycle = max(self._blocks)
         self._current = self._blocks[self._cycle]
         self._cut_torn_tail()
+        # Blocks are made and flushed beside the appender: a roll must not make an append wait for the disk.
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
+        self._next: Future[Block] | None = None
+        self._prepare_at = self._current.block.data_end // 2
 
     @classmethod
     def open(cls, path: Path, *, block_size: int = BLOCK_SIZE_DEFAULT, retain_blocks: int | None = None) -> Journal:
@@ -200,6 +206,9 @@ class Journal:
         if self._lock_fd < 0:
             return
         self.sync()
+        self._keeper.shutdown(wait=True)
+        if self._next is not None and self._next.exception() is None:
+            _release(self._next.result())
         for mapped in self._blocks.values():
             mapped.block.close()
         self._blocks.clear()
@@ -225,15 +234,20 @@ class Journal:
         return self._current.end
 
     def _roll(self) -> None:
-        fresh = Block.create(self.folder, self._cycle + 1, self._block_size)
-        self.sync()
-        LENGTH.pack_into(self._current.block.view, self._current.end, END_MARK)
+        prepared, self._next = self._next, None
+        fresh = (prepared or self._prepare()).result()
+        former = self._current
+        LENGTH.pack_into(former.block.view, former.end, END_MARK)
+        former.block.write_checkpoint(former.end, former.next_sequence)
+        self._keeper.submit(former.block.flush)
         self._cycle += 1
         self._current = self._blocks[self._cycle] = _MappedBlock(fresh)
         while self._retain_blocks is not None and len(self._blocks) > self._retain_blocks:
             oldest = self._blocks.pop(min(self._blocks))
-            oldest.block.close()
-            oldest.block.path.unlink()
+            self._keeper.submit(_release, oldest.block)
+
+    def _prepare(self) -> Future[Block]:
+        return self._keeper.submit(Block.create, self.folder, self._cycle + 1, self._block_size)
 
     def _publish(self, offset: int, body: int, record_count: int) -> int:
         """Seal the segment: everything else first, the length word last."""
@@ -247,10 +261,28 @@ class Journal:
         LENGTH.pack_into(view, offset + 4, crc)
         LENGTH.pack_into(view, offset, body)
         current.add(offset, first_sequence, record_count, end)
+        if end > self._prepare_at and self._next is None:
+            self._next = self._prepare()
         return self._cycle << SEQUENCE_BITS | first_sequence
+
+    def _drop_prepared(self) -> None:
+        """A former life made the next block ahead of need and never began it."""
+        while len(self._blocks) > 1:
+            newest = self._blocks[max(self._blocks)]
+            before = self._blocks[max(self._blocks) - 1]
+            if newest.sequences or before.block.is_ended_at(before.end):
+                return
+            del self._blocks[max(self._blocks)]
+            _release(newest.block)
 
     def _cut_torn_tail(self) -> None:
         """What follows the last whole segment was never acknowledged: make it unreadable for good."""
         view, end = self._current.block.view, self._current.end
         if end + LENGTH.size <= self._current.block.data_end and LENGTH.unpack_from(view, end)[0] not in (0, END_MARK):
             LENGTH.pack_into(view, end, 0)
+
+
+def _release(block: Block) -> None:
+    """Retention: behind any flush of the same block."""
+    block.path.unlink()
+    block.close()

@@ -48,7 +48,8 @@ class Tailer:
         self._leave()
         cycles = cycles_in(self.folder) if self.folder.is_dir() else []
         if cycles:
-            self._enter(cycles[-1])
+            # The newest file may be a block made ahead of need; the one before it leads there when it is begun.
+            self._enter(cycles[-2] if len(cycles) > 1 else cycles[-1])
             while self.read() is not None:
                 pass
 

@@ -22,7 +22,7 @@ from journal import (
     RecordTooLong,
     Tailer,
 )
-from journal.block import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE, block_path
+from journal.block import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE, Block, block_path
 
 BLOCK = BLOCK_SIZE_MIN
 
@@ -81,10 +81,26 @@ def test_retention_releases_the_oldest_blocks(tmp_path: Path) -> None:
         first = journal.append(bytes(60_000))
         for _ in range(20):
             newest = journal.append(bytes(60_000))
-        assert len(list(tmp_path.glob("*.tfj"))) == 2
         assert journal.read(newest) == bytes(60_000)
         with pytest.raises(NoSuchRecord):
             journal.read(first)
+    assert len(list(tmp_path.glob("*.tfj"))) == 2
+
+
+def test_a_block_made_ahead_of_need_is_neither_lost_nor_mistaken_for_the_end(tmp_path: Path) -> None:
+    ahead = tmp_path / "00000002.tfj"
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        while not ahead.exists():
+            journal.append(bytes(50_000))
+        tailer = Tailer(tmp_path)
+        tailer.to_end()
+        index = journal.append(b"newest")
+        assert tailer.read() == (index, b"newest")
+    assert not ahead.exists()
+    Block.create(tmp_path, 2, BLOCK).close()  # as a killed appender leaves it
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        assert journal.append(b"after") == index + 1
+        assert [record for _, record in Tailer(tmp_path)][-2:] == [b"newest", b"after"]
 
 
 def test_foreign_and_newer_files_are_refused_unchanged(tmp_path: Path) -> None:
