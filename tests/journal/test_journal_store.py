@@ -90,8 +90,9 @@ def test_retention_releases_the_oldest_blocks(tmp_path: Path) -> None:
 def test_a_block_made_ahead_of_need_is_neither_lost_nor_mistaken_for_the_end(tmp_path: Path) -> None:
     ahead = tmp_path / "00000002.tfj"
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
-        while not ahead.exists():
-            journal.append(bytes(50_000))
+        journal.append(bytes(BLOCK // 2))
+        assert journal._next is not None
+        journal._next.result(timeout=20)
         tailer = Tailer(tmp_path)
         tailer.to_end()
         index = journal.append(b"newest")
