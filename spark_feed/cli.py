@@ -1,0 +1,244 @@
+"""The commands of the feed source: `ticks`, `source-job` and `source-gateway`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from types import FrameType
+
+import grpc
+
+from feedcore.documents import DocumentError
+from journal.errors import JournalError
+from spark_feed.feed_plan import FeedPlanError, read_feed_plan
+from spark_feed.generator import GeneratorOptions, TickGenerator
+from spark_feed.ingest import ingest
+from spark_feed.ingest_columns import TIME_UNITS, IngestOptions
+from spark_feed.java import JavaMissing
+from spark_feed.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
+from spark_feed.source_journal import SourceJournalError
+from spark_feed.split import SplitRule
+from transport.process_shell import (
+    StopSignal,
+    add_connection_arguments,
+    add_process_arguments,
+    announce,
+    announce_ready,
+    configure_logging,
+    connection_from,
+    serve_metrics,
+)
+
+LOG = logging.getLogger(__name__)
+USER_ERRORS = (RecordingError, SourceJournalError, FeedPlanError, JavaMissing, DocumentError, JournalError, OSError)
+
+
+def ticks(argv: Sequence[str] | None = None) -> int:
+    """`tandemfeed ticks`: make recordings."""
+    parser = argparse.ArgumentParser(prog="tandemfeed ticks", description="Make recordings of ticks to replay.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_generate(commands.add_parser("generate", help="draw realistic ticks from a seed"))
+    _add_ingest(commands.add_parser("ingest", help="read a Parquet, CSV or DBN file"))
+    arguments = parser.parse_args(argv)
+    try:
+        manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
+    except (RecordingError, ValueError, OSError) as error:
+        print(f"tandemfeed ticks: {error}", file=sys.stderr)
+        return 2
+    announce("recorded", out=str(arguments.out), **asdict(manifest))
+    return 0
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
+    parser.add_argument("--messages", type=int, default=1_000_000, metavar="N", help="default %(default)s")
+    parser.add_argument("--symbols", type=int, default=3_000, metavar="M", help="default %(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="S", help="equal seeds, equal ticks (default %(default)s)"
+    )
+    parser.add_argument("--trade-share", type=float, default=0.25, metavar="X", help="the rest are quotes; %(default)s")
+    parser.add_argument("--zipf", type=float, default=1.05, metavar="X", help="inequality of activity; %(default)s")
+    parser.add_argument("--day", type=date.fromisoformat, default=date(2026, 11, 20), metavar="YYYY-MM-DD")
+    parser.add_argument("--rows-per-file", type=int, default=ROWS_PER_FILE, metavar="N", help="a file is a micro-batch")
+
+
+def _generate(arguments: argparse.Namespace) -> Manifest:
+    options = GeneratorOptions(
+        message_count=arguments.messages,
+        symbol_count=arguments.symbols,
+        seed=arguments.seed,
+        trade_share=arguments.trade_share,
+        zipf_exponent=arguments.zipf,
+        day=arguments.day,
+    )
+    return write_recording(
+        arguments.out,
+        TickGenerator(options).tables(),
+        rows_per_file=arguments.rows_per_file,
+        origin=f"generated: {options}",
+        price_conversion="drawn as integers",
+    )
+
+
+def _add_ingest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help=".parquet, .csv, .dbn or .dbn.zst")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
+    parser.add_argument("--kind", choices=KINDS, help="what the rows are (default: guessed from the columns)")
+    parser.add_argument(
+        "--symbol", metavar="TEXT", help="for files without symbols (default: the file name's first word)"
+    )
+    parser.add_argument("--column", action="append", default=[], metavar="FIELD=NAME", help="where a field is found")
+    parser.add_argument("--time-unit", choices=tuple(TIME_UNITS), help="of whole-number times (default: by magnitude)")
+    parser.add_argument(
+        "--size-exponent", type=int, choices=range(-9, 1), metavar="-9…0", help="default: what is exact"
+    )
+    parser.add_argument("--rows-per-file", type=int, default=ROWS_PER_FILE, metavar="N", help="a file is a micro-batch")
+
+
+def _ingest(arguments: argparse.Namespace) -> Manifest:
+    columns = {}
+    for pair in arguments.column:
+        field, found, name = pair.partition("=")
+        if not found:
+            raise RecordingError(f"--column {pair}: write FIELD=NAME")
+        columns[field] = name
+    options = IngestOptions(
+        kind=arguments.kind,
+        symbol=arguments.symbol,
+        columns=columns,
+        time_unit=arguments.time_unit,
+        size_exponent=arguments.size_exponent,
+    )
+    return ingest(arguments.file, arguments.out, options, arguments.rows_per_file)
+
+
+def job(argv: Sequence[str] | None = None) -> int:
+    """`tandemfeed source-job`: Spark's driver."""
+    from spark_feed.job import JobOptions, SourceJob
+
+    arguments = _job_parser().parse_args(argv)
+    configure_logging("source-job", arguments.log_level)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        options = JobOptions(
+            recording=arguments.recording,
+            journal=arguments.journal,
+            checkpoint=arguments.checkpoint,
+            source_format=arguments.source_format,
+            feed=read_feed_plan(arguments.feed_description),
+            split=SplitRule(arguments.split),
+            packet_messages_max=arguments.packet_messages_max,
+            until_idle=arguments.until_idle,
+            ahead_batches_max=arguments.ahead_batches_max,
+            master=arguments.master,
+            driver_memory=arguments.driver_memory,
+        )
+        source_job = SourceJob(options)
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            source_job.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        serve_metrics(arguments.metrics_port)
+        report = source_job.run(lambda: announce_ready(journal=str(arguments.journal)))
+    except USER_ERRORS as error:
+        LOG.error("%s", error)
+        return 2
+    announce("journaled", **asdict(report))
+    return 0
+
+
+def _job_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandemfeed source-job",
+        description="Number a recording's ticks and append them, packed, to the source journal (Spark Structured "
+        "Streaming). Killed at any instant and started again with the same options, it goes on with the same numbers.",
+    )
+    parser.add_argument("--recording", type=Path, required=True, metavar="DIR", help="made by `tandemfeed ticks`")
+    parser.add_argument("--source-format", type=Path, required=True, metavar="XML", help="the source format document")
+    parser.add_argument("--feed-description", required=True, metavar="TOML#FEED", help="the cluster's document")
+    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the source journal")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="Spark's checkpoint")
+    parser.add_argument(
+        "--split",
+        choices=[rule.value for rule in SplitRule],
+        default=SplitRule.LETTER.value,
+        help="rows to source streams: by the ticker's first letter, by its hash, or in turn (default %(default)s)",
+    )
+    parser.add_argument("--packet-messages-max", type=int, default=16, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--until-idle", action="store_true", help="stop when the recording is journaled, and declare the streams' end"
+    )
+    parser.add_argument(
+        "--ahead-batches-max",
+        type=int,
+        default=0,
+        metavar="N",
+        help="micro-batches to run ahead of the gateway (default 0: any number)",
+    )
+    parser.add_argument("--master", default="local[1]", help="Spark master (default %(default)s)")
+    parser.add_argument("--driver-memory", default="512m", help="of the JVM (default %(default)s)")
+    add_process_arguments(parser)
+    return parser
+
+
+def gateway(argv: Sequence[str] | None = None) -> int:
+    """`tandemfeed source-gateway`: sends the source journal."""
+    from spark_feed.gateway import GatewayCollector, GatewayError, GatewayOptions, SourceGateway, describe_feed
+    from spark_feed.pacing import RatePacer, SpeedPacer
+    from transport.login import AuthenticationRefused
+
+    parser = _gateway_parser()
+    arguments = parser.parse_args(argv)
+    connection = connection_from(parser, arguments)
+    configure_logging("source-gateway", arguments.log_level)
+    stop = StopSignal()
+    try:
+        pacer = SpeedPacer(arguments.speed) if arguments.speed is not None else RatePacer(arguments.rate)
+        options = GatewayOptions(
+            feed=arguments.feed,
+            journal=arguments.journal,
+            rpc_listen=arguments.rpc_listen,
+            tls_certificate=arguments.tls_cert.read_bytes(),
+            tls_key=arguments.tls_key.read_bytes(),
+            wait_for_start=arguments.wait_for_start,
+        )
+        source_gateway = SourceGateway(options, describe_feed(connection, arguments.feed), connection.interface, pacer)
+        serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
+        source_gateway.run(stop)
+    except (GatewayError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
+        LOG.error("%s", error)
+        return 2
+    except grpc.RpcError as error:
+        LOG.error("the admin server at %s: %s", connection.admin, error)
+        return 2
+    return 0
+
+
+def _gateway_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandemfeed source-gateway",
+        description="Multicast the source journal's packets, paced, and serve adapters the packets they missed.",
+    )
+    parser.add_argument("--feed", required=True, metavar="NAME", help="as the admin server knows it")
+    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the source journal")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument(
+        "--rate", type=float, default=20_000.0, metavar="N", help="messages a second (default %(default)g)"
+    )
+    pace.add_argument("--speed", type=float, metavar="X", help="times recorded time, instead of a rate")
+    parser.add_argument("--wait-for-start", action="store_true", help='send only after the line "start" on stdin')
+    parser.add_argument(
+        "--rpc-listen", default="127.0.0.1:0", metavar="HOST:PORT", help="must match source_replay_endpoint"
+    )
+    parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="certificate (PEM)")
+    parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="its key (PEM)")
+    add_connection_arguments(parser)
+    return parser

@@ -1,0 +1,232 @@
+"""The source gateway: sends what the source journal holds, paced, and lets adapters fill their gaps from it.
+
+The shell around `spark_feed.send_core`: it reads records, performs effects, waits for the next deadline or the stop.
+It outlives Spark's driver; after its own crash it goes on at its durable position (a few packets may go out twice,
+with the same numbers). Never: numbers, packs or drops anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from journal.named_position import NamedPosition
+from journal.tailer import Tailer
+from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, JournalReader, SourceReplayService
+from spark_feed.pacing import Pacer
+from spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
+from spark_feed.sent_index import Sent, SentIndex
+from spark_feed.source_journal import BEGIN_HEAD, PACKET_HEAD, POSITION_NAME, RecordKind
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
+from transport.dgram import MulticastSender
+from transport.login import TokenSource
+from transport.process_shell import Connection, StopSignal, announce, announce_ready
+from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
+
+LOG = logging.getLogger(__name__)
+LOOK_FOR_RECORDS_NS = 1_000_000  # between looks at the journal when it has nothing new
+STORE_POSITION_NS = 10_000_000  # at most this much is sent twice after a crash
+DESCRIBE_TIMEOUT_S = 20.0
+
+
+class GatewayError(Exception):
+    """The gateway cannot serve this feed from this journal; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """Where things are. `wait_for_start`: send packets only after the line "start" came in on stdin."""
+
+    feed: str
+    journal: Path
+    rpc_listen: str
+    tls_certificate: bytes
+    tls_key: bytes
+    wait_for_start: bool = False
+
+
+def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
+    """Ask the admin server for the feed's description.
+
+    Raises:
+        AuthenticationRefused, grpc.RpcError.
+    """
+    tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+    with open_channel(connection.admin, connection.ca_pem, tokens()) as channel:
+        stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+        request = admin_pb2.DescribeFeedRequest(feed=feed)
+        return stub.DescribeFeed(request, timeout=DESCRIBE_TIMEOUT_S, wait_for_ready=True)
+
+
+class SourceGateway:
+    """A running gateway; make it, `run` it, and it closes itself.
+
+    Raises:
+        OSError: the RPC address cannot be bound.
+    """
+
+    def __init__(
+        self, options: GatewayOptions, description: common_pb2.FeedDescription, interface: str, pacer: Pacer
+    ) -> None:
+        self._options = options
+        self._description = description
+        stream_ids = [stream.source_stream_id for stream in description.source_streams]
+        self._groups = {stream.source_stream_id: stream.group.encode() for stream in description.source_streams}
+        self.core = SendCore(description.feed_id, description.session, stream_ids, pacer)
+        self.index = SentIndex(stream_ids)
+        self._tailer = Tailer(options.journal)
+        self._position = NamedPosition(options.journal / POSITION_NAME)
+        self._stored_position = self._position.load()
+        self._stored_at_ns = 0
+        self._is_begun = False
+        self._recover()
+        self._reader = JournalReader(options.journal)
+        self.replay = SourceReplayService(self.index, self._reader)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sender = MulticastSender(
+            self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
+        )
+        self._rpc = self._serve()
+        self.packet_count = self.heartbeat_count = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where SourceReplay is served."""
+        return self._rpc.endpoint
+
+    def run(self, stop: StopSignal) -> None:
+        """Send until stopped."""
+        watched: list[Any] = [stop]
+        if self._options.wait_for_start:
+            watched.append(sys.stdin)
+        else:
+            self.core.start()
+        announce_ready(rpc=self.endpoint)
+        try:
+            while not stop.is_set:
+                self._turn()
+                ready = select.select(watched, [], [], self._wait_s())[0]
+                if sys.stdin in ready and sys.stdin.readline().strip() in ("start", ""):  # end of input starts as well
+                    self.core.start()
+                    watched.remove(sys.stdin)
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        for _ in range(self.core.wants_record_count):
+            entry = self._tailer.read()
+            if entry is None:
+                break
+            if not self._is_begun:
+                self._check_begin(entry[1])
+            self.core.on_record(*entry)
+        now_ns = time.monotonic_ns()
+        for effect in self.core.on_time(now_ns):
+            if isinstance(effect, AllSent):
+                per_stream = {str(stream_id): count for stream_id, count in effect.message_counts.items()}
+                announce("sent", messages=sum(effect.message_counts.values()), per_stream=per_stream)
+                continue
+            sent_at_ns = time.time_ns()
+            self._sender.send(self._groups[effect.source_stream_id], stamped(effect.datagram, sent_at_ns))
+            if isinstance(effect, SendPacket):
+                self.packet_count += 1
+                numbers = (effect.source_stream_id, effect.first_source_seq, effect.message_count)
+                self.index.add(*numbers, Sent(effect.journal_index, sent_at_ns), effect.datagram)
+            else:
+                self.heartbeat_count += 1
+        if now_ns - self._stored_at_ns >= STORE_POSITION_NS:
+            self._stored_at_ns = now_ns
+            self._store_position()
+
+    def _wait_s(self) -> float:
+        now_ns = time.monotonic_ns()
+        deadline_ns = self.core.next_deadline_ns(now_ns)
+        if self.core.is_starved:
+            deadline_ns = min(deadline_ns, now_ns + LOOK_FOR_RECORDS_NS)
+        return max(deadline_ns - now_ns, 0) / 1e9
+
+    def _recover(self) -> None:
+        """Index what an earlier start has sent; sending goes on behind it."""
+        position = self._stored_position
+        if position is None:
+            return
+        while (here := self._tailer.position) is None or here < position:
+            entry = self._tailer.read()
+            if entry is None:
+                break
+            index, record = entry
+            if not self._is_begun:
+                self._check_begin(record)
+            if index >= position:  # the position was the end of a block
+                self.core.on_record(index, record)
+                break
+            numbers = self.core.on_sent_before(index, record)
+            if numbers is not None:
+                self.index.add(*numbers, Sent(index, 0), record[PACKET_HEAD.size :])
+        LOG.info("going on where an earlier start was", extra={"next_source_seqs": self.core.next_source_seqs})
+
+    def _check_begin(self, record: bytes) -> None:
+        if record[0] != RecordKind.BEGIN:
+            raise GatewayError(f"{self._options.journal} is not a source journal: give the source job's folder")
+        feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
+        was = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
+        now = (self._description.feed_id, self._description.session, sorted(self._groups))
+        if was != now:
+            raise GatewayError(
+                f"{self._options.journal} holds (feed, session, source streams) {was}, the admin server describes "
+                f"{now}: use the journal of this session, or correct the feed's description"
+            )
+        self._is_begun = True
+
+    def _serve(self) -> RpcServer:
+        verifier = TokenVerifier(self._description.token_public_key)
+        return serve(
+            [lambda server: replay_pb2_grpc.add_SourceReplayServicer_to_server(self.replay, server)],
+            [SERVICE_NAME],
+            self._options.rpc_listen,
+            self._options.tls_certificate,
+            self._options.tls_key,
+            [AuthorizationInterceptor(verifier, {SERVICE_NAME: CALLER_ROLES})],
+        )
+
+    def _store_position(self) -> None:
+        if self.core.position != self._stored_position and self.core.position:
+            self._stored_position = self.core.position
+            self._position.store(self.core.position)
+
+    def _close(self) -> None:
+        self._store_position()
+        self._rpc.stop()
+        self._sender.close()
+        self._context.term()
+        self._reader.close()
+        self._tailer.close()
+        self._position.close()
+
+
+class GatewayCollector(Collector):
+    """The gateway's counts for Prometheus."""
+
+    def __init__(self, gateway: SourceGateway) -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        """As they stand."""
+        gateway = self._gateway
+        for name, text, count in (
+            ("packets", "Source packets sent, retransmissions not counted.", gateway.packet_count),
+            ("heartbeats", "Heartbeats sent.", gateway.heartbeat_count),
+            ("filled_packets", "Source packets served to adapters that missed them.", gateway.replay.datagram_count),
+        ):
+            yield CounterMetricFamily(f"tandemfeed_source_{name}", text, value=count)

@@ -1,0 +1,34 @@
+"""Somebody's file -> a recording. The file's kind is judged by its name's ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_feed.ingest_columns import IngestOptions, read_columns_file
+from spark_feed.ingest_dbn import read_dbn_file
+from spark_feed.recording import ROWS_PER_FILE, Manifest, RecordingError, write_recording
+
+
+def ingest(path: Path, out: Path, options: IngestOptions, rows_per_file: int = ROWS_PER_FILE) -> Manifest:
+    """Read a Parquet, CSV or DBN file and write it as a recording, every row and in its order.
+
+    Raises:
+        RecordingError: naming file, row and column, and what to do.
+    """
+    if not path.is_file():
+        raise RecordingError(f"{path}: no such file")
+    name = path.name.lower()
+    if name.endswith((".dbn", ".dbn.zst")):
+        ingested = read_dbn_file(path, options)
+    elif name.endswith((".csv", ".txt", ".parquet", ".pq")):
+        ingested = read_columns_file(path, options)
+    else:
+        raise RecordingError(f"{path}: unknown kind of file; readable are .parquet, .csv, .dbn and .dbn.zst")
+    return write_recording(
+        out,
+        [ingested.table],
+        rows_per_file=rows_per_file,
+        origin=path.name,
+        price_conversion=ingested.price_conversion,
+        size_exponent=ingested.size_exponent,
+    )

@@ -1,0 +1,206 @@
+"""The feed source's Spark job: recording → source streams → numbers → packets → source journal.
+
+Executors parse, split and encode (`mapInArrow`); the driver takes each micro-batch in record order, numbers and packs
+it, and appends it to the source journal in `foreachBatch`. Sending is another process's (`spark_feed.gateway`): so a
+driver may die at any instant and neither numbers nor the streams on the wire change.
+
+Never: decides a number from a batch id, a partition or a clock; runs further ahead of the gateway than allowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feedcore.source_format import SourceFormat, load_source_format
+from journal.named_position import NamedPosition
+from spark_feed.encoding import ENCODED_DDL, TickEncoder, frames_of
+from spark_feed.feed_plan import FeedPlan
+from spark_feed.recording import Manifest, restore_file_order
+from spark_feed.session import Spark, start_session
+from spark_feed.source_journal import POSITION_NAME, NumberingPlan, SourceJournalWriter
+from spark_feed.split import SplitRule
+
+LOG = logging.getLogger(__name__)
+BACK_PRESSURE_LOOK_S = 0.02
+TICKS_DDL = (
+    "record_index bigint, kind string, symbol string, event_at_ns bigint, price bigint, size bigint, side string, "
+    "flags smallint, bid_price bigint, ask_price bigint, bid_size bigint, ask_size bigint, received_at_ns bigint, "
+    "order_id bigint, sequence bigint, received_delta_ns int, action string, venue_channel smallint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What the job is to do.
+
+    Attributes:
+        until_idle: stop when the recording is journaled, and declare the streams' end; otherwise wait for more files.
+        ahead_batches_max: micro-batches journaled beyond what the gateway has sent; 0: any number.
+    """
+
+    recording: Path
+    journal: Path
+    checkpoint: Path
+    source_format: Path
+    feed: FeedPlan
+    split: SplitRule
+    packet_messages_max: int
+    until_idle: bool
+    ahead_batches_max: int
+    master: str = "local[1]"
+    driver_memory: str = "512m"
+
+
+@dataclass(slots=True)
+class JobReport:
+    """What one run of the job did."""
+
+    record_count: int = 0
+    batch_count: int = 0
+    start_s: float = 0.0
+    run_s: float = 0.0
+
+
+class SourceJob:
+    """One run of the job in this process. `stop` may be called from any thread."""
+
+    def __init__(self, options: JobOptions) -> None:
+        self._options = options
+        self._stopping = threading.Event()
+        self.report = JobReport()
+        self._batch_ends: list[int] = []
+
+    def stop(self) -> None:
+        """Finish after the micro-batch in hand."""
+        self._stopping.set()
+
+    def run(self, on_started: Callable[[], None]) -> JobReport:
+        """Run until stopped, or until the recording is journaled if so asked.
+
+        Raises:
+            JavaMissing, RecordingError, SourceJournalError, DocumentError, OSError: each says what to do.
+        """
+        options = self._options
+        began_at = time.monotonic()
+        manifest = Manifest.read(options.recording)
+        if restore_file_order(options.recording):
+            LOG.info("restored the order of the recording's files")
+        source_format = load_source_format(options.source_format)
+        plan = NumberingPlan(
+            feed=options.feed,
+            split=options.split.value,
+            packet_messages_max=options.packet_messages_max,
+            recording=_fingerprint(options.recording),
+            format_digest=hashlib.sha256(options.source_format.read_bytes()).hexdigest()[:16],
+        )
+        with SourceJournalWriter(options.journal, plan) as writer:
+            if options.until_idle and writer.is_ended:
+                on_started()
+                return self.report
+            options.checkpoint.mkdir(parents=True, exist_ok=True)
+            spark = start_session(options.master, options.driver_memory, options.checkpoint.parent / "spark-scratch")
+            self.report.start_s = time.monotonic() - began_at
+            try:
+                self._stream(spark, source_format, writer, on_started)
+            finally:
+                spark.stop()
+            if options.until_idle and writer.last_commit.next_record_index >= manifest.record_count:
+                writer.end()
+        self.report.run_s = time.monotonic() - began_at
+        return self.report
+
+    def _stream(
+        self, spark: Spark, source_format: SourceFormat, writer: SourceJournalWriter, on_started: Callable[[], None]
+    ) -> None:
+        options = self._options
+        encode = _executor_function(source_format, options.split, options.feed.source_stream_ids)
+        ticks = (
+            spark.readStream.schema(TICKS_DDL)
+            .option("maxFilesPerTrigger", 1)
+            .option("pathGlobFilter", "part-*.parquet")
+            .parquet(str(options.recording.absolute()))
+        )
+        failure: list[BaseException] = []
+
+        def take(batch: Any, batch_id: int) -> None:
+            try:
+                self._take_batch(writer, batch, batch_id)
+            except BaseException as error:
+                failure.append(error)  # Spark would hand on its text only
+                raise
+
+        stream = (
+            ticks.mapInArrow(encode, ENCODED_DDL)
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(options.checkpoint.absolute()))
+        )
+        stream = stream.trigger(availableNow=True) if options.until_idle else stream.trigger(processingTime="0 seconds")
+        query = stream.start()
+        on_started()
+        try:
+            while not self._stopping.is_set() and not query.awaitTermination(0.1):
+                pass
+        except Exception:
+            if failure and not isinstance(failure[0], _Stopped):
+                raise failure[0] from None
+            if not failure:
+                raise
+        finally:
+            query.stop()
+
+    def _take_batch(self, writer: SourceJournalWriter, batch: Any, batch_id: int) -> None:
+        self._hold_back(writer)
+        added = writer.append_batch(batch_id, frames_of(batch.toArrow()))
+        self.report.record_count += added
+        self.report.batch_count += 1
+        LOG.debug("micro-batch journaled", extra={"batch_id": batch_id, "record_count": added})
+
+    def _hold_back(self, writer: SourceJournalWriter) -> None:
+        """Wait while the gateway is too many micro-batches behind."""
+        allowed = self._options.ahead_batches_max
+        ends = writer.commit_indices
+        while allowed and len(ends) >= allowed and not self._is_sent(ends[-allowed]):
+            if self._stopping.wait(BACK_PRESSURE_LOOK_S):
+                raise _Stopped
+        if self._stopping.is_set():
+            raise _Stopped
+
+    def _is_sent(self, index: int) -> bool:
+        position = NamedPosition(self._options.journal / POSITION_NAME)
+        try:
+            sent = position.load()
+        finally:
+            position.close()
+        return sent is not None and sent > index
+
+
+class _Stopped(Exception):
+    """The job was asked to stop before it took the micro-batch."""
+
+
+def _executor_function(
+    source_format: SourceFormat, rule: SplitRule, source_stream_ids: tuple[int, ...]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    encoder = TickEncoder(source_format, rule, source_stream_ids)
+
+    def encode(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            yield from encoder.encode(pa.Table.from_batches([batch])).to_batches()
+
+    return encode
+
+
+def _fingerprint(recording: Path) -> str:
+    """Of what the recording is, whether or not it is still growing."""
+    manifest = Manifest.read(recording)
+    told = f"{manifest.origin}|{manifest.rows_per_file}|{manifest.first_event_at_ns}|{manifest.size_exponent}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -1,0 +1,194 @@
+"""A recording: a folder of Parquet files with canonical ticks, which the source job replays file by file.
+
+A micro-batch is a file, so all files but the last hold the same number of rows. Rows carry `record_index`, gapless from
+0 over the whole recording: whoever reads it back can prove that nothing is missing or out of order. Spark's file source
+takes files in order of modification time; the writer therefore sets those times itself, one step apart, and
+`restore_file_order` sets them again on a copy that lost them.
+
+Prices are i64 with exponent -9; `NULL_PRICE` stands for none. Unsigned 64-bit ids are stored as their two's complement
+because Parquet readers disagree about unsigned types.
+
+Invariant: `record_index` of row r in file f is f * rows_per_file + r.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+NULL_PRICE = (1 << 63) - 1
+PRICE_DIGITS = 9
+SYMBOL_SIZE_MAX = 8
+KINDS = ("trade", "quote", "order")
+MANIFEST_NAME = "_recording.json"  # Spark ignores names that begin with an underscore
+ROWS_PER_FILE = 10_000
+FIRST_FILE_TIME_NS = 1_000_000_000 * 1_000_000_000  # any fixed time; only the order counts
+FILE_TIME_STEP_NS = 10_000_000
+
+SCHEMA = pa.schema(
+    [
+        pa.field("record_index", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("symbol", pa.string(), nullable=False),
+        pa.field("event_at_ns", pa.int64(), nullable=False),
+        pa.field("price", pa.int64()),  # trade, order
+        pa.field("size", pa.int64()),  # trade, order
+        pa.field("side", pa.string()),  # trade, order: B bid, A ask, N none
+        pa.field("flags", pa.int16()),  # trade, order
+        pa.field("bid_price", pa.int64()),  # quote
+        pa.field("ask_price", pa.int64()),
+        pa.field("bid_size", pa.int64()),
+        pa.field("ask_size", pa.int64()),
+        pa.field("received_at_ns", pa.int64()),  # order
+        pa.field("order_id", pa.int64()),
+        pa.field("sequence", pa.int64()),
+        pa.field("received_delta_ns", pa.int32()),
+        pa.field("action", pa.string()),
+        pa.field("venue_channel", pa.int16()),
+    ]
+)
+
+
+class RecordingError(Exception):
+    """A recording, or what should become one, cannot be used; the text says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a recording holds.
+
+    Attributes:
+        price_conversion: how prices became integers, in words.
+        size_exponent: sizes are integers times ten to this power.
+    """
+
+    record_count: int
+    file_count: int
+    rows_per_file: int
+    symbol_count: int
+    first_event_at_ns: int
+    last_event_at_ns: int
+    origin: str
+    price_conversion: str
+    size_exponent: int = 0
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a finished recording.
+
+        Raises:
+            RecordingError: if the folder holds none.
+        """
+        path = folder / MANIFEST_NAME
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise RecordingError(
+                f"{folder} is not a finished recording (no {MANIFEST_NAME}): make one with "
+                "`tandemfeed ticks generate` or `tandemfeed ticks ingest`"
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise RecordingError(f"{path} is damaged ({error}): make the recording again") from error
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """Where the recording's file `number` lies."""
+    return folder / f"part-{number:08d}.parquet"
+
+
+def write_recording(
+    folder: Path,
+    tables: Iterable[pa.Table],
+    *,
+    rows_per_file: int = ROWS_PER_FILE,
+    origin: str,
+    price_conversion: str,
+    size_exponent: int = 0,
+) -> Manifest:
+    """Write tables (columns of SCHEMA less record_index, in order) as a recording.
+
+    Raises:
+        RecordingError: if the folder already holds files, or no row comes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise RecordingError(f"{folder} is not empty: give a new folder, or remove the old recording first")
+    symbols: set[str] = set()
+    record_count = file_count = 0
+    first_event = last_event = 0
+    for table in _rechunk(tables, rows_per_file):
+        index = pa.array(range(record_count, record_count + table.num_rows), pa.int64())
+        full = table.add_column(0, SCHEMA.field("record_index"), index).select(SCHEMA.names).cast(SCHEMA)
+        _write_part(part_path(folder, file_count), full, file_count)
+        events = full.column("event_at_ns")
+        first_event = first_event if file_count else events[0].as_py()
+        last_event = events[-1].as_py()
+        symbols.update(full.column("symbol").unique().to_pylist())
+        record_count += table.num_rows
+        file_count += 1
+    if not record_count:
+        raise RecordingError(f"{origin} holds no record: nothing to write to {folder}")
+    manifest = Manifest(
+        record_count=record_count,
+        file_count=file_count,
+        rows_per_file=rows_per_file,
+        symbol_count=len(symbols),
+        first_event_at_ns=first_event,
+        last_event_at_ns=last_event,
+        origin=origin,
+        price_conversion=price_conversion,
+        size_exponent=size_exponent,
+    )
+    (folder / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def complete(columns: dict[str, pa.Array], row_count: int) -> pa.Table:
+    """A table of every recording column but record_index: the given ones, and nulls for the others."""
+    fields = [field for field in SCHEMA if field.name != "record_index"]
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(row_count, field.type)
+        for field in fields
+    ]
+    return pa.table(arrays, schema=pa.schema([field.with_nullable(True) for field in fields]))
+
+
+def restore_file_order(folder: Path) -> bool:
+    """Make modification times ascend with the file numbers again, if a copy lost that; True if it had."""
+    parts = sorted(folder.glob("part-*.parquet"))
+    times = [part.stat().st_mtime_ns for part in parts]
+    if all(before < after for before, after in itertools.pairwise(times)):
+        return False
+    for number, part in enumerate(parts):
+        _set_file_time(part, number)
+    return True
+
+
+def _write_part(path: Path, table: pa.Table, number: int) -> None:
+    unfinished = path.with_name(f"_{path.name}")  # invisible to a Spark that is already watching
+    pq.write_table(table, unfinished, compression="zstd")
+    _set_file_time(unfinished, number)
+    unfinished.rename(path)
+
+
+def _set_file_time(path: Path, number: int) -> None:
+    at_ns = FIRST_FILE_TIME_NS + number * FILE_TIME_STEP_NS
+    os.utime(path, ns=(at_ns, at_ns))
+
+
+def _rechunk(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    waiting: pa.Table | None = None
+    for table in tables:
+        waiting = table if waiting is None else pa.concat_tables([waiting, table])
+        while waiting.num_rows >= rows:
+            yield waiting.slice(0, rows)
+            waiting = waiting.slice(rows)
+    if waiting is not None and waiting.num_rows:
+        yield waiting

@@ -1,0 +1,56 @@
+"""A Spark session made for small, fast micro-batches on one machine: no web page, no shuffle, nothing off this host."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from spark_feed.java import find_java_home
+
+Spark: TypeAlias = Any  # pyspark is not typed for us
+
+# A shuffle would cost more than everything else together and is never needed: a micro-batch is one file, one task.
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.sql.files.maxPartitionBytes": "1g",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # never start a job just to list files
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.pollingDelay": "2ms",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "1",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.log.structuredLogging.enabled": "true",
+    "spark.log.level": "WARN",
+    # Parallel collectors and the second compiler start threads that two cores have no room for.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+}
+
+
+def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
+    """Start Spark's driver in this process (and its JVM beside it).
+
+    Raises:
+        JavaMissing: if there is no Java to run it on.
+    """
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession  # costs a second: only for the process that needs it
+
+    builder = SparkSession.builder.appName("tandemfeed source").master(master)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.driver.memory", driver_memory).config("spark.local.dir", str(scratch))
+    builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    return builder.getOrCreate()

@@ -1,0 +1,56 @@
+"""Which source stream a row belongs to: pure functions of the row, so that the same row goes the same way every time.
+
+Never looks at other rows, at time or at chance; a rule that did would break the identity of source sequence numbers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIRST_LETTER, LETTER_COUNT = ord("A"), 26
+
+
+class SplitRule(Enum):
+    """Value: the word on the command line."""
+
+    LETTER = "letter"  # even ranges of the ticker's first letter: A–M and N–Z for two streams
+    HASH = "hash"  # CRC-32 of the ticker: as LETTER, for tickers that do not spread over the alphabet
+    INDEX = "index"  # record_index in turn: for recordings of one symbol; a symbol's order then holds per stream only
+
+
+def assign_streams(
+    rule: SplitRule,
+    symbols: Sequence[bytes],
+    symbol_codes: NDArray[np.int64],
+    record_index: NDArray[np.int64],
+    stream_count: int,
+) -> NDArray[np.int64]:
+    """The place (0 … stream_count - 1) of each row's source stream.
+
+    Args:
+        symbols: the distinct symbols.
+        symbol_codes: shape (rows,), each row's place in `symbols`.
+        record_index: shape (rows,).
+    """
+    if rule is SplitRule.INDEX:
+        return record_index % stream_count
+    place_of = stream_of_letter if rule is SplitRule.LETTER else stream_of_hash
+    places = np.array([place_of(symbol, stream_count) for symbol in symbols], np.int64)
+    return places[symbol_codes]
+
+
+def stream_of_letter(symbol: bytes, stream_count: int) -> int:
+    """Even ranges of A … Z; what sorts before A goes with A, behind Z with Z; small letters count as capitals."""
+    letter = symbol[:1].upper() or b"A"
+    place = min(max(letter[0] - FIRST_LETTER, 0), LETTER_COUNT - 1)
+    return place * stream_count // LETTER_COUNT
+
+
+def stream_of_hash(symbol: bytes, stream_count: int) -> int:
+    """By the symbol's CRC-32, which is the same in every process (Python's own hash is not)."""
+    return zlib.crc32(symbol) % stream_count
