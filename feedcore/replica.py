@@ -285,6 +285,10 @@ class ChannelReplica:
             self.channel_id, self.state, line.position(), line.epoch_first_message_seq, line.digest_message_seq, digests
         )
 
+    def source_lag(self) -> int:
+        """Source messages known to exist that have not been converted here."""
+        return sum(t.known_end - self.line.next_source_seqs[stream] for stream, t in self.trackers.items())
+
     # ---- inside ----
 
     def _decide(self, piece: Slice, effects: list[AdapterEffect], now_ns: int) -> None:

@@ -73,9 +73,7 @@ class SourceMessageType:
         names = ["frame_length", "message_type", *self.fields]
         codes = ["<u2", "<u2", *(field.numpy_code for field in self.fields.values())]
         offsets = [0, 2, *(SOURCE_FRAME_SIZE + field.offset for field in self.fields.values())]
-        return np.dtype(
-            {"names": names, "formats": codes, "offsets": offsets, "itemsize": self.frame_size}
-        )
+        return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.frame_size})
 
     def encode(self, columns: dict[str, NDArray[np.generic]], count: int) -> NDArray[np.void]:
         """Framed messages from columns; a column that is not given stays zero.

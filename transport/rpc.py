@@ -53,9 +53,20 @@ class Caller:
 
 
 class TokenVerifier:
-    """Checks tokens with the admin server's raw Ed25519 public key."""
+    """Checks tokens with the admin server's raw Ed25519 public key.
 
-    def __init__(self, public_key_raw: bytes) -> None:
+    Args:
+        public_key_raw: 32 bytes; None: refuse everything until `trust` is called (a server that must know its own
+            address before it can register and learn the key).
+    """
+
+    def __init__(self, public_key_raw: bytes | None = None) -> None:
+        self._key: Ed25519PublicKey | None = None
+        if public_key_raw is not None:
+            self.trust(public_key_raw)
+
+    def trust(self, public_key_raw: bytes) -> None:
+        """Check with this key from now on."""
         self._key = Ed25519PublicKey.from_public_bytes(public_key_raw)
 
     def verify(self, token: str) -> Caller:
@@ -64,6 +75,8 @@ class TokenVerifier:
         Raises:
             TokenRefused: saying why.
         """
+        if self._key is None:
+            raise TokenRefused("this server is not registered yet")
         try:
             claims = jwt.decode(
                 token, self._key, algorithms=[TOKEN_ALGORITHM], issuer=TOKEN_ISSUER, options={"require": ["exp", "sub"]}

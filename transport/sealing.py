@@ -67,6 +67,11 @@ class Sealer:
         self._counter = first_counter - 1
         self._keys: dict[int, tuple[int, AESGCM]] = {}
 
+    @property
+    def incarnation(self) -> int:
+        """Which start of the adapter this is."""
+        return self._incarnation
+
     def use_key(self, key: SealingKey) -> None:
         """Seal the key's channel with it from now on."""
         self._keys[key.channel_id] = (key.key_id, AESGCM(key.key))

@@ -1,0 +1,200 @@
+"""The loop: the one thread that owns the engine. Receives, feeds, performs, sends, re-arms one timer. Nothing else.
+
+The hot path is per packet: a datagram in, one engine call, its effects in order. No sequence number is touched here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import zmq
+
+from adapter.mailbox import Mailbox
+from adapter.output_journal import OutputJournal
+from adapter.peer_calls import PeerCalls
+from feedcore.counters import CounterSet
+from feedcore.effects import (
+    AdapterEffect,
+    AppendToJournal,
+    RenewLease,
+    RequestRuns,
+    RequestSnapshot,
+    RequestSource,
+    RunsLost,
+    StateMoved,
+    Transmit,
+)
+from feedcore.engine import AdapterEngine
+from feedcore.refusal import PacketRefused
+from transport.dgram import MulticastReceiver, MulticastSender
+from transport.process_shell import StopSignal
+from transport.sealing import NoKey, Opener, Sealer
+
+LOG = logging.getLogger("adapter.loop")
+DRAIN_COUNT_MAX = 64  # datagrams per socket and turn, so that no socket and no timer waits behind a flood
+POLL_MS_MAX = 100
+
+
+class AdapterLoop:
+    """One adapter's loop.
+
+    Args:
+        groups: channel_id -> this adapter's own multicast group.
+        renew_lease: sends a renewal for an epoch, from the loop's thread, without blocking.
+        on_state_moved: tells the admin server of a move, likewise.
+        report_interval_ns: `on_report_due` is called this often.
+    """
+
+    def __init__(
+        self,
+        engine: AdapterEngine,
+        counters: CounterSet,
+        *,
+        sources: list[MulticastReceiver],
+        sender: MulticastSender,
+        groups: Mapping[int, str],
+        sealer: Sealer,
+        opener: Opener,
+        journal: OutputJournal,
+        mailbox: Mailbox,
+        peers: PeerCalls | None,
+        stop: StopSignal,
+        renew_lease: Callable[[int], None],
+        on_report_due: Callable[[], None],
+        report_interval_ns: int,
+    ) -> None:
+        self._engine, self._counters = engine, counters
+        self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
+        self._groups = {channel: group.encode() for channel, group in groups.items()}
+        self._mailbox, self._peers, self._stop = mailbox, peers, stop
+        self._renew_lease, self._on_report_due = renew_lease, on_report_due
+        self._report_interval_ns = report_interval_ns
+        self._sources: dict[Any, MulticastReceiver] = {}
+        self._outputs: dict[Any, MulticastReceiver] = {}
+        self._poller = zmq.Poller()
+        self._poller.register(mailbox.fileno(), zmq.POLLIN)
+        self._poller.register(stop.fileno(), zmq.POLLIN)
+        for receiver in sources:
+            self._sources[receiver.socket] = receiver
+            self._poller.register(receiver.socket, zmq.POLLIN)
+        self._actions: dict[type, Callable[[Any], None]] = {
+            RequestSource: self._request_source,
+            RequestRuns: self._request_runs,
+            RequestSnapshot: self._request_snapshot,
+            RenewLease: lambda effect: self._renew_lease(effect.epoch),
+            StateMoved: self._tell_move,
+            RunsLost: self._tell_loss,
+        }
+
+    def run(self) -> None:
+        """Until the stop signal."""
+        report_at_ns = time.monotonic_ns()
+        while not self._stop.is_set:
+            deadline_ns = self._engine.next_deadline_ns()
+            due_ns = report_at_ns if deadline_ns is None else min(deadline_ns, report_at_ns)
+            pause_ns = due_ns - time.monotonic_ns()
+            ready = self._poller.poll(min(max(0, -(-pause_ns // 1_000_000)), POLL_MS_MAX))
+            now_ns = time.monotonic_ns()
+            for handle, _ in ready:
+                self._receive(handle, now_ns)
+            deadline_ns = self._engine.next_deadline_ns()
+            if deadline_ns is not None and now_ns >= deadline_ns:
+                self.perform(self._engine.on_timer(now_ns))
+            if now_ns >= report_at_ns:
+                report_at_ns = now_ns + self._report_interval_ns
+                self._on_report_due()
+
+    def hear_outputs(self, receivers: list[MulticastReceiver]) -> None:
+        """Hear these groups of other adapters from now on, beside those heard already; from the loop's thread."""
+        for receiver in receivers:
+            self._outputs[receiver.socket] = receiver
+            self._poller.register(receiver.socket, zmq.POLLIN)
+
+    def perform(self, effects: list[AdapterEffect]) -> None:
+        """Perform effects in their order."""
+        for effect in effects:
+            kind = type(effect)
+            if kind is AppendToJournal:
+                self._journal.append(effect.packet)  # type: ignore[union-attr]
+            elif kind is Transmit:
+                self._transmit(effect)  # type: ignore[arg-type]
+            else:
+                self._actions[kind](effect)
+
+    def close(self) -> None:
+        """Leave all groups."""
+        for receiver in (*self._sources.values(), *self._outputs.values()):
+            receiver.close()
+        self._sender.close()
+
+    # ---- inside ----
+
+    def _receive(self, handle: Any, now_ns: int) -> None:
+        source = self._sources.get(handle)
+        if source is not None:
+            receive, take = source.receive, self._engine.on_source_datagram
+            for _ in range(DRAIN_COUNT_MAX):
+                datagram = receive()
+                if datagram is None:
+                    return
+                effects = take(datagram, now_ns)
+                if effects:
+                    self.perform(effects)
+            return
+        output = self._outputs.get(handle)
+        if output is not None:
+            self._receive_outputs(output, now_ns)
+        elif handle == self._mailbox.fileno():
+            for event in self._mailbox.take():
+                self.perform(event(now_ns))
+
+    def _receive_outputs(self, receiver: MulticastReceiver, now_ns: int) -> None:
+        for _ in range(DRAIN_COUNT_MAX):
+            datagram = receiver.receive()
+            if datagram is None:
+                return
+            try:
+                packet = self._opener.open(datagram)
+            except PacketRefused as refused:
+                self._counters.refuse(refused.reason)
+                continue
+            effects = self._engine.on_output_packet(packet, now_ns)
+            if effects:
+                self.perform(effects)
+
+    def _transmit(self, effect: Transmit) -> None:
+        packet = effect.packet
+        try:
+            datagram = self._sealer.seal(packet, time.time_ns())
+        except NoKey as missing:
+            LOG.error("not transmitted", extra={"why": str(missing)})
+            return
+        self._sender.send(self._groups[packet.channel_id], datagram)
+
+    def _request_source(self, effect: RequestSource) -> None:
+        if self._peers is not None:
+            self._peers.request_source(effect.source_stream_id, effect.first_source_seq, effect.last_source_seq)
+
+    def _request_runs(self, effect: RequestRuns) -> None:
+        if self._peers is not None:
+            self._peers.request_runs(effect.channel_id, effect.adapter_id, effect.position)
+
+    def _request_snapshot(self, effect: RequestSnapshot) -> None:
+        if self._peers is not None:
+            self._peers.request_snapshot(effect.channel_id, effect.adapter_id)
+
+    def _tell_move(self, move: StateMoved) -> None:
+        LOG.info(
+            "state moved",
+            extra={"channel": move.channel_id, "old": move.old.value, "new": move.new.value, "why": move.reason},
+        )
+        self._on_report_due()
+
+    def _tell_loss(self, lost: RunsLost) -> None:
+        LOG.error(
+            "source messages declared lost",
+            extra={"stream": lost.source_stream_id, "first": lost.first_source_seq, "last": lost.last_source_seq},
+        )

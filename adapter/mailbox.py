@@ -1,0 +1,61 @@
+"""How other threads reach the loop: they post, the loop runs. The engine is never touched from outside its thread."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from feedcore.effects import AdapterEffect
+
+Answer = TypeVar("Answer")
+Event = Callable[[int], list[AdapterEffect]]  # takes now_ns
+ASK_TIMEOUT_S = 2.0  # a loop that does not answer for this long is as good as dead
+
+
+class Mailbox:
+    """Events for the loop, with a file descriptor that is readable while there are any."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._events: deque[Event] = deque()
+
+    def fileno(self) -> int:
+        """For the loop's poller."""
+        return self._fd
+
+    def post(self, event: Event) -> None:
+        """Have the loop call `event(now_ns)` and perform the effects it returns."""
+        self._events.append(event)
+        os.eventfd_write(self._fd, 1)
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Have the loop answer a question between two events; what the question raises is raised here.
+
+        Raises:
+            TimeoutError: the loop did not answer in time.
+        """
+        answer: Future[Answer] = Future()
+
+        def run(_now_ns: int) -> list[AdapterEffect]:
+            try:
+                answer.set_result(question())
+            except Exception as raised:  # noqa: BLE001 - handed to whoever asked
+                answer.set_exception(raised)
+            return []
+
+        self.post(run)
+        return answer.result(timeout=ASK_TIMEOUT_S)
+
+    def take(self) -> list[Event]:
+        """Everything posted so far; the loop's side."""
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            return []
+        taken = []
+        while self._events:
+            taken.append(self._events.popleft())
+        return taken

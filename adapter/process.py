@@ -1,0 +1,238 @@
+"""One adapter process put together: documents, registration, engine, services, loop."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from adapter.conversion import load_converter
+from adapter.health import Health, HealthSampler
+from adapter.loop import AdapterLoop
+from adapter.mailbox import Mailbox
+from adapter.output_journal import OutputJournal
+from adapter.peer_calls import PeerCalls
+from adapter.registry import Registry
+from adapter.services import ROLES_BY_SERVICE, AdapterSyncService, ReplayService
+from adapter.translation import adapter_state_to_proto
+from feedcore.counters import Counter, CounterSet
+from feedcore.effects import AdapterEffect
+from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
+from feedcore.refusal import Refusal
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
+from transport.dgram import MulticastReceiver, MulticastSender
+from transport.login import TokenSource
+from transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
+from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
+from transport.sealing import Opener, Sealer, SealingKey
+
+# The interpreter lets a waiting thread in after this long. The default of 5 ms would let a call thread hold the loop
+# up for as long; the loop's own turns are far shorter.
+SWITCH_INTERVAL_S = 0.000_5
+HEALTH_INTERVAL_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """What the command line says."""
+
+    feed: str
+    name: str
+    source_format: Path
+    table: Path
+    journal: Path
+    rpc_listen: str
+    tls_certificate: bytes
+    tls_key: bytes
+    metrics_port: int
+
+
+class AdapterProcess:
+    """A running adapter."""
+
+    def __init__(self, options: AdapterOptions, connection: Connection, stop: StopSignal) -> None:
+        self._options, self._connection, self._stop = options, connection, stop
+        self._verifier = TokenVerifier()
+        self._mailbox = Mailbox()
+        self._counters = CounterSet()
+        self._sampler = HealthSampler()
+        self._health = Health(1.0, 0.0, 0, 0.0, 0)
+        self._health_at_ns = 0
+        self._context = zmq.Context()
+        self._heard: set[str] = set()
+        self._journal = OutputJournal(options.journal)
+        self._sealer: Sealer | None = None
+        self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+
+    def run(self) -> None:
+        """Serve until the stop signal."""
+        rpc = self._start_services()
+        request = admin_pb2.RegisterRequest(
+            feed=self._options.feed, adapter=self._options.name, rpc_endpoint=rpc.endpoint
+        )
+        connection = self._connection
+        self._registry = Registry(
+            connection.admin, connection.ca_pem, self._token, request, self._on_order, self._on_registered
+        )
+        registered = self._registry.register()
+        self._build(registered)
+        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._gauges))
+        self._registry.start()
+        announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.collect()
+        gc.freeze()  # what start-up made stays for good: no collection needs to look at it again
+        try:
+            self._loop.run()
+        finally:
+            self._registry.stop()
+            self._peers.stop()
+            rpc.stop(0.2)
+            self._loop.close()
+            self._journal.close()
+            self._context.term()
+
+    # ---- start-up ----
+
+    def _start_services(self) -> RpcServer:
+        """Bound before registering, because registering tells the address; refuses everyone until registered."""
+        options = self._options
+        self._sync_service, self._replay_service = AdapterSyncService(self._mailbox), ReplayService(self._journal)
+        interceptor = AuthorizationInterceptor(self._verifier, ROLES_BY_SERVICE)
+        return serve(
+            [
+                lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self._sync_service, server),
+                lambda server: replay_pb2_grpc.add_ReplayServicer_to_server(self._replay_service, server),
+            ],
+            list(ROLES_BY_SERVICE),
+            options.rpc_listen,
+            options.tls_certificate,
+            options.tls_key,
+            [interceptor],
+        )
+
+    def _build(self, registered: admin_pb2.RegisterReply) -> None:
+        feed, own, interface = registered.feed, registered.self, self._connection.interface
+        size_max = feed.datagram_size_max
+        config = EngineConfig(
+            feed.feed_id,
+            own.adapter_id,
+            feed.session,
+            tuple(ChannelConfig(each.channel_id, tuple(each.source_stream_ids)) for each in feed.channels),
+            size_max,
+            registered.lease_ttl_ns,
+        )
+        converters = {
+            each.channel_id: load_converter(
+                self._options.source_format, self._options.table, registered.message_model, size_max
+            )
+            for each in feed.channels
+        }
+        self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
+        self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
+        self._adopt_keys(registered.keys)
+        connection = self._connection
+        self._peers = PeerCalls(engine, self._mailbox, connection.ca_pem, self._token, feed.source_replay_endpoint)
+        self._sync_service.serve_for(engine, self._state, registered.sync_interval_ns)
+        self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
+        self._loop = AdapterLoop(
+            engine,
+            self._counters,
+            sources=[MulticastReceiver(self._context, interface, stream.group) for stream in feed.source_streams],
+            sender=MulticastSender(self._context, interface, datagram_size_max=size_max),
+            groups=dict(own.groups),
+            sealer=self._sealer,
+            opener=self._opener,
+            journal=self._journal,
+            mailbox=self._mailbox,
+            peers=self._peers,
+            stop=self._stop,
+            renew_lease=lambda epoch: self._registry.report(None, renew_epoch=epoch),
+            on_report_due=lambda: self._registry.report(self._state()),
+            report_interval_ns=registered.sync_interval_ns,
+        )
+        self._meet(list(registered.adapters), 0)
+
+    # ---- the admin server's orders; in the registry's thread ----
+
+    def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
+        self._verifier.trust(registered.token_public_key)
+        if self._sealer is not None:
+            incarnation, keys = registered.self.incarnation, list(registered.keys)
+            self._mailbox.post(lambda _now_ns: self._adopt(incarnation, keys))
+
+    def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
+        engine, post = self._engine, self._mailbox.post
+        match order.WhichOneof("order"):
+            case "lease_granted":
+                granted = order.lease_granted.epoch
+                post(lambda now_ns: engine.on_lease_granted(granted, valid_until_ns, now_ns))
+            case "lease_renewed":
+                renewed = order.lease_renewed.epoch
+                post(lambda now_ns: engine.on_lease_renewed(renewed, valid_until_ns, now_ns))
+            case "lease_lost":
+                lost = order.lease_lost
+                post(lambda now_ns: engine.on_lease_lost(lost.epoch, lost.reason, now_ns))
+            case "cluster_changed":
+                post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
+
+    # ---- in the loop's thread ----
+
+    def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
+        self._adopt_keys(changed.keys)
+        self._meet(list(changed.adapters), changed.active_adapter_id)
+        return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns)
+
+    def _adopt(self, incarnation: int, keys: list[common_pb2.StreamKey]) -> list[AdapterEffect]:
+        assert self._sealer is not None
+        self._sealer.adopt_incarnation(incarnation)
+        self._adopt_keys(keys)
+        return []
+
+    def _adopt_keys(self, keys: Iterable[common_pb2.StreamKey]) -> None:
+        assert self._sealer is not None
+        now = time.time_ns()
+        for key in keys:
+            sealing = SealingKey(key.key_id, key.channel_id, key.key)
+            self._opener.add_key(sealing)
+            if key.not_before_unix_ns <= now:
+                self._sealer.use_key(sealing)  # keys come oldest first: the newest valid one stays
+
+    def _meet(self, adapters: list[common_pb2.AdapterDescription], active_adapter_id: int) -> None:
+        """Hear the other adapters' groups, know where they are, follow the active."""
+        others = [each for each in adapters if each.adapter_id != self._engine.config.adapter_id]
+        fresh = [group for each in others for group in each.groups.values() if group not in self._heard]
+        self._heard.update(fresh)
+        self._loop.hear_outputs(
+            [MulticastReceiver(self._context, self._connection.interface, group) for group in fresh]
+        )
+        endpoints = {each.adapter_id: each.rpc_endpoint for each in others}
+        self._peers.set_peers(endpoints, active_adapter_id)
+
+    def _state(self) -> common_pb2.FeedAdapterState:
+        engine = self._engine
+        now_ns = time.monotonic_ns()
+        if now_ns - self._health_at_ns >= HEALTH_INTERVAL_NS:
+            self._health_at_ns = now_ns
+            counts = self._counters.counts
+            errors = sum(self._counters.refusals[reason] for reason in (Refusal.MALFORMED, Refusal.TRUNCATED))
+            lag = sum(replica.source_lag() for replica in engine.replicas.values())
+            self._health = self._sampler.sample(counts[Counter.MESSAGES_OUT], errors, lag, now_ns)
+        statuses = [engine.channel_status(channel) for channel in engine.replicas]
+        incarnation = self._sealer.incarnation if self._sealer is not None else 0
+        return adapter_state_to_proto(engine.config.adapter_id, incarnation, statuses, self._health)
+
+    def _gauges(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("tandemfeed_replica_state", "1 for the state a channel is in.", labels=["state"])
+        for state in ReplicaState:
+            count = sum(replica.state is state for replica in self._engine.replicas.values())
+            states.add_metric([state.value], count)
+        yield states
+        yield GaugeMetricFamily("tandemfeed_health_score", "0 (unfit) to 1.", value=self._health.score)

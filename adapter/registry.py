@@ -1,0 +1,139 @@
+"""The adapter's side of AdapterRegistry: registers, attends, and turns the admin server's orders into engine events.
+
+If the server goes away it keeps trying; the adapter runs on meanwhile. Lease times are by this process's monotonic
+clock: a grant counts from when it came, a renewal from when its report was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import grpc
+
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from transport.login import AuthenticationRefused
+from transport.rpc import open_channel
+
+LOG = logging.getLogger("adapter.registry")
+RETRY_PAUSE_S = 0.2
+REPORTS_REMEMBERED = 64  # sent and not yet answered renewals
+MARGIN_PER_TTL = 10  # a lease ends for us a tenth of its term early: clocks drift, packets linger
+
+
+class Registry:
+    """The connection to the admin server.
+
+    Args:
+        on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
+        token: gives a fresh token.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        ca_pem: bytes,
+        token: Callable[[], str],
+        request: admin_pb2.RegisterRequest,
+        on_order: Callable[[admin_pb2.AdapterOrder, int], None],
+        on_registered: Callable[[admin_pb2.RegisterReply], None],
+    ) -> None:
+        self._endpoint, self._ca_pem, self._token, self._request = endpoint, ca_pem, token, request
+        self._on_order, self._on_registered = on_order, on_registered
+        self._stopped = threading.Event()
+        self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        self._sent_at_ns: dict[int, int] = {}
+        self._report_id = 0
+        self._lease_ttl_ns = 0
+        self._channel: grpc.Channel | None = None
+        self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
+
+    def register(self) -> admin_pb2.RegisterReply:
+        """Register, waiting for the server as long as it takes.
+
+        Raises:
+            AuthenticationRefused, grpc.RpcError: the server refuses this adapter; trying again will not help.
+        """
+        while True:
+            try:
+                return self._register_once()
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise
+                LOG.warning("the admin server does not answer; trying again", extra={"why": str(error.details())})
+            if self._stopped.wait(RETRY_PAUSE_S):
+                raise ConnectionError("stopped before registering")
+
+    def start(self) -> None:
+        """Attend from now on."""
+        self._thread.start()
+
+    def report(self, state: common_pb2.FeedAdapterState | None, renew_epoch: int = 0) -> None:
+        """Send a report; never blocks."""
+        self._report_id += 1
+        report = admin_pb2.AdapterReport(
+            incarnation=self._request.resume_incarnation, renew_epoch=renew_epoch, report_id=self._report_id
+        )
+        if state is not None:
+            report.state.CopyFrom(state)
+        if renew_epoch:
+            self._sent_at_ns[self._report_id] = time.monotonic_ns()
+            if len(self._sent_at_ns) > REPORTS_REMEMBERED:
+                del self._sent_at_ns[next(iter(self._sent_at_ns))]
+        self._reports.put(report)
+
+    def stop(self) -> None:
+        """Leave: the server sees the stream end."""
+        self._stopped.set()
+        self._reports.put(None)
+        if self._channel is not None:
+            self._channel.close()
+
+    # ---- inside ----
+
+    def _register_once(self) -> admin_pb2.RegisterReply:
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = open_channel(self._endpoint, self._ca_pem, self._token)
+        reply = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register(self._request, timeout=10)
+        self._request.resume_incarnation = reply.self.incarnation
+        self._lease_ttl_ns = reply.lease_ttl_ns
+        self._on_registered(reply)
+        return reply
+
+    def _keep_attending(self) -> None:
+        is_first = True
+        while not self._stopped.is_set():
+            try:
+                if not is_first:
+                    self._register_once()
+                is_first = False
+                self._attend()
+                why = "the server ended the stream"
+            except (grpc.RpcError, AuthenticationRefused, ValueError) as error:
+                why = str(error)[:300]  # ValueError: the channel was closed under us
+            if not self._stopped.is_set():
+                LOG.warning("not attended; the adapter goes on and tries again", extra={"why": why})
+                self._stopped.wait(RETRY_PAUSE_S)
+
+    def _attend(self) -> None:
+        assert self._channel is not None
+        reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        self._reports = reports
+        self.report(None)
+        orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
+        for order in orders:
+            self._on_order(order, self._valid_until_ns(order))
+        reports.put(None)
+
+    def _valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
+        margin_ns = self._lease_ttl_ns // MARGIN_PER_TTL
+        if order.HasField("lease_granted"):
+            return time.monotonic_ns() + int(order.lease_granted.ttl_ns) - margin_ns
+        if order.HasField("lease_renewed"):
+            sent_at_ns = self._sent_at_ns.pop(order.lease_renewed.report_id, 0)
+            return sent_at_ns + int(order.lease_renewed.ttl_ns) - margin_ns if sent_at_ns else 0
+        return 0

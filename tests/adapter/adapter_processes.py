@@ -1,0 +1,152 @@
+"""A small real cluster for tests: the admin server in this process, adapters as processes, source packets by hand."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from admin_server.server import AdminServer
+from feedcore.source_format import load_source_format
+from feedcore.source_packet import SourceFlag, encode_source_header
+from tests.admin_server.cluster_files import EXAMPLES
+from transport.dgram import MulticastSender
+
+GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
+SESSION = 20261121
+WAIT_S = 30.0
+
+
+class AdapterUnderTest:
+    """One `tandemfeed adapter` process; its log lines are kept and can be waited for."""
+
+    def __init__(self, server: AdminServer, name: str, folder: Path) -> None:
+        state = server.folder.path
+        identity = f"adapter-{name}"
+        self.logs: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        arguments = {
+            "feed": "equities",
+            "name": name,
+            "source-format": EXAMPLES / "source-format.xml",
+            "table": EXAMPLES / "converter-table.xml",
+            "journal": folder / f"journal-{name}",
+            "tls-cert": state / "certs" / f"{identity}.crt",
+            "tls-key": state / "certs" / f"{identity}.key",
+            "admin": server.endpoint,
+            "ca": state / "ca.pem",
+            "identity": identity,
+            "secret-file": state / "secrets" / f"{identity}.secret",
+        }
+        options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from adapter.cli import main; raise SystemExit(main())", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._read_logs, daemon=True).start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"adapter {name} ended: {self.logs}"
+        self.rpc = json.loads(line)["rpc"]
+
+    def await_state(self, state: str) -> None:
+        """Wait until the newest move is into this state."""
+
+        def is_there() -> bool:
+            moves = [log for log in self.logs if log.get("event") == "state moved"]
+            return bool(moves) and moves[-1]["new"] == state
+
+        with self._changed:
+            assert self._changed.wait_for(is_there, WAIT_S), self.logs
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait for the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def _read_logs(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                try:
+                    self.logs.append(json.loads(line))
+                except ValueError:
+                    self.logs.append({"text": line})
+                self._changed.notify_all()
+
+
+class SourceByHand:
+    """Sends trades on two source streams and keeps what it sent."""
+
+    def __init__(self, context: zmq.Context[Any]) -> None:
+        self._sender = MulticastSender(context, "127.0.0.1")
+        self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
+        self.next_seq = {1: 1, 2: 1}
+
+    def send(self, stream: int, count: int) -> bytes:
+        """`count` trades in one packet."""
+        first = self.next_seq[stream]
+        numbers = np.arange(first, first + count)
+        symbols = np.array([b"AB%d" % (number % 7) for number in numbers])
+        rows = self._trade.encode({"symbol": symbols, "price": numbers * 1_000, "size": numbers % 90 + 1}, count)
+        header = encode_source_header(
+            feed_id=1,
+            source_stream_id=stream,
+            message_count=count,
+            session=SESSION,
+            first_source_seq=first,
+            sent_at_ns=1,
+        )
+        self.next_seq[stream] += count
+        datagram = header + rows.tobytes()
+        self.send_raw(stream, datagram)
+        return datagram
+
+    def beat(self, flags: SourceFlag = SourceFlag.NONE) -> None:
+        """A heartbeat on each stream."""
+        for stream, seq in self.next_seq.items():
+            self.send_raw(
+                stream,
+                encode_source_header(
+                    feed_id=1,
+                    source_stream_id=stream,
+                    message_count=0,
+                    session=SESSION,
+                    first_source_seq=seq,
+                    sent_at_ns=1,
+                    flags=SourceFlag.HEARTBEAT | flags,
+                ),
+            )
+
+    def send_raw(self, stream: int, datagram: bytes) -> None:
+        """Any bytes on a stream's group."""
+        self._sender.send(GROUPS[stream], datagram)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sender.close()
+
+
+def unknown_stream_packet() -> bytes:
+    """A well-formed packet of a source stream that the feed does not have."""
+    body = struct.pack("<8sQqIcBH", b"X", 1, 1, 1, b"B", 0, 0)
+    header = encode_source_header(
+        feed_id=1, source_stream_id=9, message_count=1, session=SESSION, first_source_seq=1, sent_at_ns=1
+    )
+    return header + struct.pack("<HH", 36, 1) + body

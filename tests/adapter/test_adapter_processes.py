@@ -1,0 +1,146 @@
+"""Real adapter processes with the real admin server and client library, over real multicast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from admin_server.server import AdminServer
+from client_lib import Batch, Subscription, connect
+from feedcore.merge_effects import Ended, Takeover
+from feedcore.source_packet import SourceFlag
+from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, unknown_stream_packet
+from tests.admin_server.cluster_files import running_server, secret_of
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AdminServer]:
+    with running_server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def source() -> Iterator[SourceByHand]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    by_hand = SourceByHand(context)
+    yield by_hand
+    by_hand.close()
+    context.term()
+
+
+def collect(subscription: Subscription, count: int) -> tuple[list[tuple[int, int]], list[object]]:
+    """(source_stream_id, source_seq) of `count` messages as delivered, and the events between them."""
+    delivered: list[tuple[int, int]] = []
+    events: list[object] = []
+    while len(delivered) < count:
+        items = subscription.poll(20)
+        assert items, f"only {len(delivered)} of {count}: {events}"
+        for item in items:
+            if isinstance(item, Batch):
+                for run in item.sources():
+                    seqs = range(run.first_source_seq, run.first_source_seq + run.source_count)
+                    delivered += [(run.source_stream_id, seq) for seq in seqs]
+            else:
+                events.append(item)
+    return delivered, events
+
+
+def test_killing_the_active_loses_repeats_and_reorders_nothing(
+    server: AdminServer, source: SourceByHand, tmp_path: Path
+) -> None:
+    adapters = {name: AdapterUnderTest(server, name, tmp_path) for name in "ab"}
+    try:
+        adapters["a"].await_state("active")
+        adapters["b"].await_state("synchronized")
+        ca = (server.folder.path / "ca.pem").read_bytes()
+        with (
+            connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
+            client.subscribe("equities", start=1) as subscription,
+        ):
+            seen: list[tuple[int, int]] = []
+            active = "a"
+            for victim in "ab":
+                assert active == victim
+                for _ in range(50):
+                    source.send(1, 20)
+                    source.send(2, 10)
+                found, _ = collect(subscription, 1_500)
+                seen += found
+                source.send(1, 5)
+                adapters[victim].kill()
+                survivor = "b" if victim == "a" else "a"
+                source.send(1, 5)
+                source.send(2, 5)
+                found, events = collect(subscription, 15)
+                seen += found
+                assert any(isinstance(event, Takeover) for event in events)
+                adapters[survivor].await_state("active")
+                adapters[victim] = AdapterUnderTest(server, victim, tmp_path)
+                adapters[victim].await_state("synchronized")
+                active = survivor
+            for stream, end in source.next_seq.items():
+                assert [seq for each, seq in seen if each == stream] == list(range(1, end))
+            source.beat(SourceFlag.END_OF_STREAM)
+            items = subscription.poll(20)
+            while not any(isinstance(item, Ended) for item in items):
+                items = subscription.poll(20)
+                assert items
+    finally:
+        statuses = [adapter.stop() for adapter in adapters.values()]
+    assert statuses == [0, 0]
+
+
+def test_bad_datagrams_are_counted_and_the_stream_goes_on(
+    server: AdminServer, source: SourceByHand, tmp_path: Path
+) -> None:
+    adapter = AdapterUnderTest(server, "a", tmp_path)
+    try:
+        adapter.await_state("active")
+        ca = (server.folder.path / "ca.pem").read_bytes()
+        with (
+            connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
+            client.subscribe("equities", start=1) as subscription,
+        ):
+            datagram = source.send(1, 3)
+            for bad in (b"", b"\xff" * 600, datagram[:-5], datagram[:20], unknown_stream_packet(), datagram + b"x"):
+                source.send_raw(1, bad)
+            source.send(1, 3)
+            delivered, _ = collect(subscription, 6)
+            assert delivered == [(1, seq) for seq in range(1, 7)]
+    finally:
+        assert adapter.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("--table", "no-such-table.xml"), ("--secret-file", "no-such-secret"), ("--feed", "bonds")]
+)
+def test_a_wrong_option_is_a_clear_message_and_status_2(
+    server: AdminServer, tmp_path: Path, option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from adapter.cli import main
+
+    state = server.folder.path
+    examples = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
+    options = {
+        "--feed": "equities",
+        "--name": "a",
+        "--source-format": str(examples / "source-format.xml"),
+        "--table": str(examples / "converter-table.xml"),
+        "--journal": str(tmp_path / "journal"),
+        "--tls-cert": str(state / "certs" / "adapter-a.crt"),
+        "--tls-key": str(state / "certs" / "adapter-a.key"),
+        "--admin": server.endpoint,
+        "--ca": str(state / "ca.pem"),
+        "--identity": "adapter-a",
+        "--secret-file": str(state / "secrets" / "adapter-a.secret"),
+    }
+    options[option] = text
+    with pytest.raises(SystemExit) as ended:
+        main([part for pair in options.items() for part in pair])
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
