@@ -43,7 +43,7 @@ def collect(subscription: Subscription, count: int) -> tuple[list[tuple[int, int
         for item in items:
             if isinstance(item, Batch):
                 for run in item.sources():
-                    seqs = range(run.first_source_seq, run.first_source_seq + run.source_count)
+                    seqs = range(run.first_source_seq, run.end_source_seq)
                     delivered += [(run.source_stream_id, seq) for seq in seqs]
             else:
                 events.append(item)
