@@ -1,7 +1,7 @@
 """The adapter's side of AdapterRegistry: registers, attends, and turns the admin server's orders into engine events.
 
 If the server goes away it keeps trying; the adapter runs on meanwhile. Lease times are by this process's monotonic
-clock: a grant counts from when it came, a renewal from when its report was sent.
+clock and count from when the report that an order answers was sent, so an order that was long on its way gives nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transport.rpc import open_channel
 
 LOG = logging.getLogger("adapter.registry")
 RETRY_PAUSE_S = 0.2
-REPORTS_REMEMBERED = 64  # sent and not yet answered renewals
+REPORTS_REMEMBERED = 256  # when each was sent: some ten seconds of them, many times a lease's term
 MARGIN_PER_TTL = 10  # a lease ends for us a tenth of its term early: clocks drift, packets linger
 
 
@@ -79,10 +79,9 @@ class Registry:
         )
         if state is not None:
             report.state.CopyFrom(state)
-        if renew_epoch:
-            self._sent_at_ns[self._report_id] = time.monotonic_ns()
-            if len(self._sent_at_ns) > REPORTS_REMEMBERED:
-                del self._sent_at_ns[next(iter(self._sent_at_ns))]
+        self._sent_at_ns[self._report_id] = time.monotonic_ns()
+        if len(self._sent_at_ns) > REPORTS_REMEMBERED:
+            self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
         self._reports.put(report)
 
     def stop(self) -> None:
@@ -130,10 +129,8 @@ class Registry:
         reports.put(None)
 
     def _valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
-        margin_ns = self._lease_ttl_ns // MARGIN_PER_TTL
-        if order.HasField("lease_granted"):
-            return time.monotonic_ns() + int(order.lease_granted.ttl_ns) - margin_ns
-        if order.HasField("lease_renewed"):
-            sent_at_ns = self._sent_at_ns.pop(order.lease_renewed.report_id, 0)
-            return sent_at_ns + int(order.lease_renewed.ttl_ns) - margin_ns if sent_at_ns else 0
-        return 0
+        lease = order.lease_granted if order.HasField("lease_granted") else order.lease_renewed
+        sent_at_ns = self._sent_at_ns.get(lease.report_id)
+        if sent_at_ns is None:
+            return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
+        return sent_at_ns + int(lease.ttl_ns) - self._lease_ttl_ns // MARGIN_PER_TTL

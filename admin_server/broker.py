@@ -29,6 +29,7 @@ class Attendance:
 
     adapter: AdapterSettings
     incarnation: int
+    report_id: int = 0  # the newest report heard
     orders: queue.SimpleQueue[admin_pb2.AdapterOrder | None] = field(default_factory=queue.SimpleQueue)
 
 
@@ -46,7 +47,9 @@ class FeedBroker:
 
     def __init__(self, feed: FeedSettings, store: Store, audit: AuditLog) -> None:
         self.feed = feed
-        self.lease = FeedLease(LeaseConfig(ttl_ns=feed.lease_ttl_ns))
+        self.lease = FeedLease(
+            LeaseConfig(ttl_ns=feed.lease_ttl_ns, fresh_ns=max(feed.lease_ttl_ns, 4 * feed.sync_interval_ns))
+        )
         self.attending: dict[int, Attendance] = {}
         self.states: dict[int, common_pb2.FeedAdapterState] = {}
         self._store, self._audit = store, audit
@@ -99,9 +102,9 @@ class FeedBroker:
         self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
         return incarnation
 
-    def attend(self, adapter: AdapterSettings, incarnation: int) -> Attendance:
-        """The adapter's stream began."""
-        attendance = Attendance(adapter, incarnation)
+    def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
+        """The adapter's stream began, with this report."""
+        attendance = Attendance(adapter, incarnation, report_id)
         with self._lock:
             former = self.attending.get(adapter.adapter_id)
             self.attending[adapter.adapter_id] = attendance
@@ -123,6 +126,7 @@ class FeedBroker:
         with self._lock:
             if self.attending.get(adapter_id) is not attendance:
                 return
+            attendance.report_id = report.report_id
             if report.renew_epoch:
                 self._renew(attendance, report)
             if report.HasField("state"):
@@ -275,8 +279,11 @@ class FeedBroker:
 
     def _grant(self, granted: Granted) -> None:
         assert granted.epoch <= self._reserved_end, "an epoch is granted only when it is on the disk"
-        granted_order = admin_pb2.LeaseGranted(epoch=granted.epoch, ttl_ns=self.feed.lease_ttl_ns)
-        self.attending[granted.adapter_id].orders.put(admin_pb2.AdapterOrder(lease_granted=granted_order))
+        attendance = self.attending[granted.adapter_id]
+        lease = admin_pb2.LeaseGranted(
+            epoch=granted.epoch, ttl_ns=self.feed.lease_ttl_ns, report_id=attendance.report_id
+        )
+        attendance.orders.put(admin_pb2.AdapterOrder(lease_granted=lease))
         LOG.info("lease granted", extra={"feed": self.feed.name, "epoch": granted.epoch, "adapter": granted.adapter_id})
         self._audit.write("lease granted", feed=self.feed.name, epoch=granted.epoch, adapter_id=granted.adapter_id)
         self._unwritten = granted

@@ -48,6 +48,7 @@ class LeaseConfig:
     """Times of one feed's lease.
 
     Attributes:
+        fresh_ns: how old a candidate's last report may be; one that fell silent (paused, cut off) is no candidate.
         allowance_ns: added to the term at the store, so that the holder has stopped for certain when the store's ends.
         grace_ns: how long a feed that had an active stays without one when there is no synchronised candidate.
     """
@@ -55,6 +56,7 @@ class LeaseConfig:
     ttl_ns: int = 300 * MS
     allowance_ns: int = 30 * MS
     grace_ns: int = 2_000 * MS
+    fresh_ns: int = 400 * MS
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class _Candidate:
     state: ReplicaState = ReplicaState.JOINING
     next_message_seq: int = 0
     health: float = 0.0
+    reported_at_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ class FeedLease:
     def on_attend(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
         """An adapter's stream began (again): its new life holds nothing."""
         decisions = self._vacate("its adapter started anew", now_ns) if self.holder == adapter_id else []
-        self._candidates[adapter_id] = _Candidate()
+        self._candidates[adapter_id] = _Candidate(reported_at_ns=now_ns)
         return decisions + self._consider(now_ns)
 
     def on_resume(self, adapter_id: int) -> None:
@@ -116,13 +119,16 @@ class FeedLease:
         if candidate is None:
             return []
         candidate.state, candidate.next_message_seq, candidate.health = state, next_message_seq, health
+        candidate.reported_at_ns = now_ns
         return self._consider(now_ns)
 
     def renew(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
         """True if the lease is the adapter's and goes on for another term."""
         if adapter_id != self.holder or epoch != self.epoch or now_ns >= self._until_ns:
             return False
+        assert adapter_id in self._candidates, "only an attending adapter renews"
         self._until_ns = now_ns + self._term_ns
+        self._candidates[adapter_id].reported_at_ns = now_ns
         return True
 
     def on_timer(self, now_ns: int) -> list[LeaseDecision]:
@@ -136,7 +142,7 @@ class FeedLease:
         """When `on_timer` may have something to do."""
         if self.holder:
             return self._until_ns
-        best = self._best()
+        best = self._best(self._vacant_since_ns)
         return None if best is None else self._vacant_since_ns + self._patience_ns(best)
 
     @property
@@ -148,11 +154,11 @@ class FeedLease:
         self._vacant_since_ns = now_ns
         return [Vacated(self.epoch, reason)]
 
-    def _best(self) -> int | None:
+    def _best(self, now_ns: int) -> int | None:
         order = [
             (RANK[candidate.state], -candidate.next_message_seq, -candidate.health, adapter_id)
             for adapter_id, candidate in self._candidates.items()
-            if candidate.state in RANK
+            if candidate.state in RANK and now_ns - candidate.reported_at_ns <= self.config.fresh_ns
         ]
         return min(order)[-1] if order else None
 
@@ -162,7 +168,7 @@ class FeedLease:
         return 0 if is_good or self.epoch == 0 else self.config.grace_ns
 
     def _consider(self, now_ns: int) -> list[LeaseDecision]:
-        best = None if self.holder else self._best()
+        best = None if self.holder else self._best(now_ns)
         if best is None or now_ns - self._vacant_since_ns < self._patience_ns(best):
             return []
         self.epoch = max(self.epoch + 1, self._next_epoch)

@@ -122,7 +122,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         if first is None:
             return
         broker, adapter = self._registered(first.incarnation, caller.identity, context)
-        attendance = broker.attend(adapter, first.incarnation)
+        attendance = broker.attend(adapter, first.incarnation, first.report_id)
         context.add_callback(lambda: broker.leave(attendance))
         broker.report(attendance, first)
         threading.Thread(

@@ -117,6 +117,8 @@ class StreamMerger:
         if packet.message_count == 0:
             if packet.flags & OutputFlag.HEARTBEAT:
                 self._on_heartbeat(packet, now_ns, effects)
+            elif packet.first_message_seq == self.next_message_seq:
+                self._consume(packet, effects)
             return effects
         if end <= self.next_message_seq:
             self._on_old(packet, effects)
@@ -185,8 +187,12 @@ class StreamMerger:
         """The careful path: some messages of the packet may have been delivered, under these numbers or others."""
         for run in packet.runs:
             next_source = self.next_source_seqs.get(run.source_stream_id, run.first_source_seq)
-            if run.end_message_seq > end or (run.end_message_seq <= first_seq and run.message_count):
+            if run.end_message_seq <= first_seq and run.message_count:
                 continue
+            if run.first_message_seq >= end and run.message_count:
+                continue
+            # An epoch begins where a run ends, so its start never cuts one; were it so, the rest would be missed.
+            assert run.end_message_seq <= end, f"epoch limit {end} inside {run}"
             if run.is_source_gap:
                 if run.end_source_seq > next_source:
                     first_lost = max(run.first_source_seq, next_source)
@@ -209,6 +215,17 @@ class StreamMerger:
         if first_index < end_index:
             self._counters.add(Counter.MERGE_DELIVERED, end_index - first_index)
             effects.append(Deliver(packet, first_index, end_index, packet.first_message_seq + first_index))
+
+    def _consume(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
+        """Source messages that became no message: told once, for those who keep count. Losing such a packet is no
+        loss, so nobody asks for it again."""
+        news = False
+        for run in packet.runs:
+            if run.end_source_seq > self.next_source_seqs.get(run.source_stream_id, 0):
+                self.next_source_seqs[run.source_stream_id] = run.end_source_seq
+                news = True
+        if news:
+            effects.append(Deliver(packet, 0, 0, packet.first_message_seq))
 
     def _release(self, effects: list[MergeEffect]) -> None:
         """Deliver what was held and has become next."""

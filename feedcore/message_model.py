@@ -7,7 +7,7 @@ groups and variable data are refused by name rather than misread. Clients decode
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,7 @@ class ModelMessage:
     template_id: int
     fields: dict[str, ModelField]
     block_length: int
+    _cache: list[np.dtype[np.void]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def frame_size(self) -> int:
@@ -62,6 +63,11 @@ class ModelMessage:
     @property
     def dtype(self) -> np.dtype[np.void]:
         """Framed message as a numpy structure; the SBE header's fields are named as in the standard."""
+        if not self._cache:
+            self._cache.append(self._make_dtype())
+        return self._cache[0]
+
+    def _make_dtype(self) -> np.dtype[np.void]:
         prefix = ["frame_length", "source_offset", "blockLength", "templateId", "schemaId", "version"]
         return np.dtype(
             {

@@ -221,6 +221,8 @@ class ChannelReplica:
         effects: list[AdapterEffect] = []
         if self.state is ReplicaState.FAILED:
             return effects
+        if self.state is ReplicaState.ACTIVE:
+            return self._go_on(epoch)
         if self.state is ReplicaState.JOINING:
             # Nobody else could be granted: this replica's position, however old, is the cluster's best.
             self._anchor(now_ns)
@@ -234,6 +236,13 @@ class ChannelReplica:
         for piece in self._backlog.take_all():
             self._decide(piece, effects, now_ns)
         return effects
+
+    def _go_on(self, epoch: int) -> list[AdapterEffect]:
+        """The lease store took this adapter for a new one and granted it the next epoch: nothing else changes."""
+        self.line.open_epoch(epoch, self.line.next_message_seq)
+        self.intake.epoch = epoch
+        self.intake.epoch_starts[epoch] = self.line.next_message_seq
+        return [Transmit(self.line.heartbeat(self._heartbeat_flags()))]
 
     def demote(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The lease is gone: from now on this replica is a backup that joins anew."""

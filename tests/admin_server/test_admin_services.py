@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,16 +61,24 @@ class Adapter:
             pass
 
     def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int) -> None:
+        self._told = (state, next_seq)
         position = common_pb2.MessageStreamState(next_message_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
         self._reports.put(admin_pb2.AdapterReport(state=told, **fields))
 
     def await_order(self, kind: str) -> admin_pb2.AdapterOrder:
-        while True:
-            order = self.orders.get(timeout=WAIT_S)
+        """The next order of a kind; meanwhile reports again at every sync interval, as adapters do."""
+        give_up_at = time.monotonic() + WAIT_S
+        while time.monotonic() < give_up_at:
+            try:
+                order = self.orders.get(timeout=0.1)
+            except queue.Empty:
+                self.report(*self._told)
+                continue
             if order.WhichOneof("order") == kind:
                 return order
+        raise AssertionError(f"no {kind}")
 
     def vanish(self) -> None:
         """As a killed process does: the connection goes."""

@@ -29,7 +29,7 @@ def test_silence_grants_only_after_term_and_allowance() -> None:
     lease = FeedLease(CONFIG)
     lease.on_attend(1, 0)
     lease.on_attend(2, 0)
-    lease.on_report(2, ReplicaState.SYNCHRONIZED, 10, 1.0, 1)
+    lease.on_report(2, ReplicaState.SYNCHRONIZED, 10, 1.0, 300 * MS)
     assert lease.on_timer(330 * MS - 1) == []
     assert [type(decision) for decision in lease.on_timer(330 * MS)] == [Vacated, Granted]
 
@@ -58,17 +58,24 @@ def test_a_joining_adapter_waits_out_the_grace_and_a_failed_one_forever() -> Non
     lease.on_attend(2, 0)
     assert [type(decision) for decision in lease.on_gone(1, 0)] == [Vacated]
     assert lease.next_deadline_ns() == 2_000 * MS
-    lease.on_report(2, ReplicaState.FAILED, 1, 1.0, 1)
+    lease.on_report(2, ReplicaState.FAILED, 1, 1.0, 9_999 * MS)
     assert lease.on_timer(10_000 * MS) == []
-    lease.on_report(2, ReplicaState.JOINING, 1, 1.0, 1)
-    assert lease.on_timer(10_000 * MS) == [Granted(2, 2)]
+    assert lease.on_report(2, ReplicaState.JOINING, 1, 1.0, 10_000 * MS) == [Granted(2, 2)]
+
+
+def test_a_holder_that_fell_silent_is_not_granted_again_before_it_reports() -> None:
+    lease = FeedLease(CONFIG)
+    lease.on_attend(1, 0)
+    assert [type(decision) for decision in lease.on_timer(500 * MS)] == [Vacated]
+    assert lease.on_timer(5_000 * MS) == []
+    assert lease.on_report(1, ReplicaState.SYNCHRONIZED, 1, 1.0, 6_000 * MS) == [Granted(1, 2)]
 
 
 def test_a_restarted_store_lets_an_unknown_holders_term_pass_and_skips_its_epochs() -> None:
     lease = FeedLease(CONFIG)
     lease.restore(epoch=7, holder=0, now_ns=0, next_epoch=65)
     assert lease.on_attend(1, 1) == []
-    lease.on_report(1, ReplicaState.SYNCHRONIZED, 1, 1.0, 2)
+    lease.on_report(1, ReplicaState.SYNCHRONIZED, 1, 1.0, 300 * MS)
     assert lease.on_timer(330 * MS)[-1] == Granted(1, 65)
 
 

@@ -1,4 +1,4 @@
-"""The processes of a run: source, adapters, clients. Each is a shell around production cores, as dull as the real one."""
+"""The processes of a run: source, adapters, clients. Each is a shell around production cores, dull as the real ones."""
 
 from __future__ import annotations
 

@@ -356,25 +356,30 @@ Global___AdapterOrder: _TypeAlias = AdapterOrder  # noqa: Y015
 
 @_typing.final
 class LeaseGranted(_message.Message):
-    """Valid until ttl_ns after the receiver got it, less its own safety margin, by its own monotonic clock; the server
-    counts the full ttl from when it answered plus an allowance.
+    """Valid until ttl_ns after the report with report_id was sent, by the receiver's own monotonic clock, less its own
+    safety margin; the server counts the full ttl from when it granted, plus an allowance. Counting from when the grant
+    came would let a process that was paused wake up to an old grant and believe in it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
     TTL_NS_FIELD_NUMBER: _builtins.int
+    REPORT_ID_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     ttl_ns: _builtins.int
+    report_id: _builtins.int
+    """the newest report the server had from the receiver"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         ttl_ns: _builtins.int = ...,
+        report_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ttl_ns", b"ttl_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "report_id", b"report_id", "ttl_ns", b"ttl_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
