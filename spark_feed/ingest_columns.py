@@ -153,11 +153,15 @@ class _Reader:
             except pa.ArrowInvalid:
                 continue
         for row, text in enumerate(column.to_pylist()):
+            if text is None or re.fullmatch(r"-?\d+", text):
+                continue
             try:
                 pa.scalar(text).cast(pa.timestamp("ns", "UTC"))
             except pa.ArrowInvalid:
                 raise self._error(row, "event_at_ns", f"{text!r} is no ISO 8601 time and no whole number") from None
-        raise self._error(0, "event_at_ns", "some times have a zone and others none: write all alike")
+        raise self._error(
+            0, "event_at_ns", "times are not all of one kind (zone or none, text or number): write all alike"
+        )
 
     def _nine_digits(self, name: str, null: int) -> tuple[NDArray[np.int64], str]:
         try:

@@ -93,12 +93,8 @@ class SourceJob:
         if restore_file_order(options.recording):
             LOG.info("restored the order of the recording's files")
         source_format = load_source_format(options.source_format)
-        plan = NumberingPlan(
-            feed=options.feed,
-            split=options.split.value,
-            packet_messages_max=options.packet_messages_max,
-            recording=_fingerprint(options.recording),
-            format_digest=hashlib.sha256(options.source_format.read_bytes()).hexdigest()[:16],
+        plan = numbering_plan(
+            options.recording, options.source_format, options.feed, options.split, options.packet_messages_max
         )
         with SourceJournalWriter(options.journal, plan) as writer:
             if options.until_idle and writer.is_ended:
@@ -197,6 +193,19 @@ def _executor_function(
             yield from encoder.encode(pa.Table.from_batches([batch])).to_batches()
 
     return encode
+
+
+def numbering_plan(
+    recording: Path, source_format: Path, feed: FeedPlan, split: SplitRule, packet_messages_max: int
+) -> NumberingPlan:
+    """What the numbers and bytes of this session depend on."""
+    return NumberingPlan(
+        feed=feed,
+        split=split.value,
+        packet_messages_max=packet_messages_max,
+        recording=_fingerprint(recording),
+        format_digest=hashlib.sha256(source_format.read_bytes()).hexdigest()[:16],
+    )
 
 
 def _fingerprint(recording: Path) -> str:

@@ -1,0 +1,95 @@
+"""What the tests of the feed source share: a feed, small recordings, and the job's work done without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from feedcore.source_format import load_source_format
+from feedcore.source_packet import SOURCE_FRAME, SOURCE_HEADER_SIZE, SourcePacket, decode_source_packet
+from journal.tailer import Tailer
+from spark_feed.encoding import TickEncoder, frames_of
+from spark_feed.feed_plan import FeedPlan
+from spark_feed.generator import GeneratorOptions, TickGenerator
+from spark_feed.job import numbering_plan
+from spark_feed.packing import Frames
+from spark_feed.recording import Manifest, write_recording
+from spark_feed.source_journal import PACKET_HEAD, RecordKind, SourceJournalWriter
+from spark_feed.split import SplitRule
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE_FORMAT = ROOT / "deploy" / "examples" / "ticks" / "source-format.xml"
+FEED = FeedPlan(1, "equities", 20261121, (1, 2))
+MESSAGES_MAX = 16
+
+
+def shared_file(relative: str) -> Path:
+    """A real recording beside the checkout; skips the test where there is none."""
+    path = ROOT.parent / "shared" / "data" / relative
+    if not path.exists():
+        pytest.skip(f"no real recording at {path}")
+    return path
+
+
+def make_recording(folder: Path, count: int, rows_per_file: int, seed: int = 5) -> Manifest:
+    """A small generated recording."""
+    tables = TickGenerator(GeneratorOptions(count, 60, seed)).tables()
+    return write_recording(
+        folder, tables, rows_per_file=rows_per_file, origin=f"generated {count} {seed}", price_conversion="integers"
+    )
+
+
+def batches_of(recording: Path, rule: SplitRule = SplitRule.LETTER) -> Iterator[Frames]:
+    """Each file of a recording as the micro-batch Spark would hand over."""
+    encoder = TickEncoder(load_source_format(SOURCE_FORMAT), rule, FEED.source_stream_ids)
+    for part in sorted(recording.glob("part-*.parquet")):
+        yield frames_of(encoder.encode(pq.read_table(part)))
+
+
+def journal_without_spark(recording: Path, journal: Path, rule: SplitRule = SplitRule.LETTER) -> None:
+    """Do all of the job's work but Spark's."""
+    plan = numbering_plan(recording, SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
+    with SourceJournalWriter(journal, plan) as writer:
+        for batch_id, frames in enumerate(batches_of(recording, rule)):
+            writer.append_batch(batch_id, frames)
+        writer.end()
+
+
+def records_of(journal: Path) -> list[bytes]:
+    """Every record of a journal."""
+    tailer = Tailer(journal)
+    try:
+        return [record for _, record in tailer]
+    finally:
+        tailer.close()
+
+
+def packets_of(journal: Path) -> list[SourcePacket]:
+    """Every source packet of a journal, decoded by the receiver's codec."""
+    records = records_of(journal)
+    datagrams = [record[PACKET_HEAD.size :] for record in records if record[0] == RecordKind.PACKET]
+    return [decode_source_packet(datagram, FEED.feed_id) for datagram in datagrams]
+
+
+def frames_in(packet: SourcePacket) -> list[bytes]:
+    """The framed messages of a packet."""
+    at, found = SOURCE_HEADER_SIZE, []
+    while at < len(packet.datagram):
+        length, _ = SOURCE_FRAME.unpack_from(packet.datagram, at)
+        found.append(packet.datagram[at : at + length])
+        at += length
+    assert at == len(packet.datagram)
+    return found
+
+
+def assert_gapless(packets: list[SourcePacket]) -> dict[int, int]:
+    """Check that each stream counts up from 1 without a hole; returns the messages per stream."""
+    following = dict.fromkeys(FEED.source_stream_ids, 1)
+    for packet in packets:
+        assert packet.first_source_seq == following[packet.source_stream_id]
+        assert packet.message_count == len(frames_in(packet))
+        following[packet.source_stream_id] = packet.end_source_seq
+    return {stream_id: seq - 1 for stream_id, seq in following.items()}

@@ -1,0 +1,253 @@
+"""The real gateway beside a real admin server: real multicast, real gap fill, real restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import zmq
+from source_material import (
+    FEED,
+    ROOT,
+    SOURCE_FORMAT,
+    assert_gapless,
+    frames_in,
+    journal_without_spark,
+    make_recording,
+    packets_of,
+)
+
+from feedcore.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from transport.dgram import MulticastReceiver
+from transport.login import login
+from transport.rpc import open_channel
+
+pytestmark = pytest.mark.processes
+
+GROUPS = {1: "239.192.7.1:5701", 2: "239.192.7.2:5702"}
+CLUSTER = f"""
+[[feed]]
+feed_id = 1
+name = "equities"
+session = 20261121
+message_model = "{SOURCE_FORMAT.parent / "message-model.xml"}"
+source_replay_endpoint = "127.0.0.1:7411"
+[[feed.channel]]
+channel_id = 1
+topic = "equities.ticks"
+source_stream_ids = [1, 2]
+[[feed.source_stream]]
+source_stream_id = 1
+name = "A-M"
+group = "{GROUPS[1]}"
+[[feed.source_stream]]
+source_stream_id = 2
+name = "N-Z"
+group = "{GROUPS[2]}"
+[[feed.adapter]]
+adapter_id = 1
+name = "a"
+identity = "adapter-a"
+groups = {{ 1 = "239.192.7.3:5703" }}
+"""
+POLICY = '[identity.adapter-a]\nroles = ["adapter"]\n[identity.source]\nroles = ["source"]\n'
+PATIENCE_S = 60.0
+
+
+def _command(entry: str, *arguments: str) -> list[str]:
+    module, function = entry.split(":")
+    code = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
+    return [sys.executable, "-c", code, *arguments]
+
+
+@contextmanager
+def _process(folder: Path, entry: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    with (folder / "processes.log").open("ab") as log:
+        process = subprocess.Popen(
+            _command(entry, *arguments),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (folder / "processes.log").read_text()[-4_000:]
+        yield process, json.loads(line)
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    (tmp_path / "policy.toml").write_text(POLICY)
+    arguments = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
+    arguments += ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    with _process(tmp_path, "admin_server.cli:serve", *arguments) as (_, ready):
+        yield ready["admin"]
+
+
+def _gateway_arguments(folder: Path, admin: str, *more: str) -> list[str]:
+    state = folder / "state"
+    return [
+        *("--feed", "equities", "--journal", str(folder / "journal"), "--admin", admin, "--identity", "source"),
+        *("--ca", str(state / "ca.pem"), "--secret-file", str(state / "secrets" / "source.secret")),
+        *("--tls-cert", str(state / "certs" / "source.crt"), "--tls-key", str(state / "certs" / "source.key")),
+        *more,
+    ]
+
+
+class _Listener:
+    """An adapter's ears."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._receivers = [MulticastReceiver(self._context, "127.0.0.1", group) for group in GROUPS.values()]
+        self._poller = zmq.Poller()
+        for receiver in self._receivers:
+            self._poller.register(receiver.socket, zmq.POLLIN)
+        self.packets: list[SourcePacket] = []
+        self.heartbeats: list[SourcePacket] = []
+
+    def listen_until(self, condition: Any) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition(self):
+            assert time.monotonic() < deadline, "heard too little"
+            self._poller.poll(1_000)
+            for receiver in self._receivers:
+                while (datagram := receiver.receive()) is not None:
+                    packet = decode_source_packet(datagram, FEED.feed_id)
+                    (self.heartbeats if packet.flags & SourceFlag.HEARTBEAT else self.packets).append(packet)
+
+    def ended_streams(self) -> set[int]:
+        return {beat.source_stream_id for beat in self.heartbeats if beat.flags & SourceFlag.END_OF_STREAM}
+
+    def close(self) -> None:
+        for receiver in self._receivers:
+            receiver.close()
+        self._context.term()
+
+
+@pytest.fixture
+def listener() -> Iterator[_Listener]:
+    made = _Listener()
+    yield made
+    made.close()
+
+
+def _fill(folder: Path, admin: str, endpoint: str, stream: int, *ranges: tuple[int, int]) -> list[SourcePacket]:
+    state = folder / "state"
+    ca_pem = (state / "ca.pem").read_bytes()
+    token = login(admin, ca_pem, "adapter-a", (state / "secrets" / "adapter-a.secret").read_text().strip()).token
+    request = replay_pb2.FillRequest(
+        source_stream_id=stream,
+        ranges=[common_pb2.SequenceRange(first_seq=first, last_seq=last) for first, last in ranges],
+    )
+    with open_channel(endpoint, ca_pem, token) as channel:
+        chunks = replay_pb2_grpc.SourceReplayStub(channel).Fill(request, timeout=PATIENCE_S)
+        return [decode_source_packet(datagram, FEED.feed_id) for chunk in chunks for datagram in chunk.datagrams]
+
+
+def test_what_is_multicast_and_what_is_filled_is_the_journal(tmp_path: Path, admin: str, listener: _Listener) -> None:
+    make_recording(tmp_path / "recording", 4_000, 1_000)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    arguments = _gateway_arguments(tmp_path, admin, "--rate", "8000", "--wait-for-start")
+    with _process(tmp_path, "spark_feed.cli:gateway", *arguments) as (gateway, ready):
+        listener.listen_until(lambda heard: {beat.source_stream_id for beat in heard.heartbeats} == {1, 2})
+        assert {beat.first_source_seq for beat in listener.heartbeats} == {1}
+        assert not listener.packets
+        assert _fill(tmp_path, admin, ready["rpc"], 1, (1, 100)) == []
+        assert gateway.stdin is not None
+        assert gateway.stdout is not None
+        gateway.stdin.write("start\n")
+        gateway.stdin.flush()
+        listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
+        counts = assert_gapless(sorted(listener.packets, key=lambda packet: packet[:2]))
+        sent = json.loads(gateway.stdout.readline())
+        assert sent == {"event": "sent", "messages": 4_000, "per_stream": {str(k): v for k, v in counts.items()}}
+        journaled = {packet[:2]: packet for packet in packets_of(tmp_path / "journal")}
+        assert len(journaled) == len(listener.packets)
+        for packet in listener.packets:
+            assert frames_in(packet) == frames_in(journaled[packet[:2]])
+        stamps = [packet.sent_at_ns for packet in sorted(listener.packets, key=lambda packet: packet.sent_at_ns)]
+        assert 0.3 < (stamps[-1] - stamps[0]) / 1e9 < 30  # 4,000 at 8,000 a second take half a second
+        heard = [packet for packet in listener.packets if packet.source_stream_id == 2]
+        filled = _fill(tmp_path, admin, ready["rpc"], 2, (1, counts[2] + 50))
+        assert [packet.datagram[32:] for packet in filled] == [packet.datagram[32:] for packet in heard]
+        assert [packet.sent_at_ns for packet in filled] == [packet.sent_at_ns for packet in heard]
+        assert {packet.flags for packet in filled} == {SourceFlag.RETRANSMISSION}
+        two = _fill(tmp_path, admin, ready["rpc"], 1, (5, 5), (900, 901))
+        assert two[0].first_source_seq <= 5 < two[0].end_source_seq
+        assert any(p.first_source_seq <= 901 < p.end_source_seq for p in two)
+        _assert_refusals(tmp_path, admin, ready["rpc"])
+    assert gateway.returncode == 0
+
+
+def _assert_refusals(folder: Path, admin: str, endpoint: str) -> None:
+    with pytest.raises(grpc.RpcError) as unknown:
+        _fill(folder, admin, endpoint, 9, (1, 1))
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    ca_pem = (folder / "state" / "ca.pem").read_bytes()
+    secret = (folder / "state" / "secrets" / "source.secret").read_text().strip()
+    for token, code in (
+        (None, grpc.StatusCode.UNAUTHENTICATED),
+        (login(admin, ca_pem, "source", secret).token, grpc.StatusCode.PERMISSION_DENIED),
+    ):
+        with open_channel(endpoint, ca_pem, token) as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                list(replay_pb2_grpc.SourceReplayStub(channel).Fill(replay_pb2.FillRequest(source_stream_id=1)))
+            assert refused.value.code() is code
+
+
+def test_a_killed_gateway_goes_on_with_the_same_numbers(tmp_path: Path, admin: str, listener: _Listener) -> None:
+    make_recording(tmp_path / "recording", 6_000, 1_000)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    arguments = _gateway_arguments(tmp_path, admin, "--rate", "6000")
+    with _process(tmp_path, "spark_feed.cli:gateway", *arguments) as (gateway, _):
+        listener.listen_until(lambda heard: len(heard.packets) > 100)
+        os.kill(gateway.pid, signal.SIGKILL)
+        gateway.wait()
+    before = len(listener.packets)
+    with _process(tmp_path, "spark_feed.cli:gateway", *arguments) as (_, ready):
+        listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
+        distinct = {packet[:2]: packet for packet in listener.packets}
+        assert len(distinct) > before
+        assert len(listener.packets) - len(distinct) < 100  # a few packets went out twice
+        for packet in listener.packets:
+            assert frames_in(packet) == frames_in(distinct[packet[:2]])
+        assert sum(assert_gapless([distinct[key] for key in sorted(distinct)]).values()) == 6_000
+        assert _fill(tmp_path, admin, ready["rpc"], 1, (1, 1))[0].sent_at_ns == 0  # sent before the restart
+
+
+def test_a_journal_of_another_session_is_refused(tmp_path: Path, admin: str) -> None:
+    make_recording(tmp_path / "recording", 200, 200)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    document = CLUSTER.replace("20261121", "20261122")
+    (tmp_path / "cluster.toml").write_text(document)
+    state = ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    files = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
+    with _process(tmp_path, "admin_server.cli:serve", *files, *state) as (_, ready):
+        done = subprocess.run(
+            _command("spark_feed.cli:gateway", *_gateway_arguments(tmp_path, ready["admin"])),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    assert done.returncode == 2
+    assert "use the journal of this session" in done.stderr

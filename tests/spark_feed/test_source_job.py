@@ -1,0 +1,111 @@
+"""The real Spark job: the same journal as without Spark, whoever is killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from source_material import (
+    ROOT,
+    SOURCE_FORMAT,
+    assert_gapless,
+    journal_without_spark,
+    make_recording,
+    packets_of,
+    records_of,
+)
+
+from journal.tailer import Tailer
+from spark_feed.java import JavaMissing, find_java_home
+from spark_feed.source_journal import RecordKind
+
+CLUSTER = (
+    '[[feed]]\nfeed_id = 1\nname = "equities"\nsession = 20261121\n'
+    "[[feed.source_stream]]\nsource_stream_id = 1\n[[feed.source_stream]]\nsource_stream_id = 2\n"
+)
+PATIENCE_S = 120.0
+
+
+def _start_job(folder: Path, *more: str) -> subprocess.Popen[str]:
+    (folder / "cluster.toml").write_text(CLUSTER)
+    command = [sys.executable, "-c", "import sys; from spark_feed.cli import job; sys.exit(job(sys.argv[1:]))"]
+    command += ["--recording", str(folder / "recording"), "--source-format", str(SOURCE_FORMAT)]
+    command += ["--feed-description", f"{folder / 'cluster.toml'}#equities", "--journal", str(folder / "journal")]
+    command += ["--checkpoint", str(folder / "checkpoint"), "--until-idle", *more]
+    with (folder / "job.log").open("ab") as log:
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+
+
+def _finish(job: subprocess.Popen[str], folder: Path) -> list[dict[str, object]]:
+    out, _ = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 0, (folder / "job.log").read_text()[-4_000:]
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def _kill_after(folder: Path, job: subprocess.Popen[str], reached: Callable[[list[int]], bool]) -> None:
+    """SIGKILL the driver as soon as the journal's record kinds satisfy the condition."""
+    tailer = Tailer(folder / "journal")
+    kinds: list[int] = []
+    while not reached(kinds):
+        assert tailer.wait(PATIENCE_S), (folder / "job.log").read_text()[-4_000:]
+        kinds += [record[0] for _, record in tailer]
+    tailer.close()
+    orphans = psutil.Process(job.pid).children(recursive=True)
+    job.kill()
+    job.wait()
+    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)  # Spark's JVM ends with its driver
+    assert not alive
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_a_driver_killed_twice_numbers_as_if_it_had_never_been_killed(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 24_000, 400)
+    journal_without_spark(tmp_path / "recording", tmp_path / "expected")
+    for commits in (3, 12):
+        # A commit is seen the moment its batch is appended: Spark has not yet noted that the batch is done.
+        _kill_after(
+            tmp_path,
+            _start_job(tmp_path),
+            lambda kinds, commits=commits: kinds.count(RecordKind.COMMIT) >= commits,  # type: ignore[misc]
+        )
+        so_far = records_of(tmp_path / "journal")
+        assert so_far == records_of(tmp_path / "expected")[: len(so_far)]
+    said = _finish(_start_job(tmp_path), tmp_path)
+    assert [line["event"] for line in said] == ["ready", "journaled"]
+    assert records_of(tmp_path / "journal") == records_of(tmp_path / "expected")
+    assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 24_000
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_a_journal_whose_checkpoint_was_lost_is_completed_without_repeating_a_record(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 4_000, 400)
+    journal_without_spark(tmp_path / "recording", tmp_path / "expected")
+    _kill_after(tmp_path, _start_job(tmp_path), lambda kinds: kinds.count(RecordKind.COMMIT) >= 2)
+    (tmp_path / "checkpoint").rename(tmp_path / "lost")
+    _finish(_start_job(tmp_path), tmp_path)
+    assert records_of(tmp_path / "journal") == records_of(tmp_path / "expected")
+
+
+def test_without_java_the_message_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(JavaMissing, match="openjdk-17-jre-headless"):
+        find_java_home({"PATH": str(tmp_path)}, tmp_path)
+    for version, modules in (("11.0.2", ""), ("17.0.1", 'MODULES="java.base java.sql"')):
+        home = tmp_path / f"jdk-{version}"
+        (home / "bin").mkdir(parents=True)
+        (home / "bin" / "java").touch(mode=0o755)
+        (home / "release").write_text(f'JAVA_VERSION="{version}"\n{modules}\n')
+    with pytest.raises(JavaMissing, match=r"11 is too old.*jdk\.incubator\.vector"):
+        find_java_home({"PATH": ""}, tmp_path)
+    whole = tmp_path / "whole"
+    (whole / "bin").mkdir(parents=True)
+    (whole / "bin" / "java").touch(mode=0o755)
+    (whole / "release").write_text('JAVA_VERSION="21.0.1"\n')
+    assert find_java_home({"JAVA_HOME": os.fspath(whole)}, tmp_path) == whole.resolve()

@@ -1,0 +1,163 @@
+"""The gateway's core: schedule, order, heartbeats, and the index of what was sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from source_material import FEED, frames_in, journal_without_spark, make_recording
+
+from feedcore.source_packet import SourceFlag, decode_source_packet
+from journal.tailer import Tailer
+from spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
+from spark_feed.send_core import (
+    HEARTBEAT_INTERVAL_NS,
+    SEND_EARLY_NS,
+    AllSent,
+    SendCore,
+    SendHeartbeat,
+    SendPacket,
+    stamped,
+)
+from spark_feed.sent_index import Sent, SentIndex
+
+START_NS = 5_000_000_000
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> list[tuple[int, bytes]]:
+    make_recording(tmp_path / "recording", 2_000, 500)
+    journal_without_spark(tmp_path / "recording", tmp_path / "journal")
+    return list(Tailer(tmp_path / "journal"))
+
+
+def _core(pacer: Pacer) -> SendCore:
+    return SendCore(FEED.feed_id, FEED.session, FEED.source_stream_ids, pacer)
+
+
+def _run(core: SendCore, records: list[tuple[int, bytes]]) -> list[tuple[int, object]]:
+    """Feed and drive the core by its own deadlines until it has sent everything."""
+    waiting = list(records)
+    now_ns = START_NS
+    happened: list[tuple[int, object]] = []
+    while not any(isinstance(effect, AllSent) for _, effect in happened):
+        for _ in range(core.wants_record_count):
+            if waiting:
+                core.on_record(*waiting.pop(0))
+        happened += [(now_ns, effect) for effect in core.on_time(now_ns)]
+        now_ns = max(core.next_deadline_ns(now_ns), now_ns + 1_000)
+    return happened
+
+
+def test_every_message_is_sent_once_in_order_on_an_absolute_schedule(records: list[tuple[int, bytes]]) -> None:
+    core = _core(RatePacer(10_000))
+    core.start()
+    happened = _run(core, records)
+    sent = [(at_ns, effect) for at_ns, effect in happened if isinstance(effect, SendPacket)]
+    before = 0
+    following = dict.fromkeys(FEED.source_stream_ids, 1)
+    for at_ns, packet in sent:
+        due_ns = START_NS + before * 100_000  # 10,000 a second
+        assert due_ns - SEND_EARLY_NS <= at_ns <= due_ns + HEARTBEAT_INTERVAL_NS
+        assert packet.first_source_seq == following[packet.source_stream_id]
+        following[packet.source_stream_id] += packet.message_count
+        before += packet.message_count
+    assert before == 2_000
+    (finished,) = [effect for _, effect in happened if isinstance(effect, AllSent)]
+    assert sum(finished.message_counts.values()) == 2_000
+    assert core.next_source_seqs == following
+
+
+def test_the_end_is_said_in_every_stream_and_said_again(records: list[tuple[int, bytes]]) -> None:
+    core = _core(RatePacer(1e6))
+    core.start()
+    happened = _run(core, records)
+    now_ns = happened[-1][0] + HEARTBEAT_INTERVAL_NS
+    for effects in ([effect for _, effect in happened], core.on_time(now_ns)):
+        ends = [effect for effect in effects if isinstance(effect, SendHeartbeat) and effect.is_end]
+        assert [end.source_stream_id for end in ends] == list(FEED.source_stream_ids)
+        for end in ends:
+            packet = decode_source_packet(end.datagram, FEED.feed_id)
+            assert packet.flags == SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM
+            assert packet.first_source_seq == core.next_source_seqs[end.source_stream_id]
+
+
+def test_before_the_start_only_heartbeats_leave(records: list[tuple[int, bytes]]) -> None:
+    core = _core(RatePacer(1e6))
+    core.on_record(*records[0])
+    core.on_record(*records[1])
+    effects = core.on_time(START_NS)
+    assert [type(effect) for effect in effects] == [SendHeartbeat, SendHeartbeat]
+    assert core.on_time(START_NS + HEARTBEAT_INTERVAL_NS - 1) == []
+    assert core.next_deadline_ns(START_NS) == START_NS + HEARTBEAT_INTERVAL_NS
+    core.start()
+    assert isinstance(core.on_time(START_NS + 1)[0], SendPacket)
+
+
+def test_after_a_restart_it_goes_on_behind_what_was_sent(records: list[tuple[int, bytes]]) -> None:
+    core = _core(RatePacer(1e6))
+    for index, record in records[:40]:
+        core.on_sent_before(index, record)
+    core.start()
+    happened = _run(core, records[40:])
+    indices = [effect.journal_index for _, effect in happened if isinstance(effect, SendPacket)]
+    assert indices
+    assert min(indices) >= records[40][0]
+    assert sum(core.next_source_seqs.values()) == 2_000 + 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60_000_000)), min_size=1, max_size=60))
+def test_a_stall_is_followed_by_a_bounded_burst(steps: list[tuple[int, int]]) -> None:
+    pacer = RatePacer(10_000)
+    now_ns = START_NS
+    for count, delay_ns in steps:
+        due_ns = pacer.due_ns(0, now_ns)
+        now_ns = max(now_ns, due_ns) + delay_ns
+        pacer.on_sent(count, due_ns, now_ns)
+        behind_ns = now_ns + count * 100_000 - pacer.due_ns(0, now_ns)
+        assert behind_ns <= CATCH_UP_NS + count * 100_000
+
+
+@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=60), st.floats(0.1, 1_000))
+def test_recorded_time_is_kept_by_the_factor_and_bursts_have_a_limit(events: list[int], factor: float) -> None:
+    pacer = SpeedPacer(factor, burst_rate_max=1_000)
+    last_due_ns = None
+    latest = first = events[0]
+    for event in events:
+        latest = max(latest, event)
+        due_ns = pacer.due_ns(event, START_NS)
+        assert due_ns >= START_NS + int((latest - first) / factor)
+        if last_due_ns is not None:
+            assert due_ns >= last_due_ns + 9_999_999  # ten messages at 1,000 a second
+        pacer.on_sent(10, due_ns, due_ns)
+        last_due_ns = due_ns
+
+
+def test_a_stamp_changes_only_send_time_and_flags(records: list[tuple[int, bytes]]) -> None:
+    core = _core(RatePacer(1e6))
+    core.start()
+    core.on_record(*records[1])
+    (packet,) = [effect for effect in core.on_time(START_NS) if isinstance(effect, SendPacket)]
+    before = decode_source_packet(packet.datagram, FEED.feed_id)
+    after = decode_source_packet(stamped(packet.datagram, 77, SourceFlag.RETRANSMISSION), FEED.feed_id)
+    assert (after.sent_at_ns, after.flags) == (77, SourceFlag.RETRANSMISSION)
+    assert frames_in(after) == frames_in(before)
+    assert after[:4] == before[:4]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=40), st.integers(1, 900), st.integers(0, 900))
+def test_the_index_finds_just_the_packets_that_cover_a_range(counts: list[int], first: int, more: int) -> None:
+    index = SentIndex([1], cache_size_max=200)
+    seq = 1
+    expected = []
+    for place, count in enumerate(counts):
+        index.add(1, seq, count, Sent(place, 1_000 + place), bytes(10))
+        if seq <= first + more and seq + count > first:
+            expected.append(Sent(place, 1_000 + place))
+        seq += count
+    assert index.covering(1, first, first + more) == expected
+    assert [place for place in range(len(counts)) if index.cached(place) is not None] == list(
+        range(max(0, len(counts) - 20), len(counts))
+    )
