@@ -137,7 +137,20 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
         values = [getattr(feed, key) for feed in feeds]
         if len(set(values)) != len(values):
             raise root.error("feed", f"two feeds have the same {key}")
+    _check_ports(root, feeds)
     return {feed.name: feed for feed in feeds}
+
+
+def _check_ports(root: _Section, feeds: list[FeedSettings]) -> None:
+    """On one host the kernel hands a group's datagrams to every socket bound to the port, whatever group it joined."""
+    groups = [stream.group for feed in feeds for stream in feed.source_streams]
+    groups += [group for feed in feeds for adapter in feed.adapters for group in adapter.groups.values()]
+    by_port: dict[int, str] = {}
+    for group in groups:
+        port = parse_group(group)[1]
+        if port in by_port:
+            raise root.error("feed", f"groups {by_port[port]} and {group} share a port: each group needs its own")
+        by_port[port] = group
 
 
 def _load_feed(section: _Section) -> FeedSettings:

@@ -7,6 +7,7 @@ the sending process inside libzmq. Invariant: `send` raises before such a body r
 from __future__ import annotations
 
 import ipaddress
+import socket
 from typing import Any
 
 import zmq
@@ -44,8 +45,27 @@ def parse_group(group: str) -> tuple[str, int]:
     return host, number
 
 
+def check_interface(interface: str) -> None:
+    """Refuse an interface address that this host does not have: libzmq would find out in a thread of its own, and tell
+    nobody.
+
+    Raises:
+        BadGroup: saying which address.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((interface, 0))
+    except OSError as missing:
+        raise BadGroup(
+            f"no interface of this host has the address {interface}: {missing.strerror or missing}"
+        ) from None
+
+
 class MulticastReceiver:
     """Hears one group on one interface.
+
+    The kernel hands a datagram to every socket bound to its port on a host where any socket joined the group, so groups
+    of one host need ports of their own; the admin server's settings insist on that.
 
     Args:
         context: the process's ZeroMQ context.
@@ -63,6 +83,7 @@ class MulticastReceiver:
         receive_queue_count_max: int = RECEIVE_QUEUE_COUNT_MAX,
     ) -> None:
         host, port = parse_group(group)
+        check_interface(interface)
         self.group = group
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -103,6 +124,7 @@ class MulticastSender:
             raise DatagramTooLong(
                 f"datagram_size_max {datagram_size_max}: libzmq carries at most {DATAGRAM_SIZE_MAX} bytes a datagram"
             )
+        check_interface(interface)
         self._size_max = datagram_size_max
         self._socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
         self._socket.setsockopt(zmq.LINGER, 0)

@@ -206,6 +206,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
         ("feed_id = 1", "feed_id = 0", "feed_id: 0 is not within"),
         ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "no multicast address"),
         ("source_stream_ids = [1, 2]", "source_stream_ids = [1]", "exactly one channel"),
+        ('group = "239.192.1.2:5002"', 'group = "239.192.1.2:5001"', "share a port"),
         ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl: unknown key"),
         ("adapter_id = 2", "adapter_id = 1", "same adapter_id"),
         ("message-model.xml", "no-such.xml", "no-such.xml"),

@@ -1,0 +1,65 @@
+"""Real multicast through ZeroMQ; in a network namespace where one can be made, else on the loopback interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from transport.dgram import BadGroup, DatagramTooLong, MulticastReceiver, MulticastSender, parse_group
+
+GROUP, OTHER = "239.192.77.1:17001", "239.192.77.2:17002"
+WAIT_MS = 10_000
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    made: zmq.Context[Any] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def receive(receiver: MulticastReceiver) -> bytes:
+    assert receiver.socket.poll(WAIT_MS)
+    datagram = receiver.receive()
+    assert datagram is not None
+    return datagram
+
+
+def test_every_receiver_of_a_group_hears_a_datagram_and_no_other_group_does(context: zmq.Context[Any]) -> None:
+    first, second = (MulticastReceiver(context, "127.0.0.1", GROUP) for _ in range(2))
+    other = MulticastReceiver(context, "127.0.0.1", OTHER)
+    sender = MulticastSender(context, "127.0.0.1")
+    sender.send(GROUP.encode(), b"for the group")
+    sender.send(OTHER.encode(), b"for the other")
+    assert [receive(each) for each in (first, second, other)] == [b"for the group", b"for the group", b"for the other"]
+    assert first.receive() is None
+
+
+def test_a_datagram_over_the_limit_is_impossible_to_send_and_the_next_one_goes(context: zmq.Context[Any]) -> None:
+    receiver = MulticastReceiver(context, "127.0.0.1", GROUP)
+    sender = MulticastSender(context, "127.0.0.1", datagram_size_max=8_192)
+    for size in (8_193, 65_000, 1_000_000):
+        with pytest.raises(DatagramTooLong):
+            sender.send(GROUP.encode(), bytes(size))
+    sender.send(GROUP.encode(), b"x" * 8_192)
+    assert receive(receiver) == b"x" * 8_192
+
+
+def test_a_limit_that_libzmq_cannot_carry_is_refused(context: zmq.Context[Any]) -> None:
+    for size in (0, 8_193):
+        with pytest.raises(DatagramTooLong):
+            MulticastSender(context, "127.0.0.1", datagram_size_max=size)
+
+
+@pytest.mark.parametrize("group", ["", "239.1.1.1", "10.0.0.1:5000", "239.1.1.1:0", "239.1.1.1:70000", "group:5000"])
+def test_a_bad_group_is_refused_by_name(group: str) -> None:
+    with pytest.raises(BadGroup, match=r"multicast|IPV4:PORT|port"):
+        parse_group(group)
+
+
+def test_an_interface_that_is_not_here_is_a_clear_error(context: zmq.Context[Any]) -> None:
+    with pytest.raises(BadGroup, match=r"203\.0\.113\.9"):
+        MulticastReceiver(context, "203.0.113.9", GROUP)
