@@ -11,6 +11,7 @@ from typing import NamedTuple
 from feedcore.states import ReplicaState
 
 FIRST_SEQ = 1  # message_seq and source_seq both start here; 0 means "none"
+SEQ_MAX = 1 << 62  # no numbering comes near it: a packet beyond is refused, so that no reader's 64 bits overflow
 
 
 class Run(NamedTuple):

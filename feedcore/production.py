@@ -167,7 +167,7 @@ class ProductionLine:
         self._counters.add(Counter.RUNS_FOLLOWED)
         return packets
 
-    def follow_gap(self, run: Run, flags: OutputFlag = OutputFlag.NONE, epoch_first: int | None = None) -> OutputPacket:
+    def follow_gap(self, run: Run, flags: int = OutputFlag.NONE, epoch_first: int | None = None) -> OutputPacket:
         """Skip source messages that the active declared lost, even if they are here."""
         assert run.is_source_gap
         assert run.message_count == 1
@@ -178,7 +178,7 @@ class ProductionLine:
         payload = encode_runs((run,)) + encode_source_gap(run)
         return self._packet((run,), 1, run.first_message_seq, 0, payload, flags)
 
-    def heartbeat(self, flags: OutputFlag) -> OutputPacket:
+    def heartbeat(self, flags: int) -> OutputPacket:
         """The next `message_seq`, so that the loss of the last message is seen."""
         return self._packet((), 0, self.next_message_seq, 0, b"", flags | OutputFlag.HEARTBEAT)
 
@@ -188,7 +188,7 @@ class ProductionLine:
         if run.epoch != self.epoch:
             self.open_epoch(run.epoch, epoch_first_message_seq)
 
-    def _convert(self, piece: Slice, skip: int, left: int, flags: OutputFlag) -> tuple[OutputPacket, int]:
+    def _convert(self, piece: Slice, skip: int, left: int, flags: int) -> tuple[OutputPacket, int]:
         """One output packet from the front of what is left of a slice."""
         source = piece.packet
         consumed, count, end = self._converter.convert(
@@ -206,7 +206,7 @@ class ProductionLine:
         return self._packet((run,), count, first_message, source.sent_at_ns, payload, flags), consumed
 
     def _packet(
-        self, runs: tuple[Run, ...], count: int, first: int, source_sent_at_ns: int, payload: bytes, flags: OutputFlag
+        self, runs: tuple[Run, ...], count: int, first: int, source_sent_at_ns: int, payload: bytes, flags: int
     ) -> OutputPacket:
         config = self._config
         self._counters.counts[Counter.PACKETS_OUT] += 1

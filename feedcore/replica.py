@@ -26,7 +26,7 @@ from feedcore.effects import (
     StateMoved,
     Transmit,
 )
-from feedcore.output_packet import OutputFlag, OutputPacket
+from feedcore.output_packet import FROM_ACTIVE_BIT, OutputFlag, OutputPacket
 from feedcore.position import FIRST_SEQ, ChannelSnapshot, ChannelStatus
 from feedcore.production import ConversionDiverged, ProductionLine
 from feedcore.refusal import PacketRefused, Refusal
@@ -125,7 +125,7 @@ class ChannelReplica:
             return []
         self._check_streams(packet)
         effects: list[AdapterEffect] = []
-        if packet.flags & OutputFlag.FROM_ACTIVE:
+        if packet.flags & FROM_ACTIVE_BIT:
             self._hear_active(packet.adapter_id, packet.epoch, now_ns, effects)
         try:
             if packet.epoch > intake.epoch:
@@ -404,7 +404,7 @@ class ChannelReplica:
         """A replica without a position, or out of the group, has nothing true to say."""
         return self.line.epoch > 0 and self.state not in (ReplicaState.JOINING, ReplicaState.FAILED)
 
-    def _heartbeat_flags(self) -> OutputFlag:
+    def _heartbeat_flags(self) -> int:
         flags = OutputFlag.FROM_ACTIVE if self.state is ReplicaState.ACTIVE else OutputFlag.NONE
         ended = all(
             tracker.ended_at is not None and tracker.ended_at == self.line.next_source_seqs[stream]

@@ -20,9 +20,10 @@ because walking frames in Python would be work per message.
 from __future__ import annotations
 
 import struct
-from enum import IntFlag
+from enum import IntEnum
 from typing import NamedTuple
 
+from feedcore.position import SEQ_MAX
 from feedcore.refusal import PacketRefused, Refusal
 
 SOURCE_MAGIC = int.from_bytes(b"TFS1", "little")
@@ -34,13 +35,16 @@ SOURCE_FRAME_SIZE = SOURCE_FRAME.size
 assert SOURCE_HEADER_SIZE == 32
 
 
-class SourceFlag(IntFlag):
-    """Flag bits of a source packet."""
+class SourceFlag(IntEnum):
+    """Flag bits of a source packet. Not an IntFlag: testing a bit of one takes 0.9 µs, and every packet is tested."""
 
     NONE = 0
     HEARTBEAT = 1  # no messages; first_source_seq is the next one, so the loss of the last message is seen
     RETRANSMISSION = 2  # came from the source journal
     END_OF_STREAM = 4  # with HEARTBEAT: the source has sent all it will send in this session
+
+
+HEARTBEAT_BIT = int(SourceFlag.HEARTBEAT)  # as a plain integer, for the hot path
 
 
 class SourcePacket(NamedTuple):
@@ -86,12 +90,12 @@ def decode_source_packet(datagram: bytes, feed_id: int) -> SourcePacket:
         raise PacketRefused(Refusal.VERSION, f"source packet version {version}, this side speaks {SOURCE_VERSION}")
     if feed != feed_id:
         raise PacketRefused(Refusal.WRONG_FEED, f"feed {feed}, expected {feed_id}")
-    if (count == 0) != bool(flags & SourceFlag.HEARTBEAT):
+    if (count == 0) != bool(flags & HEARTBEAT_BIT):
         raise PacketRefused(Refusal.MALFORMED, f"message count {count} with flags {flags:#04x}")
     if len(datagram) < SOURCE_HEADER_SIZE + count * SOURCE_FRAME_SIZE:
         raise PacketRefused(Refusal.TRUNCATED, f"{count} messages cannot fit in {len(datagram)} bytes")
-    if first == 0:
-        raise PacketRefused(Refusal.MALFORMED, "source_seq 0: numbering starts at 1")
+    if not 0 < first <= SEQ_MAX:
+        raise PacketRefused(Refusal.MALFORMED, f"source_seq {first} is not within 1 and {SEQ_MAX}")
     return SourcePacket(stream, first, count, session, flags, sent_at, datagram)
 
 

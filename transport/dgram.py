@@ -15,7 +15,8 @@ import zmq
 from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 RECEIVE_QUEUE_COUNT_MAX = 100_000  # about 150 MB at worst; the kernel's own buffer holds only some 100 full datagrams
-SEND_QUEUE_COUNT_MAX = 10_000  # a sender never waits for a network card this long: beyond it, drop as networks do
+# Beyond it `send` waits for libzmq's I/O thread, which never waits for the network: a brake on a runaway sender.
+SEND_QUEUE_COUNT_MAX = 10_000
 
 
 class DatagramTooLong(ValueError):
@@ -87,8 +88,8 @@ class MulticastReceiver:
         self.group = group
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
         self.socket.setsockopt(zmq.LINGER, 0)
-        # Each datagram is two frames (sender's address, body), and the mark counts frames.
-        self.socket.setsockopt(zmq.RCVHWM, 2 * receive_queue_count_max)
+        # The mark counts datagrams, though each is two frames (sender's address, body).
+        self.socket.setsockopt(zmq.RCVHWM, receive_queue_count_max)
         try:
             self.socket.bind(f"udp://{interface};{host}:{port}")
         except zmq.ZMQError as refused:
@@ -128,16 +129,20 @@ class MulticastSender:
         self._size_max = datagram_size_max
         self._socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 2 * SEND_QUEUE_COUNT_MAX)
+        self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
         self._socket.bind(f"udp://{interface}:*")
         self._send = self._socket.send
+        self._groups: set[bytes] = set()  # checked; a process sends to a few at most
 
     def send(self, group: bytes, datagram: bytes) -> None:
         """Send one datagram to b"239.x.y.z:port".
 
         Raises:
-            DatagramTooLong: nothing was sent.
+            DatagramTooLong, BadGroup: nothing was sent (libzmq would drop it silently, or crash).
         """
+        if group not in self._groups:
+            parse_group(group.decode("ascii", "replace"))
+            self._groups.add(group)
         if len(datagram) > self._size_max:
             raise DatagramTooLong(f"{len(datagram)} bytes, the limit is {self._size_max}")
         self._send(group, zmq.SNDMORE)

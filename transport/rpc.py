@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import grpc
 import jwt
@@ -86,12 +86,13 @@ class TokenVerifier:
         return Caller(str(claims["sub"]), frozenset(claims.get("roles", ())), tuple(claims.get("topics", ())))
 
 
-_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+# Per call, not per thread: the server's threads serve one caller after another.
+_CALLERS: WeakKeyDictionary[grpc.ServicerContext, Caller] = WeakKeyDictionary()
 
 
-def caller_of(_context: grpc.ServicerContext) -> Caller:
-    """The authenticated caller of the RPC that this thread serves."""
-    caller = _CALLER.get()
+def caller_of(context: grpc.ServicerContext) -> Caller:
+    """The authenticated caller of the RPC with this context."""
+    caller = _CALLERS.get(context)
     assert caller is not None, "the service is public: nobody was authenticated"
     return caller
 
@@ -179,11 +180,11 @@ def _with_caller(handler: Handler, caller: Caller) -> Handler:
     behavior = _behavior(handler)
 
     def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
-        _CALLER.set(caller)
+        _CALLERS[context] = caller
         return behavior(request, context)
 
     def serve_stream(request: Any, context: grpc.ServicerContext) -> Any:
-        _CALLER.set(caller)
+        _CALLERS[context] = caller
         yield from behavior(request, context)
 
     return _rebuild(handler, serve_stream if handler.response_streaming else serve_unary)

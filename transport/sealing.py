@@ -14,6 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from feedcore.output_packet import (
+    DATAGRAM_SIZE_MAX,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
     OUTPUT_MAGIC,
@@ -31,6 +32,9 @@ KEY_OFFSET = 20
 COUNTER = struct.Struct("<Q")
 COUNTER_OFFSET = 32
 REPLAY_WINDOW = 4_096  # how far behind the newest a late datagram may be; at 50,000 a second about 80 ms
+# Starts of adapters remembered per opener, twice over: far more than restart within a key's life, and a bound (about
+# 1 MB) on what a holder of the key can make an opener keep.
+INCARNATION_COUNT_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Sealer:
     def __init__(self, incarnation: int, first_counter: int = 1) -> None:
         self._incarnation = incarnation
         self._counter = first_counter - 1
+        self._counter_by_former: dict[int, int] = {}
         self._keys: dict[int, tuple[int, AESGCM]] = {}
 
     @property
@@ -77,9 +82,9 @@ class Sealer:
         self._keys[key.channel_id] = (key.key_id, AESGCM(key.key))
 
     def adopt_incarnation(self, incarnation: int) -> None:
-        """Registered anew: another incarnation, another nonce space."""
-        if incarnation != self._incarnation:
-            self._incarnation, self._counter = incarnation, 0
+        """Registered anew: another incarnation, another nonce space; one had before goes on where it was."""
+        self._counter_by_former[self._incarnation] = self._counter
+        self._incarnation, self._counter = incarnation, self._counter_by_former.pop(incarnation, 0)
 
     def seal(self, packet: OutputPacket, sent_at_ns: int) -> bytes:
         """The datagram: header with key, nonce and time filled in, sealed payload, tag.
@@ -146,6 +151,36 @@ class _ReplayWindow:
 _WINDOW_MASK = (1 << REPLAY_WINDOW) - 1
 
 
+class _ReplayWindows:
+    """The windows of one key, a bounded number.
+
+    Two generations: an incarnation heard of moves to the younger one; when that is full, the older one is dropped. A
+    dropped incarnation, and any unknown one before it, is too old to tell from then on.
+    """
+
+    __slots__ = ("_dropped_max", "_older", "_younger")
+
+    def __init__(self) -> None:
+        self._younger: dict[int, _ReplayWindow] = {}
+        self._older: dict[int, _ReplayWindow] = {}
+        self._dropped_max = -1
+
+    def take(self, incarnation: int, counter: int) -> bool:
+        """True if the packet is new, and remembered now."""
+        window = self._younger.get(incarnation)
+        if window is None:
+            window = self._older.pop(incarnation, None)
+            if window is None:
+                if incarnation <= self._dropped_max:
+                    return False
+                window = _ReplayWindow()
+            if len(self._younger) >= INCARNATION_COUNT_MAX:
+                self._dropped_max = max(self._dropped_max, *self._older) if self._older else self._dropped_max
+                self._older, self._younger = self._younger, {}
+            self._younger[incarnation] = window
+        return window.take(counter)
+
+
 class Opener:
     """Opens packets of one feed with the keys at hand.
 
@@ -155,18 +190,16 @@ class Opener:
 
     def __init__(self, feed_id: int) -> None:
         self._feed_id = feed_id
-        self._keys: dict[int, tuple[int, AESGCM]] = {}  # key_id -> (channel_id, cipher)
-        self._windows: dict[tuple[int, int], _ReplayWindow] = {}
+        self._keys: dict[int, tuple[int, AESGCM, _ReplayWindows]] = {}  # key_id -> (channel_id, cipher, windows)
 
     def add_key(self, key: SealingKey) -> None:
         """Open packets sealed with this key from now on."""
         if key.key_id not in self._keys:
-            self._keys[key.key_id] = (key.channel_id, AESGCM(key.key))
+            self._keys[key.key_id] = (key.channel_id, AESGCM(key.key), _ReplayWindows())
 
     def remove_key(self, key_id: int) -> None:
         """Refuse packets sealed with this key from now on."""
         self._keys.pop(key_id, None)
-        self._windows = {pair: window for pair, window in self._windows.items() if pair[0] != key_id}
 
     @property
     def key_ids(self) -> frozenset[int]:
@@ -181,23 +214,22 @@ class Opener:
         """
         if len(datagram) < OUTPUT_HEADER_SIZE + SEAL_TAG_SIZE:
             raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes")
+        if len(datagram) > DATAGRAM_SIZE_MAX:
+            raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes, a datagram has at most {DATAGRAM_SIZE_MAX}")
         if datagram[:4] != _MAGIC_BYTES:
             raise PacketRefused(Refusal.FOREIGN, "not an output packet")
         key_id, incarnation = KEY_AND_INCARNATION.unpack_from(datagram, KEY_OFFSET)
         known = self._keys.get(key_id)
         if known is None:
             raise PacketRefused(Refusal.UNKNOWN_KEY, f"key {key_id}")
-        channel_id, aead = known
+        channel_id, aead, windows = known
         (counter,) = COUNTER.unpack_from(datagram, COUNTER_OFFSET)
         header = datagram[:OUTPUT_HEADER_SIZE]
         try:
             payload = aead.decrypt(NONCE.pack(incarnation, counter), datagram[OUTPUT_HEADER_SIZE:], header)
         except InvalidTag:
             raise PacketRefused(Refusal.FORGED, f"the seal of key {key_id} does not open") from None
-        window = self._windows.get((key_id, incarnation))
-        if window is None:
-            window = self._windows[key_id, incarnation] = _ReplayWindow()
-        if not window.take(counter):
+        if not windows.take(incarnation, counter):
             raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation}")
         packet = decode_output_packet(header, payload)
         if packet.feed_id != self._feed_id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
-from feedcore.position import Run
+from feedcore.position import SEQ_MAX, Run
 
 
 def output_packet(
@@ -38,11 +38,11 @@ def output_packet(
 output_packets = st.builds(
     lambda epoch, first, runs: output_packet(epoch=epoch, first=first, runs=tuple(runs)),
     st.integers(1, 2**32 - 1),
-    st.integers(1, 2**63),
+    st.integers(1, SEQ_MAX),
     st.lists(
         st.tuples(
             st.integers(0, 2**16 - 1),
-            st.integers(1, 2**63),
+            st.integers(1, SEQ_MAX),
             st.lists(st.binary(max_size=60), min_size=1, max_size=5),
         ),
         min_size=1,
