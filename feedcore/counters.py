@@ -10,6 +10,8 @@ from feedcore.refusal import Refusal
 class Counter(Enum):
     """Value: the sentence shown as metric help."""
 
+    __hash__ = object.__hash__  # members are singletons, and Enum's own hash is Python code on the hot path
+
     SOURCE_PACKETS = "Source packets received and accepted."
     SOURCE_DUPLICATES = "Source packets that held nothing new."
     SOURCE_MESSAGES_LOST = "Source messages declared lost after the gap limit."

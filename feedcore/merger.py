@@ -30,7 +30,7 @@ from feedcore.merge_effects import (
     Stale,
     Takeover,
 )
-from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, message_frames
+from feedcore.output_packet import OUTPUT_FRAME, RETRANSMISSION_BIT, OutputFlag, OutputPacket, message_frames
 from feedcore.position import FIRST_SEQ, Run
 from feedcore.refusal import PacketRefused
 
@@ -101,7 +101,7 @@ class StreamMerger:
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
         """A packet of any adapter's stream, opened, or a replayed one."""
         effects: list[MergeEffect] = []
-        if not packet.flags & OutputFlag.RETRANSMISSION:
+        if not packet.flags & RETRANSMISSION_BIT:
             self._hear(packet, now_ns, effects)
         if packet.epoch != self._history.newest:
             self._note_epoch(packet, now_ns, effects)

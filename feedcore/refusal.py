@@ -8,6 +8,8 @@ from enum import Enum
 class Refusal(Enum):
     """Each reason, one sentence; the value names the counter."""
 
+    __hash__ = object.__hash__  # as in feedcore.counters
+
     TRUNCATED = "truncated"  # shorter than its own header or counts say
     FOREIGN = "foreign"  # another protocol's datagram on our group and port
     VERSION = "version"  # a version this side does not speak

@@ -43,6 +43,7 @@ LENGTH = struct.Struct("<I")
 END_MARK = 0xFFFF_FFFF
 BLOCK_SIZE_MIN = 256 << 10
 SUFFIX = ".tfj"
+ZEROS_SIZE = 256 << 10
 assert SEGMENT_SIZE == 24
 
 
@@ -118,6 +119,7 @@ class Block:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             os.posix_fallocate(descriptor, 0, block_size)
+            _write_zeros(descriptor, block_size)
             fields = HEADER.pack(
                 MAGIC, VERSION, block_size, cycle, time.time_ns(), DATA_OFFSET, block_size - RESERVED_SIZE
             )
@@ -195,3 +197,10 @@ class Block:
         self.view.release()
         self._map.close()
         os.close(self._fd)
+
+
+def _write_zeros(descriptor: int, size: int) -> None:
+    """Touch every page now: an append into a page that was only reserved would stop for the file system, some 2 µs."""
+    zeros = bytes(ZEROS_SIZE)
+    for offset in range(0, size, ZEROS_SIZE):
+        os.pwrite(descriptor, zeros[: size - offset], offset)

@@ -9,9 +9,8 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from adapter.conversion import kernel_source as generated
 from adapter.conversion.functions import NULL
-from adapter.conversion.kernel_source import BAD_LENGTH, BAD_TYPE, CONSUMED, END, TABLE_FULL, WRITTEN, kernel_source
+from adapter.conversion.kernel_source import BAD_LENGTH, BAD_TYPE, kernel_source
 from adapter.conversion.state_store import StateStore, find_slot, wide_floor_divide
 from adapter.conversion.table import ConverterTable
 from adapter.conversion.unaligned import LOADS, STORES
@@ -57,7 +56,6 @@ def compile_kernel(source: str) -> Any:
     names: dict[str, Any] = {
         **LOADS,
         **STORES,
-        **{name: getattr(generated, name) for name in ("TABLE_FULL", "CONSUMED", "WRITTEN", "END")},
         "BAD_TYPE": BAD_TYPE,
         "BAD_LENGTH": BAD_LENGTH,
         "NULL": NULL,
@@ -70,7 +68,8 @@ def compile_kernel(source: str) -> Any:
     }
     exec(compile(source, "<converter table>", "exec"), names)
     intp = types.intp
-    signature = types.void(_DATAGRAM, intp, intp, _BYTES, intp, intp, _INT64, _INT64, _ROWS, _INT64)
+    answer: Any = types.UniTuple(types.int64, 4)  # type: ignore[no-untyped-call]
+    signature = answer(_DATAGRAM, intp, intp, _BYTES, intp, intp, _INT64, _INT64, _ROWS, _INT64)
     return njit(signature)(names["convert"])
 
 
@@ -84,23 +83,25 @@ class CompiledConverter:
     def __init__(self, table: ConverterTable) -> None:
         self.source = kernel_source(table)
         self._kernel = compile_kernel(self.source)
+        self._datagram = b""
+        self._data = np.frombuffer(self._datagram, np.uint8)
         self._store = StateStore(table.initial_state, hashlib.sha256(self.source.encode()).digest()[:16])
 
     def check(self, datagram: bytes) -> bool:
         """True if the frames fill the packet exactly and match its message count."""
-        return bool(frames_fill(np.frombuffer(datagram, np.uint8)))
+        fits: bool = frames_fill(self._array(datagram))
+        return fits
 
     def convert(
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
     ) -> Converted:
         """See `feedcore.converter.Converter.convert`."""
         store = self._store
-        registers = store.registers
-        data = np.frombuffer(datagram, np.uint8)
-        self._kernel(data, skip, count, out, start, end, store.slots, store.keys, store.state, registers)
-        if not registers[TABLE_FULL]:
-            return Converted(int(registers[CONSUMED]), int(registers[WRITTEN]), int(registers[END]))
-        return self._convert_growing(datagram, skip, count, out, start, end)
+        consumed, written, cursor, is_full = self._kernel(
+            self._array(datagram), skip, count, out, start, end, store.slots, store.keys, store.state, store.registers
+        )
+        done = Converted(consumed, written, cursor)
+        return self._grow_and_go_on(datagram, skip, count, out, done, end) if is_full else done
 
     def counts(self) -> dict[str, int]:
         """Bad source messages so far, by reason."""
@@ -119,19 +120,22 @@ class CompiledConverter:
         """Replace the conversion state; ValueError if it is another table's."""
         self._store.restore(snapshot)
 
-    def _convert_growing(
-        self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
+    def _array(self, datagram: bytes) -> NDArray[np.uint8]:
+        """The datagram as the kernels take it; check and the conversions of one packet share it."""
+        if datagram is not self._datagram:
+            self._datagram, self._data = datagram, np.frombuffer(datagram, np.uint8)
+        return self._data
+
+    def _grow_and_go_on(
+        self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], done: Converted, end: int
     ) -> Converted:
-        """The store was full: what came before the stop is converted; grow and go on behind it."""
-        registers = self._store.registers
-        done, written, cursor = int(registers[CONSUMED]), int(registers[WRITTEN]), int(registers[END])
+        """The store is full: grow it and convert the rest."""
         self._store.grow()
-        more = self.convert(datagram, skip + done, count - done, out, cursor, end)
-        # The rest counted its source offsets from its own start.
-        offsets = out[cursor : more.end]
-        position = 0
-        while position < len(offsets):
-            frame = offsets[position : position + 4].view("<u2")
-            frame[1] += done
+        consumed = done.source_count
+        rest = self.convert(datagram, skip + consumed, count - consumed, out, done.end, end)
+        position = done.end
+        while position < rest.end:  # the rest counted its source offsets from its own start
+            frame = out[position : position + 4].view("<u2")
+            frame[1] += consumed
             position += int(frame[0])
-        return Converted(done + more.source_count, written + more.message_count, more.end)
+        return Converted(consumed + rest.source_count, done.message_count + rest.message_count, rest.end)

@@ -7,9 +7,9 @@ from feedcore.message_model import PREFIX_SIZE
 from feedcore.primitive_types import PrimitiveType
 from feedcore.source_format import SourceField
 
-# Places in the kernel's int64 `registers` array: its arguments' answers and its counts.
-COUNT, CONSUMED, WRITTEN, END, TABLE_FULL, BAD_TYPE, BAD_LENGTH = range(7)
-REGISTER_COUNT = 8
+# Places in the kernel's int64 `registers` array.
+COUNT, BAD_TYPE, BAD_LENGTH = range(3)
+REGISTER_COUNT = 4
 
 HEADER = '''def convert(datagram, skip, count, out, start, end, slots, keys, state, registers):
     """Generated from the converter table {name!r}."""
@@ -19,7 +19,7 @@ HEADER = '''def convert(datagram, skip, count, out, start, end, slots, keys, sta
     cursor = start
     written = 0
     index = 0
-    registers[TABLE_FULL] = 0
+    is_full = 0
     while index < count:
         length = load_u16(datagram, position)
         kind = load_u16(datagram, position + 2)
@@ -33,9 +33,7 @@ FOOTER = """        else:
                 registers[BAD_TYPE] += 1
         position += length
         index += 1
-    registers[CONSUMED] = index
-    registers[WRITTEN] = written
-    registers[END] = cursor
+    return index, written, cursor, is_full
 """
 
 
@@ -61,7 +59,7 @@ def _branch(table: ConverterTable, conversion: Conversion, keyword: str) -> str:
             f"            key = {_load(conversion.key.kind, conversion.key)}",
             "            slot = find_slot(slots, keys, state, registers, key)",
             "            if slot < 0:",
-            "                registers[TABLE_FULL] = 1",
+            "                is_full = 1",
             "                break",
         ]
     loaded: dict[str, str] = {}

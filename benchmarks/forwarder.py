@@ -1,0 +1,138 @@
+"""The yardstick and the thing measured, each as a process: a bare pyzmq DGRAM forwarder, and one adapter's hot path.
+
+The adapter is the real shell (receivers, loop, engine as active, compiled conversion, output journal, sealing, sender),
+only without an admin server: its lease is granted for the whole run. Both send through `CountingSender`, which tells
+the load generator how far they are.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from adapter.conversion import load_converter
+from adapter.loop import AdapterLoop
+from adapter.mailbox import Mailbox
+from adapter.output_journal import OutputJournal
+from feedcore.counters import CounterSet
+from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
+from transport.dgram import MulticastReceiver, MulticastSender
+from transport.process_shell import StopSignal
+from transport.sealing import Opener, Sealer, SealingKey
+
+INTERFACE = "127.0.0.1"
+SOURCE_GROUP, OUTPUT_GROUP = "239.192.88.1:18001", "239.192.88.2:18002"
+FEED_ID, SESSION, CHANNEL, STREAM = 1, 20261121, 1, 1
+DOCUMENTS = Path(__file__).resolve().parent.parent / "deploy" / "examples" / "ticks"
+PROGRESS = struct.Struct("<Q")
+SWITCH_INTERVAL_S = 0.000_5  # as the adapter process sets it
+LEASE_NS = 3_600 * 1_000_000_000
+
+
+class Progress:
+    """How many datagrams a worker has sent, in a page both processes map."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(mmap.PAGESIZE))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+    @property
+    def count(self) -> int:
+        """Datagrams sent so far."""
+        value: int = PROGRESS.unpack_from(self._map)[0]
+        return value
+
+    @count.setter
+    def count(self, value: int) -> None:
+        PROGRESS.pack_into(self._map, 0, value)
+
+
+class CountingSender(MulticastSender):
+    """A sender that keeps the shared count."""
+
+    def __init__(self, context: zmq.Context[Any], progress: Progress) -> None:
+        super().__init__(context, INTERFACE)
+        self._progress, self._sent = progress, 0
+
+    def send(self, group: bytes, datagram: bytes) -> None:
+        """Send, then count."""
+        super().send(group, datagram)
+        self._sent += 1
+        self._progress.count = self._sent
+
+
+def run_forwarder(progress_path: Path) -> None:
+    """Receive, send; nothing else."""
+    context: zmq.Context[Any] = zmq.Context()
+    receiver = MulticastReceiver(context, INTERFACE, SOURCE_GROUP)
+    sender = CountingSender(context, Progress(progress_path))
+    stop, group = StopSignal(), OUTPUT_GROUP.encode()
+    poller = zmq.Poller()
+    poller.register(receiver.socket, zmq.POLLIN)
+    poller.register(stop.fileno(), zmq.POLLIN)
+    _say_ready()
+    while not stop.is_set:
+        poller.poll()
+        while (datagram := receiver.receive()) is not None:
+            sender.send(group, datagram)
+    context.destroy(linger=0)
+
+
+def run_adapter(progress_path: Path) -> None:
+    """One adapter's hot path, as `adapter.process` puts it together."""
+    context: zmq.Context[Any] = zmq.Context()
+    converter = load_converter(
+        DOCUMENTS / "source-format.xml", DOCUMENTS / "converter-table.xml", DOCUMENTS / "message-model.xml"
+    )
+    config = EngineConfig(FEED_ID, 1, SESSION, (ChannelConfig(CHANNEL, (STREAM,)),), lease_ttl_ns=LEASE_NS)
+    counters, stop = CounterSet(), StopSignal()
+    engine = AdapterEngine(config, {CHANNEL: converter}, counters, time.monotonic_ns())
+    sealer = Sealer(1)
+    sealer.use_key(SealingKey(1, CHANNEL, bytes(32)))
+    with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as folder:
+        journal = OutputJournal(Path(folder))
+        loop = AdapterLoop(
+            engine,
+            counters,
+            sources=[MulticastReceiver(context, INTERFACE, SOURCE_GROUP)],
+            sender=CountingSender(context, Progress(progress_path)),
+            groups={CHANNEL: OUTPUT_GROUP},
+            sealer=sealer,
+            opener=Opener(FEED_ID),
+            journal=journal,
+            mailbox=Mailbox(),
+            peers=None,
+            stop=stop,
+            renew_lease=lambda epoch: None,
+            on_report_due=lambda: None,
+            report_interval_ns=100_000_000,
+        )
+        now_ns = time.monotonic_ns()
+        loop.perform(engine.on_lease_granted(1, now_ns + LEASE_NS, now_ns)[:-1])  # all but the announcing heartbeat
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.collect()
+        gc.freeze()
+        _say_ready()
+        loop.run()
+        loop.close()
+        journal.close()
+    context.term()
+
+
+def _say_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    {"forwarder": run_forwarder, "adapter": run_adapter}[sys.argv[1]](Path(sys.argv[2]))
