@@ -1,0 +1,51 @@
+"""`tandemfeed NAME …`: finds the sub-command NAME among the entry points and runs it. Every sub-command belongs to its
+component; only the one that runs is imported."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+GROUP = "tandemfeed.commands"
+SUMMARIES = {
+    "admin-server": "run the stream administration server",
+    "admin": "ask it: feeds, adapters, epochs",
+    "adapter": "run a feed adapter, active or backup",
+    "source-job": "number a recording into the source journal (Spark)",
+    "source-gateway": "multicast the source journal and fill adapters' gaps",
+    "ticks": "make recordings: generate or ingest",
+    "subscribe": "follow a feed: live view, JSON lines or messages",
+    "demo": "a cluster, two kills, a report",
+    "drill": "rounds of one fault on a running cluster",
+    "bench": "run a benchmark",
+}
+
+
+def commands() -> dict[str, importlib.metadata.EntryPoint]:
+    """The sub-commands by name."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a sub-command; returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    known = commands()
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print("usage: tandemfeed COMMAND [OPTIONS]     (each has its own --help)\n")
+        for each in sorted(known, key=lambda each: list(SUMMARIES).index(each) if each in SUMMARIES else 99):
+            print(f"  {each:<15} {SUMMARIES.get(each, '')}")
+        return 0
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        print(f"tandemfeed: no command {name!r}{hint} See tandemfeed --help.", file=sys.stderr)
+        return 2
+    status: int = known[name].load()(arguments[1:])
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
