@@ -16,7 +16,7 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.rpc import open_channel
 
 MECHANISM = "SCRAM-SHA-256"
-RENEW_BEFORE_EXPIRY_NS = 60 * 1_000_000_000
+RENEW_BEFORE_EXPIRY_NS = 60 * 1_000_000_000  # or a quarter of a shorter token's life
 
 
 class AuthenticationRefused(Exception):
@@ -40,8 +40,8 @@ def login(endpoint: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s
     """
     with open_channel(endpoint, ca_pem) as channel:
         stub = admin_pb2_grpc.AuthenticationStub(channel)
-        client = scramp.ScramClient([MECHANISM], identity, secret)
         try:
+            client = scramp.ScramClient([MECHANISM], identity, secret)
             begun = stub.Begin(
                 admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()),
                 timeout=timeout_s,
@@ -70,11 +70,20 @@ class TokenSource:
     def __init__(self, endpoint: str, ca_pem: bytes, identity: str, secret: str) -> None:
         self._arguments = (endpoint, ca_pem, identity, secret)
         self._lock = threading.Lock()
-        self._login: Login | None = None
+        self._token = ""
+        self._renew_at_ns = 0
 
     def __call__(self) -> str:
-        """The token; logs in if there is none or it is about to expire."""
+        """The token; logs in if there is none or it is about to expire.
+
+        Raises:
+            AuthenticationRefused, grpc.RpcError: as `login` does.
+        """
         with self._lock:
-            if self._login is None or time.time_ns() > self._login.expires_unix_ns - RENEW_BEFORE_EXPIRY_NS:
-                self._login = login(*self._arguments)
-            return self._login.token
+            now_ns = time.time_ns()
+            if now_ns >= self._renew_at_ns:
+                fresh = login(*self._arguments)
+                self._token = fresh.token
+                margin_ns = min(RENEW_BEFORE_EXPIRY_NS, (fresh.expires_unix_ns - now_ns) // 4)
+                self._renew_at_ns = fresh.expires_unix_ns - margin_ns
+            return self._token

@@ -63,3 +63,35 @@ def test_a_bad_group_is_refused_by_name(group: str) -> None:
 def test_an_interface_that_is_not_here_is_a_clear_error(context: zmq.Context[Any]) -> None:
     with pytest.raises(BadGroup, match=r"203\.0\.113\.9"):
         MulticastReceiver(context, "203.0.113.9", GROUP)
+
+
+def test_the_sender_refuses_an_interface_that_is_not_here_and_a_group_that_is_none(context: zmq.Context[Any]) -> None:
+    with pytest.raises(BadGroup, match=r"203\.0\.113\.9"):
+        MulticastSender(context, "203.0.113.9")
+    sender = MulticastSender(context, "127.0.0.1")
+    for group in (b"", b"239.1.1.1", b"127.0.0.1:5000", b"\xff\xfe:1"):
+        with pytest.raises(BadGroup):
+            sender.send(group, b"x")
+
+
+def test_the_receive_queue_is_bounded_and_goes_on_after_an_overflow(context: zmq.Context[Any]) -> None:
+    """The mark counts datagrams, with the pipe's slack; the kernel's buffer adds some hundred."""
+    receiver = MulticastReceiver(context, "127.0.0.1", GROUP, receive_queue_count_max=100)
+    other = MulticastReceiver(context, "127.0.0.1", GROUP)
+    sender = MulticastSender(context, "127.0.0.1")
+    for _ in range(1_000):
+        sender.send(GROUP.encode(), bytes(1_400))
+        receive(other)  # paces the sender: all that was sent has arrived
+    kept = 0
+    while receiver.socket.poll(200):
+        assert receiver.receive() is not None
+        kept += 1
+    assert 100 <= kept < 500
+    sender.send(GROUP.encode(), b"after")
+    assert receive(receiver) == b"after"
+
+
+def test_an_empty_datagram_arrives_as_one(context: zmq.Context[Any]) -> None:
+    receiver, sender = MulticastReceiver(context, "127.0.0.1", GROUP), MulticastSender(context, "127.0.0.1")
+    sender.send(GROUP.encode(), b"")
+    assert receive(receiver) == b""

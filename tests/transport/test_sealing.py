@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from feedcore.output_packet import OUTPUT_HEADER_SIZE, OutputPacket
 from feedcore.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet, output_packets
-from transport.sealing import COUNTER_MAX, REPLAY_WINDOW, NoKey, NonceExhausted, Opener, Sealer, SealingKey
+from transport.sealing import (
+    COUNTER_MAX,
+    INCARNATION_COUNT_MAX,
+    REPLAY_WINDOW,
+    NoKey,
+    NonceExhausted,
+    Opener,
+    Sealer,
+    SealingKey,
+)
 
 KEY = SealingKey(5, 1, bytes(range(32)))
 GOLDEN = (
@@ -19,8 +28,8 @@ GOLDEN = (
 GOLDEN_SEALED = "2be5ee5df18006df795ccb60dc2cfd8ce198f0c6a47ee6c03ea89aa68a6ded5ea5ac0dc69d64b6b3d47bad77991f"
 
 
-def sealer(**arguments: int) -> Sealer:
-    made = Sealer(9, **arguments)
+def sealer(incarnation: int = 9, **arguments: int) -> Sealer:
+    made = Sealer(incarnation, **arguments)
     made.use_key(KEY)
     return made
 
@@ -114,3 +123,42 @@ def test_without_a_key_nothing_is_sealed() -> None:
         Sealer(9).seal(output_packet(), 12)
     with pytest.raises(ValueError, match="AES-256"):
         SealingKey(1, 1, b"short")
+
+
+@given(st.lists(st.integers(1, 3 * REPLAY_WINDOW), min_size=1, max_size=40))
+def test_the_replay_window_takes_what_a_set_of_all_counters_would_or_calls_it_too_old(counters: list[int]) -> None:
+    receiver, seen = opener(), set[int]()
+    for counter in counters:
+        datagram = sealer(first_counter=counter).seal(output_packet(), 12)
+        if counter in seen or counter <= max(seen, default=0) - REPLAY_WINDOW:
+            assert refusal_of(datagram, receiver) is Refusal.REPLAYED
+        else:
+            receiver.open(datagram)
+            seen.add(counter)
+
+
+def test_an_opener_remembers_a_bounded_number_of_starts_and_forgets_none_that_it_hears() -> None:
+    receiver, steady = opener(), sealer(1)
+    first = steady.seal(output_packet(), 12)
+    receiver.open(first)
+    for incarnation in range(2, 3 * INCARNATION_COUNT_MAX):
+        early = sealer(incarnation).seal(output_packet(), 12)
+        receiver.open(early)
+        assert refusal_of(early, receiver) is Refusal.REPLAYED
+        if incarnation % 100 == 0:
+            receiver.open(steady.seal(output_packet(), 12))
+            assert refusal_of(first, receiver) is Refusal.REPLAYED
+    assert refusal_of(sealer(2, first_counter=2).seal(output_packet(), 12), receiver) is Refusal.REPLAYED  # forgotten
+
+
+def test_an_incarnation_taken_up_again_goes_on_counting_where_it_was() -> None:
+    made, nonces = sealer(), set[bytes]()
+    for incarnation in (9, 10, 9, 9, 10):
+        made.adopt_incarnation(incarnation)
+        header = made.seal(output_packet(), 12)[:OUTPUT_HEADER_SIZE]
+        nonces.add(header[24:28] + header[32:40])
+    assert len(nonces) == 5
+
+
+def test_a_datagram_that_no_sender_may_send_is_refused() -> None:
+    assert refusal_of(sealer().seal(output_packet(runs=((1, 1, [bytes(8_192)]),)), 12), opener()) is Refusal.MALFORMED
