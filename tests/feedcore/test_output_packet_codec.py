@@ -1,0 +1,110 @@
+"""The output packet beyond the common case: gap runs, several runs, heartbeats, frames that do not add up."""
+
+from __future__ import annotations
+
+import pytest
+
+from feedcore.output_packet import (
+    OUTPUT_FRAME,
+    OUTPUT_HEADER,
+    OUTPUT_HEADER_SIZE,
+    OutputFlag,
+    OutputPacket,
+    decode_output_packet,
+    encode_output_packet,
+    encode_runs,
+    message_frames,
+)
+from feedcore.position import SEQ_MAX, Run
+from feedcore.refusal import PacketRefused, Refusal
+from tests.feedcore.packets import output_packet
+
+HEARTBEAT = OutputPacket(
+    OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE | OutputFlag.END_OF_STREAM,
+    7, 1, 2, 20261121, 3, 101, 90, 0, (), 0, 12, b"",
+)  # fmt: skip
+GOLDEN_HEARTBEAT = bytes.fromhex(
+    "54464f31" "01" "15" "0700" "0100" "0200" "01293501" "03000000" "00000000" "00000000" "0000" "0000"
+    "0000000000000000" "6500000000000000" "5a00000000000000" "0000000000000000" "0c00000000000000"
+)  # fmt: skip
+GAP_AND_RUN = (Run(3, 101, 1, 501, 40, 1, True), Run(3, 102, 65_535, 9, 3, 0))
+GOLDEN_RUNS = bytes.fromhex(
+    "0100" "2800" "0100" "0100" "f501000000000000"
+    "ffff" "0300" "0000" "0000" "0900000000000000"
+)  # fmt: skip
+
+
+def refusal_of(datagram: bytes) -> Refusal:
+    with pytest.raises(PacketRefused) as refused:
+        decode_output_packet(datagram)
+    return refused.value.reason
+
+
+def test_the_golden_heartbeat_decodes_and_encodes_to_itself() -> None:
+    assert decode_output_packet(GOLDEN_HEARTBEAT) == HEARTBEAT
+    assert encode_output_packet(HEARTBEAT) == GOLDEN_HEARTBEAT
+    assert HEARTBEAT.end_message_seq == HEARTBEAT.first_message_seq
+    assert message_frames(HEARTBEAT) == []
+
+
+def test_the_golden_runs_of_a_gap_and_of_filtered_messages_decode_and_encode_to_themselves() -> None:
+    assert encode_runs(GAP_AND_RUN) == GOLDEN_RUNS
+    marker = OUTPUT_FRAME.pack(4, 0)
+    packet = HEARTBEAT._replace(flags=0, message_count=1, runs=GAP_AND_RUN, payload=GOLDEN_RUNS + marker)
+    decoded = decode_output_packet(encode_output_packet(packet))
+    assert decoded == packet
+    assert (decoded.messages_offset, decoded.end_message_seq) == (32, 102)
+    assert message_frames(decoded) == [(32, 4)]
+
+
+def test_the_transport_s_fields_do_not_change_what_is_decoded() -> None:
+    packet = output_packet()
+    encoded = encode_output_packet(packet, key_id=1, incarnation=2, packet_counter=3, sent_at_ns=4)
+    assert decode_output_packet(encoded) == packet._replace(sent_at_ns=4)
+
+
+def test_a_sealed_datagram_is_decoded_from_its_header_and_the_opened_payload() -> None:
+    packet = output_packet()
+    sealed = encode_output_packet(packet)[:OUTPUT_HEADER_SIZE] + bytes(len(packet.payload) + 16)
+    assert decode_output_packet(sealed, packet.payload) == packet
+
+
+def test_every_prefix_of_a_packet_is_refused_at_the_latest_by_its_frames() -> None:
+    whole = encode_output_packet(output_packet())
+    for length in range(len(whole)):
+        with pytest.raises(PacketRefused) as refused:
+            message_frames(decode_output_packet(whole[:length]))
+        assert refused.value.reason in (Refusal.TRUNCATED, Refusal.MALFORMED)
+
+
+def test_a_heartbeat_carries_nothing() -> None:
+    assert refusal_of(GOLDEN_HEARTBEAT + b"x") is Refusal.MALFORMED
+    assert refusal_of(encode_output_packet(HEARTBEAT._replace(flags=0))) is Refusal.MALFORMED
+
+
+@pytest.mark.parametrize("seq", [0, SEQ_MAX + 1, 2**64 - 1])
+def test_a_sequence_number_out_of_range_is_refused_wherever_it_stands(seq: int) -> None:
+    packet = output_packet()
+    assert refusal_of(encode_output_packet(packet._replace(first_message_seq=seq))) is Refusal.MALFORMED
+    assert refusal_of(encode_output_packet(packet._replace(epoch_first_message_seq=seq))) is Refusal.MALFORMED
+    run = packet.runs[0]._replace(first_source_seq=seq)
+    payload = encode_runs((run,)) + packet.payload[16:]
+    assert refusal_of(encode_output_packet(packet._replace(payload=payload))) is Refusal.MALFORMED
+
+
+@pytest.mark.parametrize("lengths", [(0, 14), (3, 11), (7, 6), (7, 8), (14, 7), (65_535, 7)])
+def test_frames_that_do_not_fill_the_payload_exactly_are_refused(lengths: tuple[int, int]) -> None:
+    packet = output_packet()
+    payload = bytearray(packet.payload)
+    offset = packet.messages_offset
+    for length in lengths:
+        if offset + 4 <= len(payload):
+            OUTPUT_FRAME.pack_into(payload, offset, length, 0)
+        offset += length
+    with pytest.raises(PacketRefused) as refused:
+        message_frames(packet._replace(payload=bytes(payload)))
+    assert refused.value.reason is Refusal.MALFORMED
+
+
+def test_the_header_is_as_long_as_its_description_says() -> None:
+    assert OUTPUT_HEADER.size == OUTPUT_HEADER_SIZE == 72
