@@ -3,12 +3,17 @@ component; only the one that runs is imported."""
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import importlib.metadata
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
 GROUP = "tandemfeed.commands"
+LEASH_VARIABLE = "TANDEMFEED_LEASH"  # set: this process is to die with the one that started it
+PR_SET_PDEATHSIG = 1
 SUMMARIES = {
     "admin-server": "run the stream administration server",
     "admin": "ask it: feeds, adapters, epochs",
@@ -20,6 +25,7 @@ SUMMARIES = {
     "demo": "a cluster, two kills, a report",
     "drill": "rounds of one fault on a running cluster",
     "bench": "run a benchmark",
+    "witness": "record a feed from its first message to its end",
 }
 
 
@@ -31,6 +37,8 @@ def commands() -> dict[str, importlib.metadata.EntryPoint]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command; returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if os.environ.pop(LEASH_VARIABLE, ""):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):

@@ -1,0 +1,76 @@
+"""`tandemfeed demo`: a feed that survives its active adapter, from Spark to a subscriber, in under two minutes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from deploy.play import Fault, kill_active, make_recording, play
+from deploy.processes import ProcessFailed
+from deploy.report import is_clean, print_report, render_html
+
+SECONDS = 35.0
+RATE = 20_000.0
+VAR = Path(__file__).resolve().parent.parent / "var"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play ticks through a cluster on this machine, kill the active adapter twice, and report what a client saw.
+
+    Exit status: 0 if nothing was lost, repeated or reordered, 1 if something was, 2 if the demo could not run."""
+    parser = argparse.ArgumentParser(prog="tandemfeed demo", description=main.__doc__)
+    parser.add_argument(
+        "--input", type=Path, metavar="FILE", help="play a Parquet, CSV or DBN file (default: generated)"
+    )
+    parser.add_argument(
+        "--rate", type=float, metavar="N", help=f"messages a second (default {RATE:,.0f}, or what fits)"
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="of play (default %(default)g)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one JSON object")
+    parser.add_argument(
+        "--html", type=Path, default=VAR / "demo-report.html", metavar="FILE", help="default %(default)s"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's folder: logs, journals, recordings")
+    arguments = parser.parse_args(argv)
+    console = Console(stderr=True, highlight=False)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
+
+    VAR.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR))
+    try:
+        rate = arguments.rate or RATE
+        say("making the recording" if arguments.input is None else f"reading {arguments.input}")
+        recording = make_recording(folder, source=arguments.input, message_count=int(rate * arguments.seconds))
+        if arguments.rate is None:
+            rate = min(RATE, recording.message_count / arguments.seconds)
+        faults = [Fault(0.25, kill_active), Fault(0.65, kill_active)]
+        report = play(folder, recording, rate, faults, say, "tandemfeed demo: two kills of the active adapter")
+    except ProcessFailed as failed:
+        console.print(f"[red]demo:[/] {failed}", markup=False)
+        console.print(f"its folder is kept: {folder}")
+        return 2
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 130
+    figures = report.figures()
+    print_report(report.title, figures)
+    arguments.html.parent.mkdir(parents=True, exist_ok=True)
+    arguments.html.write_text(render_html(report, figures))
+    say(f"report with a plot: {arguments.html}")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures) + "\n")
+    if arguments.keep or not is_clean(figures):
+        say(f"the cluster's folder is kept: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0 if is_clean(figures) else 1

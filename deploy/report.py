@@ -1,0 +1,160 @@
+"""The report of a demo or drill: one set of figures, printed, as JSON and as a page with a plot."""
+
+from __future__ import annotations
+
+import html
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from client_lib.record import DeliveryRecord
+
+WINDOW_MS = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run showed.
+
+    Attributes:
+        sent: source messages the source says it sent, per source stream.
+        content_wrong: delivered messages whose fields differ from the recording; None: not compared.
+        faults: what was done to the cluster, in order, for people.
+    """
+
+    title: str
+    sent: dict[int, int]
+    record: DeliveryRecord
+    content_wrong: int | None
+    rate: float
+    faults: tuple[str, ...] = field(default=())
+
+    def figures(self) -> dict[str, Any]:
+        """The figures, with the names of the JSON report."""
+        judged = self.record.figures(self.sent, window_ms=WINDOW_MS)
+        latency = judged.latency_us
+        return {
+            "sent": sum(self.sent.values()),
+            "delivered": judged.delivered,
+            "lost": judged.missing,
+            "duplicated": judged.duplicated,
+            "out_of_order": judged.out_of_order,
+            "content_wrong": self.content_wrong,
+            "takeovers": [
+                {
+                    "stall_ms": round(each.stall_ms, 3),
+                    "epoch": each.epoch,
+                    "adapter_id": each.adapter_id,
+                }
+                for each in judged.takeovers
+            ],
+            "longest_stall_ms": round(judged.longest_stall_ms, 3),
+            "latency_us": {
+                "p50": round(latency.p50, 1) if latency else None,
+                "p99": round(latency.p99, 1) if latency else None,
+                "max": round(latency.max, 1) if latency else None,
+            },
+            "rate": self.rate,
+            "per_stream": {
+                str(stream): {"sent": self.sent.get(stream, 0), "delivered": each.delivered, "lost": each.missing}
+                for stream, each in sorted(judged.streams.items())
+            },
+            "faults": list(self.faults),
+        }
+
+
+def is_clean(figures: dict[str, Any]) -> bool:
+    """True if nothing was lost, repeated, reordered or changed."""
+    return not any(figures[name] for name in ("lost", "duplicated", "out_of_order", "content_wrong"))
+
+
+def _marked(count: int) -> str:
+    return f"[green]{count:,}[/]" if count == 0 else f"[bold red]{count:,}[/]"
+
+
+def print_report(title: str, figures: dict[str, Any], console: Console | None = None) -> None:
+    """For people, at a glance."""
+    console = console or Console()
+    table = Table.grid(padding=(0, 3))
+    table.add_column(justify="right", style="bold")
+    table.add_column()
+    for name in ("sent", "delivered"):
+        table.add_row(f"{figures[name]:,}", name)
+    for name in ("lost", "duplicated", "out_of_order"):
+        table.add_row(_marked(figures[name]), name.replace("_", " "))
+    if figures["content_wrong"] is not None:
+        table.add_row(_marked(figures["content_wrong"]), "with other content than the recording")
+    for number, each in enumerate(figures["takeovers"], 1):
+        table.add_row(f"{each['stall_ms']:.1f} ms", f"longest stall around takeover {number} (epoch {each['epoch']})")
+    latency = figures["latency_us"]
+    if latency["p50"] is not None:
+        table.add_row(f"{latency['p50'] / 1000:.2f} ms", "end-to-end latency, median")
+        table.add_row(f"{latency['p99'] / 1000:.2f} ms", "99th percentile")
+        table.add_row(f"{latency['max'] / 1000:.2f} ms", "maximum")
+    verdict = "nothing lost, repeated or reordered" if is_clean(figures) else "MESSAGES LOST, REPEATED OR REORDERED"
+    console.print(Panel(table, title=title, subtitle=verdict, border_style="green" if is_clean(figures) else "red"))
+
+
+def render_html(report: Report, figures: dict[str, Any]) -> str:
+    """A self-contained page."""
+    rows = [
+        (name.replace("_", " "), figures[name]) for name in ("sent", "delivered", "lost", "duplicated", "out_of_order")
+    ]
+    if figures["content_wrong"] is not None:
+        rows.append(("with other content than the recording", figures["content_wrong"]))
+    rows += [
+        (f"longest stall around takeover {number} (epoch {each['epoch']}), ms", f"{each['stall_ms']:.1f}")
+        for number, each in enumerate(figures["takeovers"], 1)
+    ]
+    rows += [(f"end-to-end latency {name}, µs", value) for name, value in figures["latency_us"].items()]
+    cells = "".join(f"<tr><th>{html.escape(str(a))}</th><td>{html.escape(str(b))}</td></tr>" for a, b in rows)
+    faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in report.faults)
+    clean = is_clean(figures)
+    verdict = "Nothing lost, repeated or reordered." if clean else "Messages were lost, repeated or reordered."
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(report.title)}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
+.verdict {{ padding: .6rem 1rem; border-left: 6px solid {"#2a8" if clean else "#c33"}; background: #f4f6f6 }}
+th {{ text-align: left; font-weight: normal; padding-right: 2rem }} td {{ text-align: right; font-weight: bold }}
+svg {{ max-width: 100%; height: auto }}
+</style></head><body>
+<h1>{html.escape(report.title)}</h1>
+<p class="verdict">{verdict}</p>
+<table>{cells}</table>
+<h2>What was done</h2><ol>{faults}</ol>
+<h2>Time between deliveries, around each takeover</h2>
+{plot_svg(report.record)}
+</body></html>
+"""
+
+
+def plot_svg(record: DeliveryRecord) -> str:
+    """The client's inter-arrival times around each takeover, as inline SVG."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    takeovers = record.takeovers
+    if not takeovers:
+        return "<p>No takeover happened.</p>"
+    shown = takeovers[:12]
+    figure, axes = plt.subplots(len(shown), 1, figsize=(10, 2.4 * len(shown)), squeeze=False, constrained_layout=True)
+    for axis, takeover in zip(axes[:, 0], shown, strict=True):
+        at_ms, gap_ms = record.inter_arrival(takeover, WINDOW_MS)
+        axis.vlines(at_ms, 0, gap_ms, linewidth=0.8, color="#357")
+        axis.axvline(0, color="#c33", linewidth=1)
+        axis.set_xlim(-WINDOW_MS, WINDOW_MS)
+        axis.set_ylim(bottom=0)
+        axis.set_ylabel("ms since the last")
+        axis.set_title(f"epoch {takeover.epoch}: first heard at 0 ms", loc="left", fontsize=10)
+    axes[-1, 0].set_xlabel("ms from the takeover")
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")
+    plt.close(figure)
+    return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
