@@ -154,6 +154,7 @@ class Cluster:
         )
         (folder / "cluster.toml").write_text(settings)
         (folder / "policy.toml").write_text(POLICY)
+        self._job: list[str] = []
         self.admin = ""
         self.watch: ClusterWatch | None = None
 
@@ -184,13 +185,25 @@ class Cluster:
         arguments += ["--rpc-listen", f"127.0.0.1:{self._source_port}", "--wait-for-start", *self._tls("source")]
         return self._start("source-gateway", [*arguments, *self._connection("source")])
 
-    def start_job(self, recording: Path, *, split: str, packet_messages_max: int) -> ManagedProcess:
-        """The Spark job; killed and started again it goes on from its checkpoint."""
+    def start_job(
+        self, recording: Path, *, split: str, packet_messages_max: int, ahead_batches_max: int = 0
+    ) -> ManagedProcess:
+        """The Spark job.
+
+        Args:
+            ahead_batches_max: micro-batches it may be ahead of the gateway; 0: as far as it gets.
+        """
         arguments = ["source-job", "--recording", str(recording), "--until-idle", "--split", split]
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
         arguments += ["--feed-description", f"{self.folder / 'cluster.toml'}#{FEED}"]
         arguments += ["--journal", str(self.journal), "--checkpoint", str(self.folder / "checkpoint")]
-        return self._start("source-job", [*arguments, "--packet-messages-max", str(packet_messages_max)])
+        arguments += ["--packet-messages-max", str(packet_messages_max)]
+        self._job = [*arguments, "--ahead-batches-max", str(ahead_batches_max)]
+        return self._start("source-job", self._job)
+
+    def restart_job(self) -> ManagedProcess:
+        """The Spark job again, with the same options: it goes on from its checkpoint and the source journal."""
+        return self._start("source-job", self._job)
 
     def start_client(self, record: Path) -> ManagedProcess:
         """A subscriber that records what it is delivered, from the first message to the end of the stream."""

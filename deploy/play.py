@@ -65,8 +65,20 @@ def make_recording(folder: Path, *, source: Path | None, message_count: int, sym
     return Recording(out, int(manifest["record_count"]), "index" if is_single else "letter")
 
 
-def play(folder: Path, recording: Recording, rate: float, faults: Iterable[Fault], say: Say, title: str) -> Report:
+def play(
+    folder: Path,
+    recording: Recording,
+    rate: float,
+    faults: Iterable[Fault],
+    say: Say,
+    title: str,
+    ahead_batches_max: int = 0,
+) -> Report:
     """Start a cluster, play, strike, and judge.
+
+    Args:
+        rate: messages a second.
+        ahead_batches_max: how far Spark may be ahead of the sending; 0: as far as it gets.
 
     Raises:
         ProcessFailed: something did not work as it must (a lost message is not that: the report says it).
@@ -76,7 +88,12 @@ def play(folder: Path, recording: Recording, rate: float, faults: Iterable[Fault
     with running_cluster(folder, rate, record_path) as cluster:
         say("admin server, adapters a and b, gateway and client are ready; starting Spark")
         packet_messages_max = max(1, min(PACKET_MESSAGES_MAX, round(rate * PACKING_WINDOW_S / STREAM_COUNT)))
-        job = cluster.start_job(recording.folder, split=recording.split, packet_messages_max=packet_messages_max)
+        job = cluster.start_job(
+            recording.folder,
+            split=recording.split,
+            packet_messages_max=packet_messages_max,
+            ahead_batches_max=ahead_batches_max,
+        )
         job.await_event("ready", 120)
         duration_s = recording.message_count / rate
         say(f"playing {recording.message_count:,} messages at {rate:,.0f} a second: about {duration_s:.0f} s")
@@ -128,3 +145,13 @@ def kill_backup(cluster: Cluster, say: Say) -> str:
     cluster.start_adapter(victim)
     watch.wait_for(lambda: watch.states.get(victim) == "synchronized", RESYNC_TIMEOUT_S, f"adapter {victim} back")
     return f"killed the backup, adapter {victim} (SIGKILL); it is back"
+
+
+def kill_driver(cluster: Cluster, say: Say) -> str:
+    """SIGKILL Spark's driver, wherever in a batch it is, and start it again from its checkpoint."""
+    if not cluster.processes["source-job"].is_running:
+        return "Spark's driver had finished already: nothing to kill"
+    cluster.kill("source-job")
+    say("killed Spark's driver; starting it again")
+    cluster.restart_job().await_event("ready", 120)
+    return "killed Spark's driver (SIGKILL) and started it again from its checkpoint"

@@ -111,6 +111,9 @@ class Block:
     def create(cls, folder: Path, cycle: int, block_size: int) -> Block:
         """Preallocate a block. It appears under its name only when complete.
 
+        Not flushed: a forced flush makes the file system commit, and every writer's next page waits for that. What must
+        survive a power loss is flushed by `Journal.sync`.
+
         Raises:
             DiskFull: nothing was created.
         """
@@ -124,7 +127,6 @@ class Block:
                 MAGIC, VERSION, block_size, cycle, time.time_ns(), DATA_OFFSET, block_size - RESERVED_SIZE
             )
             os.pwrite(descriptor, fields + CRC.pack(google_crc32c.value(fields)), 0)
-            os.fsync(descriptor)
         except OSError as full:
             draft.unlink(missing_ok=True)
             raise DiskFull(f"{path}: no room for a block of {block_size} bytes ({full.strerror}); free some") from full

@@ -91,7 +91,8 @@ class Journal:
         self._cycle = max(self._blocks)
         self._current = self._blocks[self._cycle]
         self._cut_torn_tail()
-        # Blocks are made and flushed beside the appender: a roll must not make an append wait for the disk.
+        self._unflushed: list[Block] = []  # full, and not on the disk for certain
+        # Blocks are made beside the appender: a roll must not make an append wait for the disk.
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
         self._next: Future[Block] | None = None
         self._prepare_at = self._current.block.data_end // 2
@@ -174,6 +175,9 @@ class Journal:
 
     def sync(self) -> None:
         """Everything appended is on the disk when this returns, and the checkpoint says so."""
+        for block in self._unflushed:
+            block.flush()
+        self._unflushed.clear()
         self._current.block.flush()
         self._current.block.write_checkpoint(self._current.end, self._current.next_sequence)
         self._current.block.flush()
@@ -239,11 +243,13 @@ class Journal:
         former = self._current
         LENGTH.pack_into(former.block.view, former.end, END_MARK)
         former.block.write_checkpoint(former.end, former.next_sequence)
-        self._keeper.submit(former.block.flush)
+        self._unflushed.append(former.block)
         self._cycle += 1
         self._current = self._blocks[self._cycle] = _MappedBlock(fresh)
         while self._retain_blocks is not None and len(self._blocks) > self._retain_blocks:
             oldest = self._blocks.pop(min(self._blocks))
+            if oldest.block in self._unflushed:
+                self._unflushed.remove(oldest.block)
             self._keeper.submit(_release, oldest.block)
 
     def _prepare(self) -> Future[Block]:
@@ -283,6 +289,6 @@ class Journal:
 
 
 def _release(block: Block) -> None:
-    """Retention: behind any flush of the same block."""
+    """Retention: beside the appender, because unmapping a large block takes a while."""
     block.path.unlink()
     block.close()
