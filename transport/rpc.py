@@ -28,7 +28,13 @@ _SIZE_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
     ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
 ]
-
+# A host that vanishes; a process that dies breaks its connections at once. Long enough for a stalled machine to answer.
+_PING_TIMEOUT_MS = 5_000
+# Both: the library waits a minute for a ping's answer, whatever the keep-alive's time-out says, unless told.
+_PING_TIMEOUT_OPTIONS = [
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
+]
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -212,7 +218,7 @@ def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | 
     options = [
         *_SIZE_OPTIONS,
         ("grpc.keepalive_time_ms", 2_000),
-        ("grpc.keepalive_timeout_ms", 2_000),
+        *_PING_TIMEOUT_OPTIONS,
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 50),
@@ -265,7 +271,7 @@ def serve(
             *_SIZE_OPTIONS,
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 2_000),
-            ("grpc.keepalive_timeout_ms", 2_000),
+            *_PING_TIMEOUT_OPTIONS,
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
             ("grpc.http2.max_ping_strikes", 0),
         ],

@@ -249,9 +249,11 @@ silence.wait()
 """
 
 
-def test_a_peer_that_is_killed_ends_a_silent_stream_at_once(
-    tmp_path: Path, certificates: tuple[bytes, bytes, bytes]
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_silent_stream_of_a_peer_that_is_gone_ends_long_before_its_deadline(
+    fate: signal.Signals, tmp_path: Path, certificates: tuple[bytes, bytes, bytes]
 ) -> None:
+    """A killed process breaks its connection; one that is frozen, as a host that vanished, answers no ping."""
     for name, content in zip(("ca", "crt", "key"), certificates, strict=True):
         (tmp_path / name).write_bytes(content)
     with subprocess.Popen([sys.executable, "-c", DOOMED_SERVER, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -259,13 +261,11 @@ def test_a_peer_that_is_killed_ends_a_silent_stream_at_once(
         try:
             with open_channel(json.loads(process.stdout.readline()), certificates[0]) as channel:
                 method: Any = channel.unary_stream("/toy.Doomed/Stream")
-                stream = method(b"", timeout=60)
+                stream = method(b"", timeout=120)
                 assert next(stream) == b"begun"
-                process.send_signal(signal.SIGKILL)
-                killed_at = time.monotonic()
+                process.send_signal(fate)
                 with pytest.raises(grpc.RpcError) as ended:
                     next(stream)
-                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
-                assert time.monotonic() - killed_at < 30  # by the broken connection, long before the call's deadline
+                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # and not DEADLINE_EXCEEDED
         finally:
             process.kill()
