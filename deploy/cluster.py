@@ -27,6 +27,7 @@ FEED = "ticks"
 TOPIC = "demo.ticks"
 ADAPTERS = {1: "a", 2: "b"}
 START_TIMEOUT_S = 60.0
+JOB_NICE = 10  # numbering runs far ahead of the sending: on a small machine it yields to what is in the path of a tick
 
 CLUSTER = """\
 [[feed]]
@@ -199,11 +200,11 @@ class Cluster:
         arguments += ["--journal", str(self.journal), "--checkpoint", str(self.folder / "checkpoint")]
         arguments += ["--packet-messages-max", str(packet_messages_max)]
         self._job = [*arguments, "--ahead-batches-max", str(ahead_batches_max)]
-        return self._start("source-job", self._job)
+        return self._start("source-job", self._job, nice=JOB_NICE)
 
     def restart_job(self) -> ManagedProcess:
         """The Spark job again, with the same options: it goes on from its checkpoint and the source journal."""
-        return self._start("source-job", self._job)
+        return self._start("source-job", self._job, nice=JOB_NICE)
 
     def start_client(self, record: Path) -> ManagedProcess:
         """A subscriber that records what it is delivered, from the first message to the end of the stream."""
@@ -235,8 +236,8 @@ class Cluster:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _start(self, name: str, arguments: list[str]) -> ManagedProcess:
-        process = self.processes[name] = ManagedProcess(name, arguments, self.logs)
+    def _start(self, name: str, arguments: list[str], *, nice: int = 0) -> ManagedProcess:
+        process = self.processes[name] = ManagedProcess(name, arguments, self.logs, nice=nice)
         return process
 
     def _secret(self, identity: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 GROUP = "tandemfeed.commands"
 LEASH_VARIABLE = "TANDEMFEED_LEASH"  # set: this process is to die with the one that started it
+NICE_VARIABLE = "TANDEMFEED_NICE"  # set: this process yields the processor to the others of its cluster
 PR_SET_PDEATHSIG = 1
 SUMMARIES = {
     "admin-server": "run the stream administration server",
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if os.environ.pop(LEASH_VARIABLE, ""):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from deploy.command import LEASH_VARIABLE
+from deploy.command import LEASH_VARIABLE, NICE_VARIABLE
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
@@ -31,9 +31,10 @@ class ManagedProcess:
         name: for people, and of its log file.
         arguments: the sub-command and its options.
         logs: folder of the log files.
+        nice: how much it yields the processor to the others.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], logs: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], logs: Path, *, nice: int = 0) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
         self.events: list[dict[str, Any]] = []
@@ -46,7 +47,7 @@ class ManagedProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, LEASH_VARIABLE: "1"},
+                env={**os.environ, LEASH_VARIABLE: "1", NICE_VARIABLE: str(nice)},
             )
         assert self._process.stdout is not None
         threading.Thread(target=self._read, args=(self._process.stdout,), name=f"read-{name}", daemon=True).start()

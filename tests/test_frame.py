@@ -1,0 +1,103 @@
+"""The house stays tidy: sizes, names, contracts, commands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.command import SUMMARIES, commands, main
+from deploy.contracts import PROTO_ROOT, generate
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES_MAX = 400
+# file -> why it is longer
+LONGER = {
+    "feedcore/replica.py": "one state machine, whose events belong side by side",
+    "admin_server/broker.py": "one lock's worth of state",
+}
+ROOMS = (
+    "feedcore",
+    "transport",
+    "journal",
+    "adapter",
+    "admin_server",
+    "client_lib",
+    "spark_feed",
+    "deploy",
+    "benchmarks",
+)
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_files_are_small_or_say_why_not() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        if (count := len(path.read_text().splitlines())) > LINES_MAX
+    }
+    assert set(long) <= set(LONGER), long
+
+
+def test_every_module_opens_with_what_it_does() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        if not path.read_text().startswith('"""')
+    ]
+    assert not silent
+
+
+def test_no_file_is_named_for_nothing_and_none_names_a_place_of_some_machine() -> None:
+    home = re.compile(r"/(home|root|work)/|https?://(?!fixprotocol\.io|www\.w3\.org|www\.apache\.org)[a-z]")
+    wrong = []
+    for path in tracked_files():
+        if path.name in ("utils.py", "helpers.py", "misc.py"):
+            wrong.append(f"{path}: name it for what it does")
+        if path.suffix in (".py", ".md", ".toml", ".xml", ".lock", ".proto") and path.name not in ("test_frame.py",):
+            wrong += [
+                f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+                for number, line in enumerate(path.read_text().splitlines(), 1)
+                if home.search(line)
+            ]
+    assert not wrong
+
+
+def test_the_generated_contracts_are_those_of_the_proto_files(tmp_path: Path) -> None:
+    for path in generate(tmp_path):
+        assert (tmp_path / path).read_text() == (PROTO_ROOT / path).read_text(), f"{path}: run ./run contracts"
+
+
+def test_every_command_is_listed_with_a_summary_and_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(commands()) == set(SUMMARIES)
+    assert main(["--help"]) == 0
+    listing = capsys.readouterr().out
+    for name in SUMMARIES:
+        assert name in listing
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert "usage" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_refused_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["subscrbe"]) == 2
+    assert "did you mean 'subscribe'" in capsys.readouterr().err
+
+
+def test_listing_the_commands_imports_none_of_them() -> None:
+    code = "import sys; from deploy.command import main; main(['--help']); print(sorted(sys.modules))"
+    listed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for room in ("adapter", "admin_server", "client_lib", "spark_feed", "pyspark", "grpc"):
+        assert f"'{room}'" not in listed
