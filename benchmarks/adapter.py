@@ -28,7 +28,7 @@ from transport.dgram import MulticastReceiver, MulticastSender
 
 TRADES_PER_PACKET = 36
 OUTPUTS = {"forwarder": 1, "adapter": 2}  # output datagrams per source datagram
-WINDOW = 32  # source datagrams under way; the kernel's default buffer holds some 100
+WINDOW = 64  # source datagrams under way; the kernel's default buffer holds some 90
 SYMBOLS = 5_000
 PREPARED = 4_096
 WARM_UP = 2_000

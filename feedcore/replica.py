@@ -301,9 +301,9 @@ class ChannelReplica:
     # ---- inside ----
 
     def _decide(self, piece: Slice, effects: list[AdapterEffect], now_ns: int) -> None:
-        for packet in self.line.decide(piece):
-            effects.append(AppendToJournal(packet))
-            effects.append(Transmit(packet))
+        packets = self.line.decide(piece)
+        effects += map(AppendToJournal, packets)
+        effects += map(Transmit, packets)
         self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
 
     def _declare_lost(self, tracker: SourceTracker, effects: list[AdapterEffect], now_ns: int) -> None:
