@@ -5,7 +5,6 @@ An unknown identity and a wrong secret look the same: for an unknown one a made-
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
 import time
@@ -19,13 +18,14 @@ import scramp
 
 from admin_server.audit import AuditLog
 from admin_server.settings import IdentitySettings
-from admin_server.state_folder import MECHANISM, SCRAM_ITERATIONS, StateFolder
+from admin_server.state_folder import MECHANISM, StateFolder
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
 
 TOKEN_VALID_S = 3_600
 CONVERSATION_COUNT_MAX = 1_024  # begun and not finished: beyond it the oldest are forgotten
 CONVERSATION_VALID_S = 30.0
+CLIENT_FIRST_SIZE_MAX = 1_024  # characters; what nobody authenticated sends must not fill memory or the audit log
 REFUSED = "authentication failed: unknown identity or wrong secret"
 
 
@@ -44,18 +44,22 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         self._mechanism = scramp.ScramMechanism(MECHANISM)
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
         self._lock = threading.Lock()
-        self._pepper = secrets.token_bytes(32)
 
     def Begin(  # noqa: N802
         self, request: admin_pb2.BeginAuthenticationRequest, context: grpc.ServicerContext
     ) -> admin_pb2.BeginAuthenticationReply:
         """First half: the salt and the server's nonce."""
+        if len(request.client_first) > CLIENT_FIRST_SIZE_MAX:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{len(request.client_first)} characters; a client-first message has at most {CLIENT_FIRST_SIZE_MAX}",
+            )
         claimed: list[str] = []
 
         def look_up(identity: str) -> tuple[bytes, bytes, bytes, int]:
             claimed.append(identity)
             known = self._folder.verifier(identity) if identity in self._policy else None
-            return known or self._made_up(identity)
+            return known or self._folder.made_up_verifier(identity)
 
         server = self._mechanism.make_server(look_up)
         try:
@@ -105,10 +109,6 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         return token, (now + valid_s) * 1_000_000_000
 
     def _refuse(self, identity: str, context: grpc.ServicerContext) -> NoReturn:
-        self._audit.write("authentication refused", identity=identity, peer=context.peer())
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
-
-    def _made_up(self, identity: str) -> tuple[bytes, bytes, bytes, int]:
-        """A verifier nobody's secret fits, the same for the same name as long as the server runs."""
-        seed = hashlib.sha512(self._pepper + identity.encode()).digest()
-        return seed[:16], seed[:32], seed[32:], SCRAM_ITERATIONS
+        self._audit.refuse(
+            context, grpc.StatusCode.UNAUTHENTICATED, REFUSED, "authentication refused", identity=identity
+        )

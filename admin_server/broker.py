@@ -1,18 +1,29 @@
 """The broker: what the cluster looks like right now, and who must be told when it changes.
 
-One lock, no waiting inside it. Subscribers and attending adapters each have a queue that their stream's thread drains.
+One lock, and no waiting for the disk or the network inside it. Subscribers and attending adapters each have a queue
+that their stream's thread drains. A lease's holder is written down before the holder hears of it.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from admin_server.audit import AuditLog
+from admin_server.descriptions import (
+    AWAY,
+    absent_adapters,
+    copy_of,
+    describe_adapter,
+    describe_feed,
+    limited_to,
+    worst_state,
+)
 from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision, Vacated
 from admin_server.settings import AdapterSettings, FeedSettings
 from admin_server.store import EPOCH_BLOCK, Store
@@ -20,7 +31,7 @@ from feedcore.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.broker")
-AWAY = "away"
+ORDERS_WAITING_MAX = 1_000  # an adapter that does not read: minutes of orders. Beyond, only a lease's fate is told
 
 
 @dataclass(slots=True)
@@ -59,17 +70,19 @@ class FeedBroker:
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation that came back after a restart of the server
-        self._unwritten: Granted | None = None
+        self._keys: dict[int, list[common_pb2.StreamKey]] = {}
         self._restore()
-        threading.Thread(target=self._keep_time, name=f"lease-{feed.name}", daemon=True).start()
+        self._timekeeper = threading.Thread(target=self._keep_time, name=f"lease-{feed.name}", daemon=True)
+        self._timekeeper.start()
 
     def _restore(self) -> None:
         """Go on behind a former life of the server.
 
-        Its holder, if written down in time, may go on in the same epoch; epochs that were reserved and perhaps granted
-        without being written down must not come again.
+        Its holder may go on in the same epoch; epochs that were reserved, and perhaps granted by a machine that died
+        before it had that on the disk, must not come again.
         """
         feed_id = self.feed.feed_id
+        self._known = absent_adapters(self.feed, self._store.registrations(feed_id))
         reserved_end = self._store.reserved_end(feed_id)
         held = self._store.last_lease(feed_id)
         self._restored_holder = held[1] if held else 0
@@ -78,29 +91,27 @@ class FeedBroker:
         elif reserved_end:
             self.lease.restore(reserved_end, 0, time.monotonic_ns(), next_epoch=reserved_end + 1)
         self._reserved_end = self._store.reserve_epochs(feed_id, reserved_end)
+        self.keys(channel.channel_id for channel in self.feed.channels)  # none needs the disk later
 
     # ---- adapters ----
 
-    def register(self, adapter: AdapterSettings, rpc_endpoint: str, resume_incarnation: int) -> int:
-        """A (re)start of an adapter: its incarnation, and its place in what others are told."""
+    def register(
+        self, adapter: AdapterSettings, rpc_endpoint: str, resume_incarnation: int
+    ) -> common_pb2.AdapterDescription:
+        """A (re)start of an adapter: as others are told of it, with the incarnation of just this start."""
         feed_id = self.feed.feed_id
         resumed = resume_incarnation and self._store.is_newest_incarnation(
             feed_id, adapter.adapter_id, resume_incarnation
         )
         incarnation = resume_incarnation if resumed else self._store.new_incarnation(feed_id, adapter.adapter_id)
+        self._store.note_registration(feed_id, adapter.adapter_id, incarnation, rpc_endpoint)
         with self._lock:
-            self._known[adapter.adapter_id] = common_pb2.AdapterDescription(
-                adapter_id=adapter.adapter_id,
-                name=adapter.name,
-                rpc_endpoint=rpc_endpoint,
-                groups=dict(adapter.groups),
-                incarnation=incarnation,
-                replica_state=ReplicaState.JOINING.value,
-            )
+            description = describe_adapter(adapter, incarnation, rpc_endpoint, ReplicaState.JOINING.value)
+            self._known[adapter.adapter_id] = description
             if resumed:
                 self._resumed[adapter.adapter_id] = incarnation
         self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
-        return incarnation
+        return copy_of(description)
 
     def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
         """The adapter's stream began, with this report."""
@@ -118,6 +129,7 @@ class FeedBroker:
             if former is not None:
                 former.orders.put(None)
             self._tell_everybody()
+        self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
         return attendance
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
@@ -136,13 +148,14 @@ class FeedBroker:
         """The adapter's stream ended."""
         adapter_id = attendance.adapter.adapter_id
         with self._lock:
-            if self.attending.get(adapter_id) is not attendance:
-                return
+            if self.attending.get(adapter_id) is not attendance or self._is_stopped:
+                return  # a server that stops ends the streams itself: that is nobody's death
             del self.attending[adapter_id]
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
             self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns()))
             self._tell_everybody()
+        self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
     # ---- subscribers ----
 
@@ -163,7 +176,7 @@ class FeedBroker:
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The grant as it stands: just the channels granted."""
         with self._lock:
-            adapters = [self._limited(description, channel_ids) for description in self._known.values()]
+            adapters = [limited_to(description, channel_ids) for description in self._known.values()]
             active, epoch = max(self.lease.holder, 0), self.lease.epoch
         return admin_pb2.SubscriptionUpdate(
             feed=self.describe(channel_ids),
@@ -178,39 +191,22 @@ class FeedBroker:
 
     def describe(self, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
         """The feed, with just these channels (None: all)."""
-        feed = self.feed
-        wanted = None if channel_ids is None else set(channel_ids)
-        return common_pb2.FeedDescription(
-            feed_id=feed.feed_id,
-            name=feed.name,
-            session=feed.session,
-            channels=[
-                common_pb2.ChannelDescription(
-                    channel_id=channel.channel_id,
-                    topic=channel.topic,
-                    source_stream_ids=channel.source_stream_ids,
-                )
-                for channel in feed.channels
-                if wanted is None or channel.channel_id in wanted
-            ],
-            source_streams=[
-                common_pb2.SourceStreamDescription(
-                    source_stream_id=stream.source_stream_id, name=stream.name, group=stream.group
-                )
-                for stream in feed.source_streams
-            ],
-            source_replay_endpoint=feed.source_replay_endpoint,
-            datagram_size_max=feed.datagram_size_max,
-        )
+        return describe_feed(self.feed, channel_ids)
 
     def keys(self, channel_ids: Iterable[int]) -> list[common_pb2.StreamKey]:
-        """The channels' keys."""
-        return [key for channel in sorted(channel_ids) for key in self._store.stream_keys(self.feed.feed_id, channel)]
+        """The channels' keys; asks the store only when one of them has expired."""
+        now = time.time_ns()
+        wanted = sorted(channel_ids)
+        for channel_id in wanted:
+            known = self._keys.get(channel_id)
+            if not known or any(key.expires_unix_ns <= now for key in known):
+                self._keys[channel_id] = self._store.stream_keys(self.feed.feed_id, channel_id)
+        return [key for channel_id in wanted for key in self._keys[channel_id]]
 
     def adapters(self) -> list[common_pb2.AdapterDescription]:
-        """Every adapter that ever registered since the server started."""
+        """Every adapter that ever registered."""
         with self._lock:
-            return list(self._known.values())
+            return [copy_of(description) for description in self._known.values()]
 
     def status(self) -> admin_pb2.FeedStatus:
         """For admins."""
@@ -237,6 +233,7 @@ class FeedBroker:
             for subscriber in self._subscribers.values():
                 subscriber.updates.put(None)
             self._changed.notify_all()
+        self._timekeeper.join()
 
     # ---- inside; the lock is held ----
 
@@ -245,14 +242,14 @@ class FeedBroker:
             renewed = admin_pb2.LeaseRenewed(
                 epoch=report.renew_epoch, ttl_ns=self.feed.lease_ttl_ns, report_id=report.report_id
             )
-            attendance.orders.put(admin_pb2.AdapterOrder(lease_renewed=renewed))
+            self._order(attendance, admin_pb2.AdapterOrder(lease_renewed=renewed))
         else:
             lost = admin_pb2.LeaseLost(epoch=report.renew_epoch, reason="the lease is not this adapter's any more")
             attendance.orders.put(admin_pb2.AdapterOrder(lease_lost=lost))
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
         self.states[adapter_id] = state
-        worst = _worst_state(state)
+        worst = worst_state(state)
         if worst is None:
             return
         known = self._known[adapter_id]
@@ -264,6 +261,8 @@ class FeedBroker:
         self._perform(decisions)
         if moved:
             self._tell_everybody()
+        elif not self.lease.holder:
+            self._changed.notify_all()  # who reports is a candidate again: the lease may have a deadline now
 
     def _perform(self, decisions: list[LeaseDecision]) -> None:
         for decision in decisions:
@@ -271,23 +270,35 @@ class FeedBroker:
                 LOG.info(
                     "lease vacated", extra={"feed": self.feed.name, "epoch": decision.epoch, "why": decision.reason}
                 )
-                self._audit.write("lease vacated", feed=self.feed.name, epoch=decision.epoch, reason=decision.reason)
+                self._note("lease vacated", epoch=decision.epoch, reason=decision.reason)
             else:
                 self._grant(decision)
         if decisions:
             self._tell_everybody()
 
     def _grant(self, granted: Granted) -> None:
-        assert granted.epoch <= self._reserved_end, "an epoch is granted only when it is on the disk"
+        if granted.epoch > self._reserved_end:
+            # The disk has failed for dozens of grants. An epoch might come twice: better nobody is active.
+            LOG.error("no reserved epoch is left; not granted", extra={"feed": self.feed.name, "epoch": granted.epoch})
+            return
         attendance = self.attending[granted.adapter_id]
         lease = admin_pb2.LeaseGranted(
             epoch=granted.epoch, ttl_ns=self.feed.lease_ttl_ns, report_id=attendance.report_id
         )
+        try:
+            self._store.note_lease(self.feed.feed_id, granted.epoch, granted.adapter_id)
+        except sqlite3.Error:  # the epoch is reserved, so this grant is safe; only a restart would not know the holder
+            LOG.exception("the holder of the lease could not be written down", extra={"feed": self.feed.name})
         attendance.orders.put(admin_pb2.AdapterOrder(lease_granted=lease))
         LOG.info("lease granted", extra={"feed": self.feed.name, "epoch": granted.epoch, "adapter": granted.adapter_id})
-        self._audit.write("lease granted", feed=self.feed.name, epoch=granted.epoch, adapter_id=granted.adapter_id)
-        self._unwritten = granted
-        self._changed.notify_all()  # the time keeper writes the holder down, behind the grant
+        self._note("lease granted", epoch=granted.epoch, adapter_id=granted.adapter_id)
+
+    def _note(self, event: str, **fields: object) -> None:
+        """Audit what must happen even when the disk is full: a takeover."""
+        try:
+            self._audit.write(event, feed=self.feed.name, **fields)
+        except OSError:
+            LOG.exception("the audit log cannot be written", extra={"lost": event, **fields})
 
     def _tell_everybody(self) -> None:
         changed = admin_pb2.ClusterChanged(
@@ -297,63 +308,41 @@ class FeedBroker:
             epoch=self.lease.epoch,
         )
         for attendance in self.attending.values():
-            attendance.orders.put(admin_pb2.AdapterOrder(cluster_changed=changed))
+            self._order(attendance, admin_pb2.AdapterOrder(cluster_changed=changed))
         for subscriber in self._subscribers.values():
-            subscriber.updates.put(True)
+            if subscriber.updates.empty():  # one that waits will find everything as it then is
+                subscriber.updates.put(True)
         self._changed.notify_all()
 
+    @staticmethod
+    def _order(attendance: Attendance, order: admin_pb2.AdapterOrder) -> None:
+        """Put what an adapter may miss: without renewals it stops by its own clock."""
+        if attendance.orders.qsize() < ORDERS_WAITING_MAX:
+            attendance.orders.put(order)
+
     def _keep_time(self) -> None:
-        """The lease's clock, and what is written to the disk behind a grant."""
+        """The lease's clock, and the reservation of epochs ahead of their use."""
         while True:
             with self._lock:
                 if self._is_stopped:
                     return
                 self._perform(self.lease.on_timer(time.monotonic_ns()))
-                unwritten, self._unwritten = self._unwritten, None
                 needs_block = self.lease.epoch + EPOCH_BLOCK // 2 > self._reserved_end
-            feed_id = self.feed.feed_id
-            if unwritten is not None:
-                self._store.note_lease(feed_id, unwritten.epoch, unwritten.adapter_id)
             if needs_block:
-                end = self._store.reserve_epochs(feed_id, self._reserved_end)
+                self._reserve()
             with self._lock:
-                if needs_block:
-                    self._reserved_end = end
-                if self._unwritten is None and not self._is_stopped:
+                if not self._is_stopped:
                     self._changed.wait(self._pause_s())
+
+    def _reserve(self) -> None:
+        try:
+            end = self._store.reserve_epochs(self.feed.feed_id, self._reserved_end)
+        except sqlite3.Error:  # half a block is left, and whatever wakes the timekeeper next tries again
+            LOG.exception("no epochs could be reserved", extra={"feed": self.feed.name})
+            return
+        with self._lock:
+            self._reserved_end = end
 
     def _pause_s(self) -> float | None:
         deadline_ns = self.lease.next_deadline_ns()
         return None if deadline_ns is None else max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
-
-    @staticmethod
-    def _limited(
-        description: common_pb2.AdapterDescription, channel_ids: frozenset[int]
-    ) -> common_pb2.AdapterDescription:
-        """An adapter as a client may see it: only the groups of granted channels."""
-        limited = common_pb2.AdapterDescription()
-        limited.CopyFrom(description)
-        for channel_id in [channel for channel in limited.groups if channel not in channel_ids]:
-            del limited.groups[channel_id]
-        return limited
-
-
-# From the best to the worst: an adapter is as good as its worst channel.
-_ORDER = [
-    ReplicaState.ACTIVE,
-    ReplicaState.SYNCHRONIZED,
-    ReplicaState.DETACHED,
-    ReplicaState.AHEAD,
-    ReplicaState.RESYNCHRONIZING,
-    ReplicaState.JOINING,
-    ReplicaState.FAILED,
-]
-
-
-def _worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
-    """None if a channel's state is not one we know."""
-    try:
-        return max((ReplicaState(channel.replica_state) for channel in state.channels), key=_ORDER.index, default=None)
-    except ValueError:
-        LOG.warning("unknown replica state reported", extra={"adapter": state.adapter_id})
-        return None

@@ -14,9 +14,10 @@ from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
 
-from admin_server.server import AdminServer
+from admin_server.metrics import FeedCollector
+from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from admin_server.settings import SettingsError
-from admin_server.state_folder import MECHANISM, SCRAM_ITERATIONS
+from admin_server.state_folder import hash_secret
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.login import AuthenticationRefused, login
 from transport.process_shell import (
@@ -26,6 +27,7 @@ from transport.process_shell import (
     announce_ready,
     configure_logging,
     connection_from,
+    serve_metrics,
 )
 from transport.rpc import open_channel
 
@@ -39,14 +41,26 @@ def serve(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--listen", default="127.0.0.1:7400", metavar="HOST:PORT", help="default %(default)s; port 0: any"
     )
+    parser.add_argument(
+        "--subscriber-count-max", type=int, default=SUBSCRIBER_COUNT_MAX, metavar="N", help="default %(default)s"
+    )
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
+    if arguments.subscriber_count_max < 1:
+        parser.error(f"--subscriber-count-max: {arguments.subscriber_count_max} is less than 1")
     configure_logging("admin-server", arguments.log_level)
     stop = StopSignal()
     try:
-        server = AdminServer(arguments.cluster, arguments.policy, arguments.state, arguments.listen)
+        server = AdminServer(
+            arguments.cluster, arguments.policy, arguments.state, arguments.listen, arguments.subscriber_count_max
+        )
     except (SettingsError, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")
+    try:
+        serve_metrics(arguments.metrics_port, FeedCollector(server.brokers))
+    except OSError as refused:
+        server.stop()
+        parser.exit(2, f"admin-server: --metrics-port {arguments.metrics_port}: {refused}\n")
     announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
     server.stop()
@@ -61,6 +75,10 @@ def admin(argv: Sequence[str] | None = None) -> int:
     status.add_argument("--feed", default="", metavar="NAME", help="just this feed")
     status.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     add_connection_arguments(status)
+    feeds = commands.add_parser("feeds", help="feeds, their channels and source streams")
+    feeds.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    feeds.set_defaults(feed="")
+    add_connection_arguments(feeds)
     commands.add_parser("hash-secret", help="read a secret, print the salted verifier to keep at rest")
     arguments = parser.parse_args(argv)
     if arguments.command == "hash-secret":
@@ -78,6 +96,8 @@ def admin(argv: Sequence[str] | None = None) -> int:
         parser.exit(2, f"admin: {error.code().name}: {error.details()}\n")
     if arguments.json:
         print(json.dumps(MessageToDict(reply, preserving_proto_field_name=True)))
+    elif arguments.command == "feeds":
+        _print_feeds(reply)
     else:
         _print_status(reply)
     return 0
@@ -103,16 +123,25 @@ def _print_status(reply: admin_pb2.GetStatusReply) -> None:
         console.print(table)
 
 
+def _print_feeds(reply: admin_pb2.GetStatusReply) -> None:
+    console = Console()
+    for row in reply.feeds:
+        feed = row.feed
+        table = Table(title=f"feed {feed.name} (id {feed.feed_id}), session {feed.session}")
+        for heading in ("channel", "topic", "source stream", "group"):
+            table.add_column(heading)
+        streams = {stream.source_stream_id: stream for stream in feed.source_streams}
+        for channel in feed.channels:
+            for place, stream_id in enumerate(channel.source_stream_ids):
+                names = ("", "") if place else (str(channel.channel_id), channel.topic)
+                table.add_row(*names, f"{stream_id} {streams[stream_id].name}", streams[stream_id].group)
+        console.print(table)
+
+
 def _hash_secret() -> int:
-    import base64
-
-    import scramp
-
     secret = getpass.getpass("secret: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
-    salt, stored, server, iterations = scramp.ScramMechanism(MECHANISM).make_auth_info(
-        secret, iteration_count=SCRAM_ITERATIONS
-    )
-    pairs = (("salt", salt), ("stored_key", stored), ("server_key", server))
-    row = {name: base64.b64encode(value).decode() for name, value in pairs} | {"iterations": str(iterations)}
-    print(json.dumps(row))
+    if not secret:
+        print("admin: the secret is empty", file=sys.stderr)
+        return 2
+    print(json.dumps(hash_secret(secret)))
     return 0

@@ -15,7 +15,7 @@ from admin_server.broker import Attendance, FeedBroker
 from admin_server.settings import AdapterSettings
 from feedcore.topics import any_topic_matches
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
-from transport.rpc import caller_of
+from transport.rpc import Caller, caller_of
 
 LOG = logging.getLogger("admin_server.services")
 ROLES_BY_SERVICE = {
@@ -27,10 +27,20 @@ PUBLIC_SERVICES = frozenset({"tandemfeed.v1.Authentication"})
 Item = TypeVar("Item")
 
 
+def _may_see(caller: Caller, broker: FeedBroker) -> bool:
+    """An admin sees every feed, a source too; an adapter its own, a client those it may subscribe to."""
+    return (
+        bool(caller.roles & {"admin", "source"})
+        or any(adapter.identity == caller.identity for adapter in broker.feed.adapters)
+        or any(any_topic_matches(caller.topics, channel.topic) for channel in broker.feed.channels)
+    )
+
+
 def _find(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerContext) -> FeedBroker:
     broker = brokers.get(name)
     if broker is None:
-        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; there are {', '.join(sorted(brokers))}")
+        seen = sorted(known for known, each in brokers.items() if _may_see(caller_of(context), each))
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; there are {', '.join(seen) or 'none for you'}")
     return broker
 
 
@@ -46,8 +56,10 @@ def _drain(items: queue.SimpleQueue[Item | None], on_end: Callable[[], None]) ->
 class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
     """For subscribing applications."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker], audit: AuditLog) -> None:
+    def __init__(self, brokers: Mapping[str, FeedBroker], audit: AuditLog, subscriber_count_max: int) -> None:
         self._brokers, self._audit = brokers, audit
+        self._subscriber_count_max = subscriber_count_max  # each holds a thread for its stream's life
+        self._seats = threading.BoundedSemaphore(subscriber_count_max)
 
     def Subscribe(  # noqa: N802
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
@@ -55,25 +67,51 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         """The grant, and whatever changes about it, until the client leaves."""
         caller = caller_of(context)
         broker = _find(self._brokers, request.feed, context)
+        channels = self._granted(request, broker, caller, context)
+        if not self._seats.acquire(blocking=False):
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self._subscriber_count_max} subscribers are connected: the limit (--subscriber-count-max)",
+                "subscription refused",
+                identity=caller.identity,
+                feed=request.feed,
+            )
+        try:
+            subscriber = broker.subscribe(caller.identity, channels)
+            context.add_callback(lambda: broker.unsubscribe(subscriber))
+            self._audit.write("subscribed", identity=caller.identity, feed=request.feed, channels=sorted(channels))
+            is_first = True
+            for _ in _drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
+                yield broker.update_for(channels, is_first=is_first)
+                is_first = False
+        finally:
+            self._seats.release()
+
+    def _granted(
+        self,
+        request: admin_pb2.SubscribeRequest,
+        broker: FeedBroker,
+        caller: Caller,
+        context: grpc.ServicerContext,
+    ) -> frozenset[int]:
+        """The channels asked for, if the policy grants every one; a topic is refused by its name."""
         topics = {channel.topic: channel.channel_id for channel in broker.feed.channels}
         for topic in request.topics or topics:
+            if not any_topic_matches(caller.topics, topic):  # first: who may not have a topic hears not if it exists
+                self._audit.refuse(
+                    context,
+                    grpc.StatusCode.PERMISSION_DENIED,
+                    f"{caller.identity} is not granted the topic {topic!r}",
+                    "subscription refused",
+                    identity=caller.identity,
+                    feed=request.feed,
+                    topic=topic,
+                )
             if topic not in topics:
-                context.abort(
-                    grpc.StatusCode.NOT_FOUND, f"feed {request.feed!r} has no topic {topic!r}; it has {sorted(topics)}"
-                )
-            if not any_topic_matches(caller.topics, topic):
-                self._audit.write("subscription refused", identity=caller.identity, feed=request.feed, topic=topic)
-                context.abort(
-                    grpc.StatusCode.PERMISSION_DENIED, f"{caller.identity} is not granted the topic {topic!r}"
-                )
-        channels = frozenset(topics[topic] for topic in request.topics or topics)
-        subscriber = broker.subscribe(caller.identity, channels)
-        context.add_callback(lambda: broker.unsubscribe(subscriber))
-        self._audit.write("subscribed", identity=caller.identity, feed=request.feed, channels=sorted(channels))
-        is_first = True
-        for _ in _drain(subscriber.updates, lambda: broker.unsubscribe(subscriber)):
-            yield broker.update_for(channels, is_first=is_first)
-            is_first = False
+                seen = sorted(known for known in topics if any_topic_matches(caller.topics, known))
+                context.abort(grpc.StatusCode.NOT_FOUND, f"feed {request.feed!r} has no topic {topic!r}; it has {seen}")
+        return frozenset(topics[topic] for topic in request.topics or topics)
 
     def ListFeeds(  # noqa: N802
         self, request: admin_pb2.ListFeedsRequest, context: grpc.ServicerContext
@@ -91,8 +129,8 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
 class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     """For feed adapters and feed sources."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker], token_public_key: bytes) -> None:
-        self._brokers, self._token_public_key = brokers, token_public_key
+    def __init__(self, brokers: Mapping[str, FeedBroker], token_public_key: bytes, audit: AuditLog) -> None:
+        self._brokers, self._token_public_key, self._audit = brokers, token_public_key, audit
 
     def Register(  # noqa: N802
         self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
@@ -100,12 +138,11 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """A start of an adapter."""
         broker = _find(self._brokers, request.feed, context)
         adapter = self._own_adapter(broker, context, request.adapter)
-        incarnation = broker.register(adapter, request.rpc_endpoint, request.resume_incarnation)
-        adapters = broker.adapters()
+        own = broker.register(adapter, request.rpc_endpoint, request.resume_incarnation)
         return admin_pb2.RegisterReply(
             feed=broker.describe(),
-            self=next(known for known in adapters if known.incarnation == incarnation),
-            adapters=adapters,
+            self=own,
+            adapters=broker.adapters(),
             keys=broker.keys(channel.channel_id for channel in broker.feed.channels),
             token_public_key=self._token_public_key,
             lease_ttl_ns=broker.feed.lease_ttl_ns,
@@ -158,7 +195,15 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
                 grpc.StatusCode.NOT_FOUND, f"feed {broker.feed.name!r} has no adapter {name!r}; it has {names}"
             )
         if adapter.identity != caller.identity or "adapter" not in caller.roles:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller.identity} may not register as adapter {name!r}")
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{caller.identity} may not register as adapter {name!r}",
+                "registration refused",
+                identity=caller.identity,
+                feed=broker.feed.name,
+                adapter=name,
+            )
         return adapter
 
     def _registered(

@@ -5,6 +5,7 @@ Everything wrong with one is an error that names file, key and reason, before an
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from feedcore.output_packet import DATAGRAM_SIZE_MAX
 from transport.dgram import BadGroup, parse_group
 
 MS = 1_000_000
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # identities name files; feeds and adapters are options
+ENDPOINT = re.compile(r"\S+:\d{1,5}")
+TOPIC_WORD = re.compile(r"[A-Za-z0-9_-]+")
+WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
 
 
@@ -83,7 +88,7 @@ class _Section:
         self.path, self.where, self.values = path, where, values
 
     def error(self, key: str, reason: str) -> SettingsError:
-        return SettingsError(f"{self.path}: {self.where}.{key}: {reason}")
+        return SettingsError(f"{self.path}: {f'{self.where}.{key}'.lstrip('.')}: {reason}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         value = self.values.get(key, default)
@@ -103,7 +108,31 @@ class _Section:
         rows = self.get(key, list, [])
         if not rows:
             raise self.error(key, "there must be at least one")
-        return [_Section(self.path, f"{self.where}.{key}[{place}]", row) for place, row in enumerate(rows)]
+        return [self.section(f"{key}[{place}]", row) for place, row in enumerate(rows)]
+
+    def section(self, key: str, values: object) -> _Section:
+        if not isinstance(values, dict):
+            raise self.error(key, f"{values!r} is not a table")
+        return _Section(self.path, f"{self.where}.{key}".lstrip("."), values)
+
+    def text(self, key: str, form: re.Pattern[str]) -> str:
+        value: str = self.get(key, str)
+        if not form.fullmatch(value):
+            raise self.error(key, f"{value!r} does not have the form {form.pattern}")
+        return value
+
+    def items(self, key: str, kind: type, default: Any = None) -> tuple[Any, ...]:
+        values = self.get(key, list, default)
+        for value in values:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise self.error(key, f"{value!r} is not of type {kind.__name__}")
+        return tuple(values)
+
+    def topic(self, key: str, topic: str, wildcards: frozenset[str] = frozenset()) -> str:
+        for word in topic.split("."):
+            if word not in wildcards and not TOPIC_WORD.fullmatch(word):
+                raise self.error(key, f"{topic!r} is no topic: {word!r} is not a word such as equities")
+        return topic
 
     def only(self, *known: str) -> None:
         for key in self.values:
@@ -132,6 +161,7 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
         SettingsError: with file, key and reason.
     """
     root = _Section(path, "", _load_toml(path))
+    root.only("feed")
     feeds = [_load_feed(section) for section in root.sections("feed")]
     for key in ("name", "feed_id"):
         values = [getattr(feed, key) for feed in feeds]
@@ -172,20 +202,12 @@ def _load_feed(section: _Section) -> FeedSettings:
         model = model_path.read_bytes()
     except OSError as missing:
         raise section.error("message_model", f"{model_path}: {missing.strerror}") from missing
-    streams = tuple(
-        SourceStreamSettings(
-            row.number("source_stream_id", 1, 65_535),
-            row.get("name", str),
-            row.group("group", row.get("group", str)),
-        )
-        for row in section.sections("source_stream")
-    )
-    channels = tuple(
-        ChannelSettings(
-            row.number("channel_id", 1, 65_535), row.get("topic", str), tuple(row.get("source_stream_ids", list))
-        )
-        for row in section.sections("channel")
-    )
+    streams = tuple(_load_stream(row) for row in section.sections("source_stream"))
+    channels = tuple(_load_channel(row) for row in section.sections("channel"))
+    for key in ("channel_id", "topic"):
+        values = [getattr(channel, key) for channel in channels]
+        if len(set(values)) != len(values):
+            raise section.error("channel", f"two channels have the same {key}")
     _check_streams(section, streams, channels)
     adapters = tuple(_load_adapter(row, channels) for row in section.sections("adapter"))
     for key in ("adapter_id", "name"):
@@ -194,16 +216,34 @@ def _load_feed(section: _Section) -> FeedSettings:
             raise section.error("adapter", f"two adapters have the same {key}")
     return FeedSettings(
         section.number("feed_id", 1, 65_535),
-        section.get("name", str),
+        section.text("name", NAME),
         section.number("session", 19_700_101, 99_991_231),
         model,
-        section.get("source_replay_endpoint", str),
+        section.text("source_replay_endpoint", ENDPOINT),
         section.number("lease_ttl_ms", 50, 60_000, 300) * MS,
         section.number("sync_interval_ms", 10, 10_000, 100) * MS,
         section.number("datagram_size_max", 256, DATAGRAM_SIZE_MAX, 1_472),
         channels,
         streams,
         adapters,
+    )
+
+
+def _load_stream(section: _Section) -> SourceStreamSettings:
+    section.only("source_stream_id", "name", "group")
+    return SourceStreamSettings(
+        section.number("source_stream_id", 1, 65_535),
+        section.get("name", str),
+        section.group("group", section.get("group", str)),
+    )
+
+
+def _load_channel(section: _Section) -> ChannelSettings:
+    section.only("channel_id", "topic", "source_stream_ids")
+    return ChannelSettings(
+        section.number("channel_id", 1, 65_535),
+        section.topic("topic", section.get("topic", str)),
+        section.items("source_stream_ids", int),
     )
 
 
@@ -220,11 +260,16 @@ def _check_streams(
 
 
 def _load_adapter(section: _Section, channels: tuple[ChannelSettings, ...]) -> AdapterSettings:
-    groups = {int(key): section.group("groups", value) for key, value in section.get("groups", dict).items()}
+    section.only("adapter_id", "name", "identity", "groups")
+    groups = {}
+    for key, value in section.get("groups", dict).items():
+        if not key.isdecimal():
+            raise section.error("groups", f"{key!r} is no channel_id")
+        groups[int(key)] = section.group("groups", value)
     if set(groups) != {channel.channel_id for channel in channels}:
         raise section.error("groups", f"one group per channel is needed, {sorted(groups)} are given")
     return AdapterSettings(
-        section.number("adapter_id", 1, 65_535), section.get("name", str), section.get("identity", str), groups
+        section.number("adapter_id", 1, 65_535), section.text("name", NAME), section.text("identity", NAME), groups
     )
 
 
@@ -235,14 +280,37 @@ def load_policy(path: Path) -> dict[str, IdentitySettings]:
         SettingsError: with file, key and reason.
     """
     root = _Section(path, "", _load_toml(path))
+    root.only("identity")
     identities = {}
     for name, values in root.get("identity", dict, {}).items():
-        section = _Section(path, f"identity.{name}", values)
+        section = root.section(f"identity.{name}", values)
+        if not NAME.fullmatch(name):
+            raise root.error("identity", f"{name!r} does not have the form {NAME.pattern}")
         section.only("roles", "subscribe")
-        roles = frozenset(section.get("roles", list))
+        roles = frozenset(section.items("roles", str))
         if not roles or not roles <= ROLES:
             raise section.error("roles", f"{sorted(roles)}: some of {', '.join(sorted(ROLES))}")
-        identities[name] = IdentitySettings(name, roles, tuple(section.get("subscribe", list, [])))
+        patterns = [section.topic("subscribe", each, WILDCARDS) for each in section.items("subscribe", str, [])]
+        identities[name] = IdentitySettings(name, roles, tuple(patterns))
     if not identities:
         raise root.error("identity", "there must be at least one")
     return identities
+
+
+def check_identities(path: Path, feeds: Mapping[str, FeedSettings], policy: Mapping[str, IdentitySettings]) -> None:
+    """See that whoever is named as an adapter may be one.
+
+    Args:
+        path: the cluster file, for the error.
+
+    Raises:
+        SettingsError: an adapter's identity is not in the policy, or has not the role.
+    """
+    for feed in feeds.values():
+        for adapter in feed.adapters:
+            known = policy.get(adapter.identity)
+            if known is None or "adapter" not in known.roles:
+                why = "is not in the policy" if known is None else "has not the role adapter in the policy"
+                raise SettingsError(
+                    f"{path}: feed {feed.name}: adapter {adapter.name}.identity: {adapter.identity!r} {why}"
+                )

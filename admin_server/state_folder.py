@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import fcntl
 import ipaddress
 import json
 import os
@@ -21,10 +22,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 MECHANISM = "SCRAM-SHA-256"
 SCRAM_ITERATIONS = 16_384  # RFC 7677 asks for at least 4,096
+SALT_SIZE = 32  # what scramp draws; a made-up salt must not differ
 VALID_FOR = datetime.timedelta(days=825)
 
 
@@ -36,7 +39,7 @@ class StateFolder:
         for folder in (path, path / "certs", path / "secrets"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
-        self._mechanism = scramp.ScramMechanism(MECHANISM)
+        self._lock_fd = _lock(path / "server.lock")
         self._ca_key, self._ca = self._authority()
         self._issue("server", path / "server.crt", path / "server.key", listen_host)
         self.token_key = self._token_key()
@@ -48,6 +51,10 @@ class StateFolder:
         """(certificate chain, key), PEM."""
         return (self.path / "server.crt").read_bytes(), (self.path / "server.key").read_bytes()
 
+    def close(self) -> None:
+        """Let another server have the folder."""
+        os.close(self._lock_fd)
+
     def verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int] | None:
         """(salt, stored key, server key, iterations) of an identity; None if it has none."""
         row = self.credentials.get(identity)
@@ -55,6 +62,16 @@ class StateFolder:
             return None
         salt, stored, server = (base64.b64decode(row[key]) for key in ("salt", "stored_key", "server_key"))
         return salt, stored, server, int(row["iterations"])
+
+    def made_up_verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int]:
+        """A verifier that no secret fits, for an identity that does not exist.
+
+        In size and shape like a real one, and the same at every start: else whoever asks twice could tell them apart.
+        """
+        seed = HKDF(hashes.SHA256(), SALT_SIZE + 64, None, b"made-up verifier " + identity.encode()).derive(
+            self.token_key.private_bytes_raw()
+        )
+        return seed[:SALT_SIZE], seed[SALT_SIZE:-32], seed[-32:], SCRAM_ITERATIONS
 
     # ---- credentials ----
 
@@ -67,16 +84,9 @@ class StateFolder:
             if identity not in known:
                 secret = secrets.token_urlsafe(24)
                 _write_private(self.path / "secrets" / f"{identity}.secret", secret.encode() + b"\n")
-                known[identity] = self.hash_secret(secret)
+                known[identity] = hash_secret(secret)
         _write_private(self._credentials_path, json.dumps(known, indent=1).encode())
         return known
-
-    def hash_secret(self, secret: str) -> dict[str, str]:
-        """A salted verifier of a secret: what is kept at rest."""
-        salt, stored, server, iterations = self._mechanism.make_auth_info(secret, iteration_count=SCRAM_ITERATIONS)
-        pairs = (("salt", salt), ("stored_key", stored), ("server_key", server))
-        row = {name: base64.b64encode(value).decode() for name, value in pairs}
-        return row | {"iterations": str(iterations)}
 
     def _token_key(self) -> Ed25519PrivateKey:
         path = self.path / "token.key"
@@ -120,6 +130,27 @@ class StateFolder:
         )
         _write_private(key_path, _key_pem(key))
         _write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def hash_secret(secret: str) -> dict[str, str]:
+    """The salted verifier of a secret, as the credentials file keeps it."""
+    salt, stored, server, iterations = scramp.ScramMechanism(MECHANISM).make_auth_info(
+        secret, iteration_count=SCRAM_ITERATIONS, salt=secrets.token_bytes(SALT_SIZE)
+    )
+    pairs = (("salt", salt), ("stored_key", stored), ("server_key", server))
+    row = {name: base64.b64encode(value).decode() for name, value in pairs}
+    return row | {"iterations": str(iterations)}
+
+
+def _lock(path: Path) -> int:
+    """Two servers on one folder would grant one epoch twice."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OSError(f"{path.parent} is in use by another admin server: stop it, or choose another --state") from None
+    return descriptor
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

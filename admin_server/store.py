@@ -1,11 +1,14 @@
 """What must outlive the server: epochs, incarnations and stream keys, in SQLite inside the private folder.
 
 Invariant: an epoch or an incarnation is never given twice, whatever dies when. Epochs are reserved in blocks ahead of
-use, so that granting one during a takeover waits for no disk.
+use, so that granting one during a takeover waits for no disk: who holds it is written before the grant is sent, but
+into the page cache. That survives the death of this process; if the machine dies, the reserved blocks and the term that
+passes before anybody is granted keep the promise.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 import threading
@@ -22,6 +25,9 @@ CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INT
 CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS incarnations (
     incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS registrations (
+    feed_id INTEGER, adapter_id INTEGER, incarnation INTEGER NOT NULL, rpc_endpoint TEXT NOT NULL,
+    PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS stream_keys (
     key_id INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
     key BLOB NOT NULL, not_before_unix_ns INTEGER NOT NULL, expires_unix_ns INTEGER NOT NULL);
@@ -33,10 +39,16 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute("PRAGMA synchronous=FULL")
+        # Stream keys are in it. SQLite makes the files beside it with the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for part in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+            if part.exists():
+                part.chmod(0o600)
+        self._database = _connect(path, "FULL")
         self._database.executescript(SCHEMA)
+        self._lease_lock = threading.Lock()
+        self._leases = _connect(path, "NORMAL")  # no flush at a commit
+        self._leases.execute("PRAGMA wal_autocheckpoint=0")  # nor at a checkpoint: the other connection does those
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
         """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
@@ -63,9 +75,9 @@ class Store:
         return int(row[0]) if row else 0
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
-        """Remember the holder, so that it may go on after a restart of the server; written behind the grant."""
-        with self._lock:
-            self._database.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+        """Remember the holder, so that it may go on after a restart of the server; waits for no disk."""
+        with self._lease_lock:
+            self._leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
 
     def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
         """A number no start of any adapter ever had; on the disk when this returns."""
@@ -75,6 +87,22 @@ class Store:
             )
             assert cursor.lastrowid is not None
             return cursor.lastrowid
+
+    def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
+        """Remember where the adapter was last, for those who ask after a restart of the server."""
+        with self._lock:
+            self._database.execute(
+                "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?)",
+                (feed_id, adapter_id, incarnation, rpc_endpoint),
+            )
+
+    def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
+        """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT adapter_id, incarnation, rpc_endpoint FROM registrations WHERE feed_id = ?", (feed_id,)
+            ).fetchall()
+        return {adapter_id: (incarnation, endpoint) for adapter_id, incarnation, endpoint in rows}
 
     def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
         """True if the adapter has not been started anew since."""
@@ -105,6 +133,7 @@ class Store:
 
     def close(self) -> None:
         """Close the database."""
+        self._leases.close()
         self._database.close()
 
     def _select_keys(self, feed_id: int, channel_id: int, now: int) -> list[tuple[int, bytes, int, int]]:
@@ -113,3 +142,10 @@ class Store:
             "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY key_id",
             (feed_id, channel_id, now),
         ).fetchall()
+
+
+def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute(f"PRAGMA synchronous={synchronous}")
+    return database

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 
-from admin_server.server import AdminServer
+from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from transport.login import login
 from transport.rpc import open_channel
 
@@ -73,24 +74,45 @@ def write_settings(folder: Path, cluster: str = CLUSTER, policy: str = POLICY) -
     return folder / "cluster.toml", folder / "policy.toml"
 
 
+class Folder(Protocol):
+    """Where a server keeps its state."""
+
+    path: Path
+
+
+class Server(Protocol):
+    """A server in this process or in one of its own."""
+
+    endpoint: str
+
+    @property
+    def folder(self) -> Folder:
+        """Its private folder."""
+        ...
+
+
 @contextmanager
-def running_server(folder: Path) -> Iterator[AdminServer]:
+def running_server(folder: Path, subscriber_count_max: int = SUBSCRIBER_COUNT_MAX) -> Iterator[AdminServer]:
     """A server on a free port of the loopback interface."""
     cluster, policy = write_settings(folder)
-    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0")
+    server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max)
     try:
         yield server
     finally:
         server.stop()
 
 
-def secret_of(server: AdminServer, identity: str) -> str:
+def ca_of(server: Server) -> bytes:
+    """The authority that the server's certificate is from."""
+    return (server.folder.path / "ca.pem").read_bytes()
+
+
+def secret_of(server: Server, identity: str) -> str:
     """The development secret made at first start."""
     return (server.folder.path / "secrets" / f"{identity}.secret").read_text().strip()
 
 
-def channel_as(server: AdminServer, identity: str) -> grpc.Channel:
+def channel_as(server: Server, identity: str) -> grpc.Channel:
     """A channel that authenticated as an identity of the policy."""
-    ca = (server.folder.path / "ca.pem").read_bytes()
-    token = login(server.endpoint, ca, identity, secret_of(server, identity)).token
-    return open_channel(server.endpoint, ca, token)
+    token = login(server.endpoint, ca_of(server), identity, secret_of(server, identity)).token
+    return open_channel(server.endpoint, ca_of(server), token)

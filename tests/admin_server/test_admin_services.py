@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +12,19 @@ import pytest
 from admin_server.server import AdminServer
 from admin_server.settings import SettingsError, load_cluster, load_policy
 from feedcore.states import ReplicaState
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
-from tests.admin_server.cluster_files import CLUSTER, POLICY, channel_as, running_server, secret_of, write_settings
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.cluster_files import (
+    CLUSTER,
+    POLICY,
+    ca_of,
+    channel_as,
+    running_server,
+    secret_of,
+    write_settings,
+)
 from transport.login import AuthenticationRefused, login
 from transport.rpc import open_channel
-
-WAIT_S = 20
 
 
 @pytest.fixture
@@ -29,60 +33,8 @@ def server(tmp_path: Path) -> Iterator[AdminServer]:
         yield running
 
 
-def ca_of(server: AdminServer) -> bytes:
-    return (server.folder.path / "ca.pem").read_bytes()
-
-
 def code_of(error: pytest.ExceptionInfo[grpc.RpcError]) -> grpc.StatusCode:
     return error.value.code()
-
-
-class Adapter:
-    """An adapter's side of its stream, as a test drives it."""
-
-    def __init__(self, server: AdminServer, name: str) -> None:
-        self._channel = channel_as(server, f"adapter-{name}")
-        self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
-        self.adapter_id = "ab".index(name) + 1
-        self.registered = self._stub.Register(
-            admin_pb2.RegisterRequest(feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1")
-        )
-        self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
-        self.report(incarnation=self.registered.self.incarnation)
-        self._call = self._stub.Attend(iter(self._reports.get, None))
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        try:
-            for order in self._call:
-                self.orders.put(order)
-        except grpc.RpcError:
-            pass
-
-    def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int) -> None:
-        self._told = (state, next_seq)
-        position = common_pb2.MessageStreamState(next_message_seq=next_seq)
-        channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
-        told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
-        self._reports.put(admin_pb2.AdapterReport(state=told, **fields))
-
-    def await_order(self, kind: str) -> admin_pb2.AdapterOrder:
-        """The next order of a kind; meanwhile reports again at every sync interval, as adapters do."""
-        give_up_at = time.monotonic() + WAIT_S
-        while time.monotonic() < give_up_at:
-            try:
-                order = self.orders.get(timeout=0.1)
-            except queue.Empty:
-                self.report(*self._told)
-                continue
-            if order.WhichOneof("order") == kind:
-                return order
-        raise AssertionError(f"no {kind}")
-
-    def vanish(self) -> None:
-        """As a killed process does: the connection goes."""
-        self._channel.close()
 
 
 def test_a_wrong_secret_and_an_unknown_identity_are_refused_alike(server: AdminServer) -> None:
@@ -157,6 +109,19 @@ def test_the_first_adapter_of_a_feed_becomes_active_and_renews(server: AdminServ
     adapter.vanish()
 
 
+def test_adapters_and_clients_are_told_the_same_keys(server: AdminServer) -> None:
+    adapter = Adapter(server, "a")
+    changed = adapter.await_order("cluster_changed").cluster_changed
+    with channel_as(server, "reader") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        update = next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+    keys = [(key.key_id, key.channel_id, key.key) for key in update.keys]
+    assert [channel_id for _, channel_id, _ in keys] == [1]
+    for told in (adapter.registered.keys, changed.keys):
+        assert [(key.key_id, key.channel_id, key.key) for key in told] == keys
+    adapter.vanish()
+
+
 def test_a_synchronised_backup_is_granted_the_next_epoch_when_the_actives_stream_ends(server: AdminServer) -> None:
     active = Adapter(server, "a")
     epoch = active.await_order("lease_granted").lease_granted.epoch
@@ -185,6 +150,7 @@ def test_incarnations_never_repeat_and_epochs_only_grow_across_a_restart(tmp_pat
             adapter = Adapter(server, "a")
             incarnations.append(adapter.registered.self.incarnation)
             keys.append([key.key for key in adapter.registered.keys])
+            assert [len(key) for key in keys[-1]] == [32]
             epochs.append(adapter.await_order("lease_granted").lease_granted.epoch)
             adapter.vanish()
     assert incarnations == sorted(set(incarnations))
@@ -195,7 +161,15 @@ def test_incarnations_never_repeat_and_epochs_only_grow_across_a_restart(tmp_pat
 def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminServer) -> None:
     path = server.folder.path
     assert path.stat().st_mode & 0o777 == 0o700
-    for name in ("credentials.json", "token.key", "ca.key", "server.key", "secrets/reader.secret"):
+    for name in (
+        "credentials.json",
+        "token.key",
+        "ca.key",
+        "server.key",
+        "secrets/reader.secret",
+        "leases.sqlite",
+        "audit.jsonl",
+    ):
         assert (path / name).stat().st_mode & 0o777 == 0o600
     assert secret_of(server, "reader") not in (path / "credentials.json").read_text()
 
@@ -211,6 +185,11 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
         ("adapter_id = 2", "adapter_id = 1", "same adapter_id"),
         ("message-model.xml", "no-such.xml", "no-such.xml"),
         ("session = 20261121", "", "session: is missing"),
+        ("channel_id = 1", "channel_id = 1\ncolour = 2", "colour: unknown key"),
+        ("groups = { 1 =", "groups = { x =", "'x' is no channel_id"),
+        ("[1, 2]", "[1, [2]]", "source_stream_ids: .2. is not of type int"),
+        ('"equities.ticks"', '"equities..ticks"', "topic: 'equities..ticks' is no topic"),
+        ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint: '7411' does not have the form"),
     ],
 )
 def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -220,7 +199,24 @@ def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str
         load_cluster(cluster)
 
 
-def test_a_bad_policy_is_refused_by_key(tmp_path: Path) -> None:
-    _, policy = write_settings(tmp_path, policy=POLICY.replace('roles = ["source"]', 'roles = ["sauce"]'))
-    with pytest.raises(SettingsError, match=r"policy\.toml.*identity\.source\.roles.*sauce"):
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('roles = ["source"]', 'roles = ["sauce"]', r"identity\.source\.roles.*sauce"),
+        ('roles = ["source"]', "roles = [[1]]", r"identity\.source\.roles: \[1\] is not of type str"),
+        ('["equities.#"]', '["equities.a*"]', r"identity\.reader\.subscribe: 'equities\.a\*' is no topic"),
+        ("[identity.source]", '[identity."../source"]', r"identity: '\.\./source' does not have the form"),
+        ("[identity.source]", "[identities.source]", "identities: unknown key"),
+    ],
+)
+def test_a_bad_policy_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    assert old in POLICY
+    _, policy = write_settings(tmp_path, policy=POLICY.replace(old, new, 1))
+    with pytest.raises(SettingsError, match=rf"policy\.toml: {reason}"):
         load_policy(policy)
+
+
+def test_an_adapter_whose_identity_the_policy_does_not_know_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    cluster, policy = write_settings(tmp_path, policy=POLICY.replace("[identity.adapter-b]", "[identity.someone]"))
+    with pytest.raises(SettingsError, match=r"adapter b\.identity: 'adapter-b' is not in the policy"):
+        AdminServer(cluster, policy, tmp_path / "state", "127.0.0.1:0")

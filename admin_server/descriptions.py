@@ -1,0 +1,102 @@
+"""How feeds and adapters are described on the wire, and how good a reported state is. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from admin_server.settings import AdapterSettings, FeedSettings
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import common_pb2
+
+LOG = logging.getLogger("admin_server.descriptions")
+AWAY = "away"
+# From the best to the worst: an adapter is as good as its worst channel.
+_ORDER = [
+    ReplicaState.ACTIVE,
+    ReplicaState.SYNCHRONIZED,
+    ReplicaState.DETACHED,
+    ReplicaState.AHEAD,
+    ReplicaState.RESYNCHRONIZING,
+    ReplicaState.JOINING,
+    ReplicaState.FAILED,
+]
+
+
+def describe_feed(feed: FeedSettings, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
+    """The feed, with just these channels (None: all)."""
+    wanted = None if channel_ids is None else set(channel_ids)
+    return common_pb2.FeedDescription(
+        feed_id=feed.feed_id,
+        name=feed.name,
+        session=feed.session,
+        channels=[
+            common_pb2.ChannelDescription(
+                channel_id=channel.channel_id, topic=channel.topic, source_stream_ids=channel.source_stream_ids
+            )
+            for channel in feed.channels
+            if wanted is None or channel.channel_id in wanted
+        ],
+        source_streams=[
+            common_pb2.SourceStreamDescription(
+                source_stream_id=stream.source_stream_id, name=stream.name, group=stream.group
+            )
+            for stream in feed.source_streams
+        ],
+        source_replay_endpoint=feed.source_replay_endpoint,
+        datagram_size_max=feed.datagram_size_max,
+    )
+
+
+def describe_adapter(
+    adapter: AdapterSettings, incarnation: int, rpc_endpoint: str, replica_state: str
+) -> common_pb2.AdapterDescription:
+    """An adapter as others reach it."""
+    return common_pb2.AdapterDescription(
+        adapter_id=adapter.adapter_id,
+        name=adapter.name,
+        rpc_endpoint=rpc_endpoint,
+        groups=dict(adapter.groups),
+        incarnation=incarnation,
+        replica_state=replica_state,
+    )
+
+
+def copy_of(description: common_pb2.AdapterDescription) -> common_pb2.AdapterDescription:
+    """A copy that no later change reaches."""
+    copied = common_pb2.AdapterDescription()
+    copied.CopyFrom(description)
+    return copied
+
+
+def absent_adapters(
+    feed: FeedSettings, registrations: Mapping[int, tuple[int, str]]
+) -> dict[int, common_pb2.AdapterDescription]:
+    """The feed's adapters as they registered in a former life of the server, away until they come back.
+
+    A client that asks first after a restart must go on hearing their groups.
+    """
+    return {
+        adapter.adapter_id: describe_adapter(adapter, *registrations[adapter.adapter_id], AWAY)
+        for adapter in feed.adapters
+        if adapter.adapter_id in registrations
+    }
+
+
+def limited_to(
+    description: common_pb2.AdapterDescription, channel_ids: frozenset[int]
+) -> common_pb2.AdapterDescription:
+    """An adapter as a client may see it: only the groups of granted channels."""
+    limited = copy_of(description)
+    for channel_id in [channel for channel in limited.groups if channel not in channel_ids]:
+        del limited.groups[channel_id]
+    return limited
+
+
+def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
+    """None if a channel's state is not one we know."""
+    try:
+        return max((ReplicaState(channel.replica_state) for channel in state.channels), key=_ORDER.index, default=None)
+    except ValueError:
+        LOG.warning("unknown replica state reported", extra={"adapter": state.adapter_id})
+        return None

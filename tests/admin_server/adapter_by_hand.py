@@ -1,0 +1,69 @@
+"""An adapter that a test plays: registers, attends, reports what it is told to, and keeps the orders it gets."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import grpc
+
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from tests.admin_server.cluster_files import Server, channel_as
+
+WAIT_S = 20
+
+
+class Adapter:
+    """An adapter's side of its stream, as a test drives it.
+
+    Args:
+        incarnation: of this very start, if the server was away meanwhile; 0: a new start.
+    """
+
+    def __init__(self, server: Server, name: str, incarnation: int = 0) -> None:
+        self._channel = channel_as(server, f"adapter-{name}")
+        self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
+        self.adapter_id = "ab".index(name) + 1
+        self.registered = self._stub.Register(
+            admin_pb2.RegisterRequest(
+                feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", resume_incarnation=incarnation
+            )
+        )
+        self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
+        self.report(incarnation=self.registered.self.incarnation)
+        self._call = self._stub.Attend(iter(self._reports.get, None))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for order in self._call:
+                self.orders.put(order)
+        except grpc.RpcError:
+            pass
+
+    def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int) -> None:
+        self._told = (state, next_seq)
+        position = common_pb2.MessageStreamState(next_message_seq=next_seq)
+        channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
+        told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
+        self._reports.put(admin_pb2.AdapterReport(state=told, **fields))
+
+    def await_order(self, kind: str) -> admin_pb2.AdapterOrder:
+        """The next order of a kind; meanwhile reports again at every sync interval, as adapters do."""
+        give_up_at = time.monotonic() + WAIT_S
+        while time.monotonic() < give_up_at:
+            try:
+                order = self.orders.get(timeout=0.1)
+            except queue.Empty:
+                self.report(*self._told)
+                continue
+            if order.WhichOneof("order") == kind:
+                return order
+        raise AssertionError(f"no {kind}")
+
+    def vanish(self) -> None:
+        """As a killed process does: the connection goes."""
+        self._channel.close()

@@ -1,0 +1,160 @@
+"""What the server must not tell, must not hold open, and must write down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from admin_server.authentication import CLIENT_FIRST_SIZE_MAX, CONVERSATION_COUNT_MAX
+from admin_server.server import AdminServer
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.cluster_files import ca_of, channel_as, running_server
+from transport.rpc import open_channel
+
+Refused = pytest.ExceptionInfo[grpc.RpcError]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AdminServer]:
+    with running_server(tmp_path) as running:
+        yield running
+
+
+def audit_of(server: AdminServer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (server.folder.path / "audit.jsonl").read_text().splitlines()]
+
+
+def begin(server: AdminServer, identity: str) -> admin_pb2.BeginAuthenticationReply:
+    with open_channel(server.endpoint, ca_of(server)) as channel:
+        return admin_pb2_grpc.AuthenticationStub(channel).Begin(
+            admin_pb2.BeginAuthenticationRequest(client_first=f"n,,n={identity},r=nonce")
+        )
+
+
+def salt_and_iterations(server: AdminServer, identity: str) -> str:
+    return begin(server, identity).server_first.partition(",")[2]
+
+
+def test_the_first_reply_does_not_tell_whether_an_identity_exists(tmp_path: Path) -> None:
+    seen = []
+    for _ in range(2):
+        with running_server(tmp_path) as server:
+            seen.append([salt_and_iterations(server, identity) for identity in ("reader", "nobody", "no-one")])
+    assert seen[0] == seen[1], "a salt that changes at a restart would be a made-up one"
+    assert len({len(each) for each in seen[0]}) == 1
+    assert len(set(seen[0])) == 3
+
+
+def test_a_conversation_serves_once_and_its_number_is_bounded(server: AdminServer) -> None:
+    begun = begin(server, "reader")
+    nonce = begun.server_first[2:].partition(",")[0]
+    request = admin_pb2.FinishAuthenticationRequest(
+        conversation_id=begun.conversation_id, client_final=f"c=biws,r={nonce},p=AAAA"
+    )
+    with open_channel(server.endpoint, ca_of(server)) as channel:
+        stub = admin_pb2_grpc.AuthenticationStub(channel)
+        for reason in ("wrong secret", "no such conversation"):
+            with pytest.raises(grpc.RpcError, match=reason) as refused:
+                stub.Finish(request)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        oldest = begin(server, "reader")
+        for _ in range(CONVERSATION_COUNT_MAX):
+            stub.Begin(admin_pb2.BeginAuthenticationRequest(client_first="n,,n=flood,r=nonce"))
+        with pytest.raises(grpc.RpcError, match="no such conversation"):
+            stub.Finish(admin_pb2.FinishAuthenticationRequest(conversation_id=oldest.conversation_id))
+
+
+@pytest.mark.parametrize("first", ["", "n,,", "n,,n=,r=a", "p=tls,,n=a,r=b", "n,,n=a=2,r=b", "n" * 2_000])
+def test_what_is_no_login_is_an_invalid_argument(server: AdminServer, first: str) -> None:
+    assert len("n" * 2_000) > CLIENT_FIRST_SIZE_MAX
+    with open_channel(server.endpoint, ca_of(server)) as channel, pytest.raises(grpc.RpcError) as refused:
+        admin_pb2_grpc.AuthenticationStub(channel).Begin(admin_pb2.BeginAuthenticationRequest(client_first=first))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_stranger_learns_neither_the_feeds_nor_the_topics_of_others(server: AdminServer) -> None:
+    with channel_as(server, "stranger") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        with pytest.raises(grpc.RpcError) as unknown:
+            next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="bonds")))
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "equities" not in str(unknown.value.details())
+        codes = set()
+        for topic in ("equities.ticks", "equities.no-such"):
+            with pytest.raises(grpc.RpcError, match=topic) as refused:
+                next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities", topics=[topic])))
+            codes.add(refused.value.code())
+        assert codes == {grpc.StatusCode.PERMISSION_DENIED}
+    with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError, match="equities") as mistyped:
+        next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equity")))
+    assert mistyped.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_every_refused_call_is_in_the_audit_log_once(server: AdminServer) -> None:
+    with open_channel(server.endpoint, ca_of(server), "nonsense") as channel, pytest.raises(grpc.RpcError):
+        admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
+    with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError):
+        admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
+    with channel_as(server, "stranger") as channel, pytest.raises(grpc.RpcError):
+        next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+    server.stop()  # by then every call's end was heard
+    server.stop = lambda: None  # type: ignore[method-assign]  # the fixture has nothing left to stop
+    refusals = [line for line in audit_of(server) if "refused" in line["event"]]
+    assert [(line["event"], line["code"]) for line in refusals] == [
+        ("call refused", "UNAUTHENTICATED"),
+        ("call refused", "PERMISSION_DENIED"),
+        ("subscription refused", "PERMISSION_DENIED"),
+    ]
+    assert "nonsense" not in json.dumps(refusals)
+
+
+def test_a_subscriber_beyond_the_limit_is_refused_and_adapters_still_get_in(tmp_path: Path) -> None:
+    with running_server(tmp_path, subscriber_count_max=2) as server, channel_as(server, "reader") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        streams = [stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")) for _ in range(2)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(grpc.RpcError, match="2 subscribers are connected") as refused:
+            next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        adapter = Adapter(server, "a")
+        adapter.await_order("lease_granted")
+        adapter.vanish()
+
+
+def test_health_watchers_without_a_token_take_nobodys_place(tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path, subscriber_count_max=1) as server,
+        open_channel(server.endpoint, ca_of(server)) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(60)]
+        for watch in watches:
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        with channel_as(server, "reader") as mine:
+            assert admin_pb2_grpc.StreamAdministrationStub(mine).ListFeeds(admin_pb2.ListFeedsRequest()).feeds
+
+
+def test_after_a_restart_a_client_still_learns_the_groups_of_adapters_that_are_not_back(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        adapter = Adapter(server, "a")
+        adapter.await_order("lease_granted")
+        adapter.vanish()
+    with running_server(tmp_path) as server, channel_as(server, "reader") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        first = next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+        assert [(each.name, each.replica_state, dict(each.groups)) for each in first.adapters] == [
+            ("a", "away", {1: "239.192.2.1:5011"})
+        ]
+
+
+def test_two_servers_cannot_share_a_state_folder(tmp_path: Path) -> None:
+    with running_server(tmp_path), pytest.raises(OSError, match="in use by another"), running_server(tmp_path):
+        pass
