@@ -34,7 +34,9 @@ from transport.process_shell import StopSignal
 from transport.sealing import NoKey, Opener, Sealer
 
 LOG = logging.getLogger("adapter.loop")
-DRAIN_COUNT_MAX = 32  # datagrams per socket and turn, so that no socket and no timer waits behind a flood
+DRAIN_COUNT_MAX = (
+    8  # datagrams per socket and turn: nothing waits long behind a flood, and sending keeps pace with hearing
+)
 POLL_MS_MAX = 100
 
 

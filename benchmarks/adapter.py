@@ -28,13 +28,28 @@ from transport.dgram import MulticastReceiver, MulticastSender
 
 TRADES_PER_PACKET = 36
 OUTPUTS = {"forwarder": 1, "adapter": 2}  # output datagrams per source datagram
-WINDOW = 64  # source datagrams under way; the kernel's default buffer holds some 90
+WINDOW = 40  # source datagrams under way; the kernel's default buffer holds some 90
+BREATH_S = 0.000_05
+PROBE_MS = 20
 SYMBOLS = 5_000
 PREPARED = 4_096
 WARM_UP = 2_000
 LATENCY_PACKETS = 4_000
 LATENCY_RATE = 1_000
 WAIT_MS = 5_000
+
+
+def _await_ready(process: subprocess.Popen[str], kind: str) -> None:
+    """Probe the worker's group until it says that it hears; what it makes of a probe does not matter."""
+    assert process.stdout is not None
+    context: zmq.Context[Any] = zmq.Context()
+    sender, poller = MulticastSender(context, INTERFACE), zmq.Poller()
+    poller.register(process.stdout.fileno(), zmq.POLLIN)
+    while not poller.poll(PROBE_MS):
+        sender.send(SOURCE_GROUP.encode(), b"?")
+    context.destroy(linger=0)
+    if process.stdout.readline() != "ready\n":
+        raise RuntimeError(f"the {kind} ended with status {process.wait()}")
 
 
 class Load:
@@ -79,9 +94,7 @@ def worker(kind: str, progress_path: Path) -> Iterator[Progress]:
         [sys.executable, "-m", "benchmarks.forwarder", kind, str(progress_path)], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
-        if process.stdout.readline() != "ready\n":
-            raise RuntimeError(f"the {kind} ended with status {process.wait()}")
+        _await_ready(process, kind)
         yield Progress(progress_path)
     finally:
         process.terminate()
@@ -105,7 +118,11 @@ def saturated_rate(kind: str, seconds: float, folder: Path) -> tuple[float, floa
                     done, stuck_at_ns = now_done, time.monotonic_ns()
                 elif time.monotonic_ns() - stuck_at_ns > WAIT_MS * 1_000_000:
                     raise RuntimeError(f"the {kind} is stuck at {done} of {sent * outputs} datagrams: one was lost")
-                for _ in range(WINDOW - (sent - done // outputs)):
+                room = WINDOW - (sent - done // outputs)
+                if room < WINDOW // 4:
+                    time.sleep(BREATH_S)  # a spinning generator would take a core that the worker's threads need
+                    continue
+                for _ in range(room):
                     sender.send(group, load.next())
                     sent += 1
 

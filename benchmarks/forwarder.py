@@ -80,7 +80,7 @@ def run_forwarder(progress_path: Path) -> None:
     poller = zmq.Poller()
     poller.register(receiver.socket, zmq.POLLIN)
     poller.register(stop.fileno(), zmq.POLLIN)
-    _say_ready()
+    _say_ready(receiver)
     while not stop.is_set:
         poller.poll()
         while (datagram := receiver.receive()) is not None:
@@ -101,10 +101,11 @@ def run_adapter(progress_path: Path) -> None:
     sealer.use_key(SealingKey(1, CHANNEL, bytes(32)))
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as folder:
         journal = OutputJournal(Path(folder))
+        source = MulticastReceiver(context, INTERFACE, SOURCE_GROUP)
         loop = AdapterLoop(
             engine,
             counters,
-            sources=[MulticastReceiver(context, INTERFACE, SOURCE_GROUP)],
+            sources=[source],
             sender=CountingSender(context, Progress(progress_path)),
             groups={CHANNEL: OUTPUT_GROUP},
             sealer=sealer,
@@ -122,14 +123,16 @@ def run_adapter(progress_path: Path) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.collect()
         gc.freeze()
-        _say_ready()
+        _say_ready(source)
         loop.run()
         loop.close()
         journal.close()
     context.term()
 
 
-def _say_ready() -> None:
+def _say_ready(receiver: MulticastReceiver) -> None:
+    """Once the load generator's probes are heard: libzmq joins a group in a thread of its own, some time after bind."""
+    receiver.socket.poll()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
 

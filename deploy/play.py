@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,16 +108,29 @@ def play(
             what = fault.strike(cluster, say)
             done.append(f"{at_s:.1f} s: {what}")
             say(done[-1])
-        sent = cluster.processes["source-gateway"].await_event("sent", duration_s + END_GRACE_S)
+        sent = _await_end(cluster, duration_s)
         say(f"the source has sent {sent['messages']:,} messages")
-        client = cluster.processes["client"]
-        client.await_event("recorded", END_GRACE_S)
-        client.wait(END_GRACE_S)
     record = DeliveryRecord.load(record_path)
     expected = expected_content(recording.folder, recording.split, STREAM_COUNT)
     wrong = count_wrong(np.load(record_path.with_suffix(".npy")), expected)
     per_stream = {int(stream): int(count) for stream, count in sent["per_stream"].items()}
+    recorded = {stream: len(rows) for stream, rows in expected.items()}
+    if per_stream != recorded:
+        raise ProcessFailed(f"the source sent {per_stream} messages per source stream, the recording has {recorded}")
     return Report(title, per_stream, record, wrong, rate, tuple(done))
+
+
+def _await_end(cluster: Cluster, duration_s: float) -> dict[str, Any]:
+    """Until the source has sent everything and the client has recorded it; what the source says it sent."""
+    client = cluster.processes["client"]
+    try:
+        sent = cluster.processes["source-gateway"].await_event("sent", duration_s + END_GRACE_S)
+        client.await_event("recorded", END_GRACE_S)
+        client.wait(END_GRACE_S)
+    except ProcessFailed:
+        cluster.check()  # whoever crashed is the better story
+        raise
+    return sent
 
 
 def kill_active(cluster: Cluster, say: Say) -> str:

@@ -87,9 +87,10 @@ def print_report(title: str, figures: dict[str, Any], console: Console | None = 
     for name in ("lost", "duplicated", "out_of_order"):
         table.add_row(_marked(figures[name]), name.replace("_", " "))
     if figures["content_wrong"] is not None:
-        table.add_row(_marked(figures["content_wrong"]), "with other content than the recording")
+        table.add_row(_marked(figures["content_wrong"]), "with another symbol, time or price than recorded")
     for number, each in enumerate(figures["takeovers"], 1):
         table.add_row(f"{each['stall_ms']:.1f} ms", f"longest stall around takeover {number} (epoch {each['epoch']})")
+    table.add_row(f"{figures['longest_stall_ms']:.1f} ms", "longest pause between deliveries, anywhere")
     latency = figures["latency_us"]
     if latency["p50"] is not None:
         table.add_row(f"{latency['p50'] / 1000:.2f} ms", "end-to-end latency, median")
@@ -105,11 +106,12 @@ def render_html(report: Report, figures: dict[str, Any]) -> str:
         (name.replace("_", " "), figures[name]) for name in ("sent", "delivered", "lost", "duplicated", "out_of_order")
     ]
     if figures["content_wrong"] is not None:
-        rows.append(("with other content than the recording", figures["content_wrong"]))
+        rows.append(("with another symbol, time or price than recorded", figures["content_wrong"]))
     rows += [
         (f"longest stall around takeover {number} (epoch {each['epoch']}), ms", f"{each['stall_ms']:.1f}")
         for number, each in enumerate(figures["takeovers"], 1)
     ]
+    rows.append(("longest pause between deliveries, anywhere, ms", f"{figures['longest_stall_ms']:.1f}"))
     rows += [(f"end-to-end latency {name}, µs", value) for name, value in figures["latency_us"].items()]
     cells = "".join(f"<tr><th>{html.escape(str(a))}</th><td>{html.escape(str(b))}</td></tr>" for a, b in rows)
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in report.faults)

@@ -41,5 +41,5 @@ def test_killing_sparks_driver_in_mid_batch_changes_nothing_for_clients(tmp_path
     arguments = ["--fault", "kill-driver", "--rounds", "2", "--rate", "10000", "--json", str(figures_path)]
     assert drill([*arguments, "--html", str(tmp_path / "drill.html")]) == 0
     figures = json.loads(figures_path.read_text())
-    assert figures["delivered"] == figures["sent"]
+    assert figures["delivered"] == figures["sent"] == 270_000
     assert any("started it again" in fault for fault in figures["faults"])
