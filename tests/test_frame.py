@@ -17,7 +17,6 @@ LINES_MAX = 400
 # file -> why it is longer
 LONGER = {
     "feedcore/replica.py": "one state machine, whose events belong side by side",
-    "admin_server/broker.py": "one lock's worth of state",
 }
 ROOMS = (
     "feedcore",
