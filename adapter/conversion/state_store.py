@@ -105,6 +105,9 @@ class StateStore:
         self._fingerprint = fingerprint
         self.registers = np.zeros(REGISTER_COUNT, dtype=np.int64)
         self._allocate(CAPACITY_FIRST)
+        # Compile now what the first digest and the first growth need: it takes 0.1 s, which no packet may wait for.
+        _place_keys(self.slots, self.keys, 0)
+        self.digests()
 
     def _allocate(self, capacity: int) -> None:
         self.slots = np.full(4 * capacity, -1, dtype=np.int64)  # at most a quarter full: short probes
