@@ -1,0 +1,130 @@
+"""Queues and durable subscribers: making, deleting, listing, and finding them at the start."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from journal.transactional.book import Book, Subscriber
+from journal.transactional.errors import NoSuchPrepared, QueueExists, QueueInUse
+from journal.transactional.log_writer import LogWriter
+from journal.transactional.page_store import PageStore
+from journal.transactional.queue_index import QueueIndex
+from journal.transactional.topics import SUBSCRIBER_PREFIX
+from journal.transactional.volatile_cache import VolatileCache
+from journal.transactional.works import AdministrationWork
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue at one moment. Counts in messages."""
+
+    name: str
+    count: int
+    """All that were committed and not consumed, locked ones included."""
+    locked_count: int
+    """Of these, those that an open or prepared transaction has."""
+
+
+def load(pages: PageStore, book: Book) -> None:
+    """Put the queues and subscribers of the page store into the book."""
+    counted = pages.numbers("SELECT queue_id, count(*) FROM entry GROUP BY queue_id")
+    counts = {queue_id: count for queue_id, count in counted}  # noqa: C416 — says that rows are pairs
+    for queue_id, name in pages.rows("SELECT id, name FROM queue"):
+        assert isinstance(queue_id, int)
+        book.add_queue(queue_id, str(name), counts.get(queue_id, 0))
+    for name, pattern, queue_id in pages.rows("SELECT name, pattern, queue_id FROM subscriber"):
+        assert isinstance(queue_id, int)
+        book.subscribers[str(name)] = Subscriber(str(name), str(pattern), queue_id)
+
+
+def create(book: Book, writer: LogWriter, name: str, *, pattern: str | None = None) -> None:
+    """Make a queue, or with a pattern a durable subscriber of that name and its queue."""
+    queue_name = name if pattern is None else SUBSCRIBER_PREFIX + name
+    made: list[int] = []
+
+    def run(database: sqlite3.Connection) -> None:
+        if database.execute("SELECT 1 FROM queue WHERE name = ?", (queue_name,)).fetchone():
+            raise QueueExists(f"{queue_name} exists: use it, or delete it first")
+        row = database.execute("INSERT INTO queue (name) VALUES (?) RETURNING id", (queue_name,)).fetchone()
+        made.append(row[0])
+        if pattern is not None:
+            database.execute("INSERT INTO subscriber VALUES (?, ?, ?)", (name, pattern, row[0]))
+
+    def done() -> None:
+        book.add_queue(made[-1], queue_name)
+        if pattern is not None:
+            book.subscribers[name] = Subscriber(name, pattern, made[-1])
+
+    _administer(book, writer, run, done)
+
+
+def delete(book: Book, cache: VolatileCache, writer: LogWriter, name: str, *, subscriber: bool) -> None:
+    """Delete a queue, or a durable subscriber and its queue, with every message only it has."""
+    queue_name = SUBSCRIBER_PREFIX + name if subscriber else name
+    with book.changed:
+        book.check_open()
+        queue = book.queue(queue_name)
+        if queue.locked_count or queue.reserved_count:
+            raise QueueInUse(
+                f"{queue_name}: {queue.locked_count} messages are locked and {queue.reserved_count} are being put "
+                "by open or prepared transactions: end them first"
+            )
+        # Out of sight first: from here on no transaction can take from it or put into it.
+        del book.queue_ids[queue_name]
+        definition = book.subscribers.pop(name, None) if subscriber else None
+
+    def done() -> None:
+        del book.queues[queue.queue_id]
+        cache.release(queue.volatile_message_ids())
+
+    try:
+        _administer(book, writer, lambda database: _delete_rows(database, queue), done)
+    except BaseException:
+        with book.changed:
+            book.queue_ids[queue_name] = queue.queue_id
+            if definition is not None:
+                book.subscribers[name] = definition
+        raise
+
+
+def forget(book: Book, writer: LogWriter, global_id: str) -> None:
+    """Drop the memory of a decision by hand."""
+
+    def run(database: sqlite3.Connection) -> None:
+        gone = database.execute("DELETE FROM decided_by_hand WHERE global_id = ? RETURNING 1", (global_id,)).fetchall()
+        if not gone:
+            raise NoSuchPrepared(f"no decision by hand on {global_id!r}")
+
+    def done() -> None:
+        del book.decided_by_hand[global_id]
+
+    _administer(book, writer, run, done)
+
+
+def status(queue: QueueIndex) -> QueueStatus:
+    """For listings."""
+    return QueueStatus(queue.name, queue.count, queue.locked_count)
+
+
+def _administer(
+    book: Book, writer: LogWriter, run: Callable[[sqlite3.Connection], None], done: Callable[[], None]
+) -> None:
+    with book.changed:
+        book.check_open()
+    work = AdministrationWork(run=run, done=done)
+    writer.hand_over(work)
+    work.future.result()
+
+
+def _delete_rows(database: sqlite3.Connection, queue: QueueIndex) -> None:
+    # A message can be in one queue more than once: moved there from the queues of several subscribers.
+    counted = "SELECT count(*), message_id FROM entry WHERE queue_id = ? GROUP BY message_id"
+    released = database.execute(counted, (queue.queue_id,)).fetchall()
+    database.execute("DELETE FROM entry WHERE queue_id = ?", (queue.queue_id,))
+    database.executemany("UPDATE message SET reference_count = reference_count - ? WHERE id = ?", released)
+    gone = ((message_id,) for _, message_id in released)
+    database.executemany("DELETE FROM message WHERE id = ? AND reference_count = 0", gone)
+    database.execute("DELETE FROM subscriber WHERE queue_id = ?", (queue.queue_id,))
+    database.execute("DELETE FROM queue WHERE id = ?", (queue.queue_id,))

@@ -1,0 +1,231 @@
+"""The log writer: one thread that merges what many transactions hand over into one flush.
+
+What waits is bounded; who hands over more waits for room. A group that fails is undone and its works are tried one by
+one, because a full disk still takes the transactions that consume. Invariant: a work's future is done only after its
+rows are durable and its effect is in the book.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from threading import Condition, Lock, Thread, current_thread
+
+from journal.transactional.book import Book
+from journal.transactional.changes import Changes
+from journal.transactional.errors import CallFromLogWriter, StoreClosed, StoreFailed, StoreFull, TransactionalStoreError
+from journal.transactional.limits import TAKEN_MARK_DELAY_S, StoreLimits
+from journal.transactional.page_store import PageStore
+from journal.transactional.works import AdministrationWork, CheckpointWork, TransactionWork, Work
+
+
+class LogWriter:
+    """The thread and what waits for it. Its own lock is never held together with the book's."""
+
+    def __init__(self, pages: PageStore, book: Book, limits: StoreLimits) -> None:
+        self._pages = pages
+        self._book = book
+        self._limits = limits
+        lock = Lock()
+        self._wake, self._room = Condition(lock), Condition(lock)
+        self._waiting: deque[Work] = deque()
+        self._waiting_bytes = 0
+        self._taken: dict[tuple[int, int], int] = {}  # delivery counts that are not on the disk, by queue and position
+        self._closing = False
+        self.groups_committed = 0
+        self.transactions_committed = 0  # every durable step of one: commit, prepare, decision
+        self.checkpoints_made = 0
+        self.checkpoints_failed = 0
+        self._thread = Thread(target=self._run, name="transactional-log-writer", daemon=True)
+        self._thread.start()
+
+    # --- clients' side ---
+
+    def hand_over(self, work: Work) -> None:
+        """Queue a work; waits while too much waits already.
+
+        Raises:
+            StoreClosed, StoreFailed, CallFromLogWriter: nothing was queued.
+        """
+        if current_thread() is self._thread:
+            raise CallFromLogWriter("a callback of commit_async must not wait for the store: hand the call to a thread")
+        with self._wake:
+            while not self._closing and self._is_full():
+                self._room.wait()
+            if self._closing:
+                raise self._book.failure or StoreClosed(f"{self._pages.path}: the store is closed")
+            work.future.set_running_or_notify_cancel()  # from here on nobody can call it off
+            self._waiting.append(work)
+            self._waiting_bytes += work.size
+            self._wake.notify()
+
+    def note_delivery(self, queue_id: int, position: int, delivery_count: int) -> None:
+        """A persistent message was taken: its count goes to the disk with a later group, if it is still there."""
+        with self._wake:
+            if not self._taken:
+                self._wake.notify()
+            self._taken[(queue_id, position)] = delivery_count
+
+    def close(self) -> None:
+        """Do everything that was handed over, and stop."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+            self._room.notify_all()
+        self._thread.join()
+
+    def _is_full(self) -> bool:
+        return (
+            self._waiting_bytes >= self._limits.pending_bytes_max
+            or len(self._waiting) >= self._limits.pending_transactions_max
+        )
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while (group := self._next_group()) is not None:
+            try:
+                self._do(group)
+            except BaseException as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+                self._fail(group, error)
+                return
+
+    def _next_group(self) -> list[Work] | None:
+        """What to make durable together; empty if only delivery counts are due; None at the end."""
+        with self._wake:
+            while not self._waiting:
+                if self._closing:
+                    return [] if self._taken else None
+                if not self._wake.wait(TAKEN_MARK_DELAY_S if self._taken else None) and self._taken:
+                    return []
+            self._gather()
+            group, size = [self._pop()], 0
+            while self._waiting and not _alone(group[0]) and not _alone(self._waiting[0]):
+                size += group[-1].size
+                if len(group) >= self._limits.group_transactions_max:
+                    break
+                if size + self._waiting[0].size > self._limits.group_bytes_max:
+                    break
+                group.append(self._pop())
+            self._room.notify_all()
+            return group
+
+    def _gather(self) -> None:
+        """Wait for more, as long as the limits say."""
+        if self._limits.group_delay_s == 0 or _alone(self._waiting[0]):
+            return
+        until_s = time.monotonic() + self._limits.group_delay_s
+        while (
+            not self._closing
+            and len(self._waiting) < self._limits.group_transactions_max
+            and self._waiting_bytes < self._limits.group_bytes_max
+            and not _alone(self._waiting[-1])
+            and (left_s := until_s - time.monotonic()) > 0
+        ):
+            self._wake.wait(left_s)
+
+    def _pop(self) -> Work:
+        work = self._waiting.popleft()
+        self._waiting_bytes -= work.size
+        return work
+
+    def _do(self, group: Sequence[Work]) -> None:
+        if group and isinstance(group[0], AdministrationWork):
+            self._administer(group[0])
+        elif group and isinstance(group[0], CheckpointWork):
+            self._checkpoint(group[0])
+        else:
+            self._commit(group)
+            if self._pages.log_bytes() > self._limits.log_bytes_max:
+                self._checkpoint(None)
+
+    def _commit(self, group: Sequence[Work]) -> None:
+        first_position = self._pages.positions.next
+        changes = Changes(self._pages.positions)
+        for work in group:
+            work.plan(changes)
+        self._add_delivery_counts(changes)
+        try:
+            if changes.touches_disk():
+                self._pages.write(changes)
+                self.groups_committed += 1
+        except StoreFailed:
+            raise
+        except TransactionalStoreError as error:
+            self._pages.positions.next = first_position  # none of them was seen by anybody
+            self._refuse_or_repeat(group, error)
+            return
+        self.transactions_committed += sum(isinstance(work, TransactionWork) for work in group)
+        with self._book.changed:
+            for work in group:
+                work.apply(self._book)
+            self._book.applied_position = changes.positions.next - 1
+        for work in group:
+            work.future.set_result(None)
+
+    def _refuse_or_repeat(self, group: Sequence[Work], error: TransactionalStoreError) -> None:
+        if len(group) > 1:
+            for work in group:
+                self._commit([work])
+            return
+        for work in group:
+            with self._book.changed:
+                work.refuse(self._book)
+            work.future.set_exception(error)
+
+    def _add_delivery_counts(self, changes: Changes) -> None:
+        with self._wake:
+            taken, self._taken = self._taken, {}
+        if taken:
+            removed = set(changes.removed)
+            changes.delivery_counts += [(count, *key) for key, count in taken.items() if key not in removed]
+
+    def _administer(self, work: AdministrationWork) -> None:
+        try:
+            with self._pages.transaction() as database:
+                work.run(database)
+        except StoreFailed:
+            raise
+        except TransactionalStoreError as error:
+            work.future.set_exception(error)
+            return
+        with self._book.changed:
+            work.apply(self._book)
+        work.future.set_result(None)
+
+    def _checkpoint(self, work: Work | None) -> None:
+        """Empty the log. One that fails is tried again after the next group: the log still has everything."""
+        try:
+            if self._pages.checkpoint():
+                self.checkpoints_made += 1
+            else:
+                self.checkpoints_failed += 1
+        except (StoreFull, StoreFailed) as error:
+            self.checkpoints_failed += 1
+            if work is not None:
+                work.future.set_exception(error)
+            return
+        if work is not None:
+            work.future.set_result(None)
+
+    def _fail(self, group: Sequence[Work], error: BaseException) -> None:
+        """The disk, or we, failed: refuse everything from now on, and tell everybody who waits."""
+        failure = StoreFailed(
+            f"{self._pages.path}: the log writer stopped ({error}): close the store and open it again"
+        )
+        failure.__cause__ = error
+        with self._book.changed:
+            self._book.failure = failure
+            self._book.changed.notify_all()
+        with self._wake:
+            self._closing = True
+            waiting, self._waiting = list(self._waiting), deque()
+            self._room.notify_all()
+        for work in (*group, *waiting):
+            if not work.future.done():
+                work.future.set_exception(failure)
+
+
+def _alone(work: Work) -> bool:
+    return isinstance(work, AdministrationWork | CheckpointWork)

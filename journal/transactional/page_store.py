@@ -1,0 +1,214 @@
+"""A thin shell around SQLite: one connection writes and makes checkpoints, one reads what is committed.
+
+Only one connection ever writes or makes a checkpoint, under one lock: besides being simple, that keeps clear of
+SQLite's WAL-reset bug (before 3.51.3), which needs two. Readers fetch all rows at once, so none holds a checkpoint up.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from journal.transactional.changes import Changes, Positions
+from journal.transactional.contents import Entry
+from journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull
+from journal.transactional.limits import StoreLimits
+from journal.transactional.schema import FILE_NAME, SCHEMA_VERSION, check_file, connect, create, explained
+
+Row = tuple[int, ...]
+_MISCOUNTED = """
+WITH used AS (
+    SELECT message_id, count(*) AS count FROM (
+        SELECT message_id FROM entry UNION ALL SELECT message_id FROM prepared_put
+    ) GROUP BY message_id
+)
+SELECT id, reference_count, coalesce(used.count, 0) FROM message LEFT JOIN used ON used.message_id = id
+WHERE reference_count != coalesce(used.count, 0)
+"""
+
+
+class PageStore:
+    """The open database."""
+
+    def __init__(self, folder: Path, limits: StoreLimits) -> None:
+        self.path = folder / FILE_NAME
+        self._log_path = folder / f"{FILE_NAME}-wal"
+        self._write_lock, self._read_lock = Lock(), Lock()
+        opened: list[sqlite3.Connection] = []
+        try:
+            if not check_file(self.path):
+                create(self.path)
+            for _ in range(2):
+                opened.append(
+                    connect(self.path, cache_bytes=limits.page_cache_bytes, store_bytes_max=limits.store_bytes_max)
+                )
+            self._writer, self._reader = opened
+            if (version := self._reader.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
+                raise StoreCorrupt(f"{self.path} has schema version {version} in its log: restore it from a backup")
+            self._probe()
+            self._reader.execute("PRAGMA query_only=ON")
+            (reserved_end,) = self._reader.execute("SELECT position_reserved_end FROM counter").fetchone()
+        except BaseException as error:
+            for database in opened:
+                database.close()
+            if isinstance(error, sqlite3.Error):
+                raise explained(error, self.path) from error
+            raise
+        self.positions = Positions(next=reserved_end, reserved_end=reserved_end)
+
+    def _probe(self) -> None:
+        """A write that changes nothing: SQLite opens what it may not write without a word."""
+        self._writer.execute("BEGIN IMMEDIATE")
+        self._writer.execute("UPDATE counter SET id = id")
+        self._writer.execute("ROLLBACK")
+
+    # --- writing: the log writer's thread only ---
+
+    def write(self, changes: Changes) -> None:
+        """Make a group durable.
+
+        Raises:
+            StoreFull, StoreLocked and others: nothing of it was done. StoreFailed: the flush failed, who knows.
+        """
+        reserved_end = changes.reserve_positions()
+        with self.transaction() as database:
+            _insert(database, changes)
+            _remove(database, changes)
+            if reserved_end is not None:
+                database.execute("UPDATE counter SET position_reserved_end = ?", (reserved_end,))
+        if reserved_end is not None:
+            self.positions.reserved_end = reserved_end
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction on the writing connection: durable when the block ends, nothing done if it raises."""
+        with self._write_lock:
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+                yield self._writer
+            except BaseException as error:
+                self._roll_back()
+                if isinstance(error, sqlite3.Error):
+                    raise explained(error, self.path) from error
+                raise
+            try:
+                self._writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._roll_back()
+                refused = explained(error, self.path)
+                if isinstance(refused, StoreFull):
+                    raise refused from error
+                raise StoreFailed(
+                    f"{self.path}: {error} while a group was made durable: open the store again"
+                ) from error
+
+    def _roll_back(self) -> None:
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+
+    def log_bytes(self) -> int:
+        """Size of the log."""
+        try:
+            return self._log_path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def checkpoint(self) -> bool:
+        """Bring the log into the database and empty it; False if another program's read kept that from ending."""
+        with self._write_lock, self._read_lock:
+            try:
+                (busy, _, _) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error as error:
+                raise explained(error, self.path) from error
+            return not busy
+
+    # --- reading ---
+
+    def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """All committed rows of a query."""
+        with self._read_lock:
+            try:
+                return self._reader.execute(statement, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise explained(error, self.path) from error
+
+    def numbers(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Row]:
+        """Likewise, of a query whose every column is a number."""
+        return self.rows(statement, parameters)  # type: ignore[return-value]
+
+    def entries_behind(self, queue_id: int, position: int, last_position: int, count_max: int) -> list[Entry]:
+        """Entries of a queue, in order, `position` < theirs <= `last_position`."""
+        found = self.numbers(
+            "SELECT position, message_id, shared, delivery_count FROM entry"
+            " WHERE queue_id = ? AND position > ? AND position <= ? ORDER BY position LIMIT ?",
+            (queue_id, position, last_position, count_max),
+        )
+        return [Entry(at, message_id, True, bool(shared), count) for at, message_id, shared, count in found]
+
+    def body(self, message_id: int, where: str) -> bytes:
+        """A message's body.
+
+        Raises:
+            StoreCorrupt: it is not what was written.
+        """
+        found = self.rows("SELECT crc32, body FROM message WHERE id = ?", (message_id,))
+        if not found:
+            raise StoreCorrupt(f"{self.path}: the body of {where} is missing; `delete` the message to pass over it")
+        crc, body = found[0]
+        if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+            raise StoreCorrupt(f"{self.path}: the body of {where} is damaged; `delete` the message to pass over it")
+        return body
+
+    def problems(self) -> list[str]:
+        """What is wrong in the database, in sentences; empty if nothing is. Reads all of it."""
+        found = [str(row[0]) for row in self.rows("PRAGMA integrity_check") if row[0] != "ok"]
+        found += [
+            f"message {number} counts {said} references and has {used}"
+            for number, said, used in self.numbers(_MISCOUNTED)
+        ]
+        found += [
+            f"message {number} of queue {queue_id} has no body"
+            for queue_id, number in self.numbers(
+                "SELECT queue_id, position FROM entry WHERE message_id NOT IN (SELECT id FROM message)"
+            )
+        ]
+        for number, crc, body in self.rows("SELECT id, crc32, body FROM message"):
+            if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+                found.append(f"the body of message {number} is damaged")
+        return found
+
+    def close(self) -> None:
+        """Bring the log in and let go of the files."""
+        with self._write_lock, self._read_lock:
+            self._reader.close()
+            self._writer.close()  # the last connection makes the last checkpoint
+
+
+def _insert(database: sqlite3.Connection, changes: Changes) -> None:
+    _many(database, "INSERT INTO message VALUES (?, ?, ?, ?)", changes.messages)
+    _many(database, "INSERT INTO entry VALUES (?, ?, ?, ?, 0)", changes.entries)
+    _many(database, "INSERT INTO prepared VALUES (?, ?, ?)", changes.prepared)
+    _many(database, "INSERT INTO prepared_put VALUES (?, ?, ?, ?, ?)", changes.prepared_puts)
+    _many(database, "INSERT INTO prepared_hold VALUES (?, ?, ?, ?, ?, ?)", changes.prepared_holds)
+    _many(database, "INSERT INTO decided_by_hand VALUES (?, ?, ?)", changes.by_hand)
+
+
+def _remove(database: sqlite3.Connection, changes: Changes) -> None:
+    counts = "UPDATE entry SET delivery_count = ? WHERE queue_id = ? AND position = ?"
+    _many(database, counts, changes.delivery_counts)
+    _many(database, "DELETE FROM entry WHERE queue_id = ? AND position = ?", changes.removed)
+    _many(database, "DELETE FROM message WHERE id = ?", changes.dropped_messages)
+    released = changes.released_messages
+    _many(database, "UPDATE message SET reference_count = reference_count - 1 WHERE id = ?", released)
+    _many(database, "DELETE FROM message WHERE id = ? AND reference_count = 0", released)
+    for table, column in (("prepared", "id"), ("prepared_put", "prepared_id"), ("prepared_hold", "prepared_id")):
+        _many(database, f"DELETE FROM {table} WHERE {column} = ?", changes.decided)
+
+
+def _many(database: sqlite3.Connection, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+    if rows:
+        database.executemany(statement, rows)

@@ -1,0 +1,143 @@
+"""The page store's tables, and opening: a file is looked at before SQLite touches it, and made whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from journal.transactional.errors import (
+    ForeignStore,
+    NewerStore,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    TransactionalStoreError,
+)
+
+FILE_NAME = "store.db"
+APPLICATION_ID = int.from_bytes(b"TFTS", "big")
+SCHEMA_VERSION = 1
+PAGE_SIZE = 4096  # that of the disk's blocks and of memory
+_MAGIC = b"SQLite format 3\0"
+_VERSION_AT, _APPLICATION_AT, _HEADER_SIZE = 60, 68, 100  # SQLite's database header, big-endian
+
+TABLES = """
+CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 1), position_reserved_end INTEGER NOT NULL);
+INSERT INTO counter VALUES (1, 1);
+CREATE TABLE queue (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
+CREATE TABLE subscriber (
+    name TEXT PRIMARY KEY, pattern TEXT NOT NULL, queue_id INTEGER NOT NULL UNIQUE REFERENCES queue
+) WITHOUT ROWID;
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY, reference_count INTEGER NOT NULL, crc32 INTEGER NOT NULL, body BLOB NOT NULL
+);
+CREATE TABLE entry (
+    queue_id INTEGER NOT NULL, position INTEGER NOT NULL, message_id INTEGER NOT NULL, shared INTEGER NOT NULL,
+    delivery_count INTEGER NOT NULL, PRIMARY KEY (queue_id, position)
+) WITHOUT ROWID;
+CREATE TABLE prepared (
+    id INTEGER PRIMARY KEY, global_id TEXT NOT NULL UNIQUE, prepared_at_ns INTEGER NOT NULL
+);
+CREATE TABLE prepared_put (
+    prepared_id INTEGER NOT NULL, place INTEGER NOT NULL, queue_id INTEGER NOT NULL, message_id INTEGER NOT NULL,
+    size INTEGER NOT NULL, PRIMARY KEY (prepared_id, place, queue_id)
+) WITHOUT ROWID;
+CREATE TABLE prepared_hold (
+    prepared_id INTEGER NOT NULL, queue_id INTEGER NOT NULL, position INTEGER NOT NULL, fate INTEGER NOT NULL,
+    place INTEGER NOT NULL, target_id INTEGER NOT NULL, PRIMARY KEY (prepared_id, queue_id, position)
+) WITHOUT ROWID;
+CREATE TABLE decided_by_hand (
+    global_id TEXT PRIMARY KEY, committed INTEGER NOT NULL, decided_at_ns INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+def explained(error: sqlite3.Error, path: Path) -> TransactionalStoreError:
+    """What SQLite says, as what, where and what to do."""
+    if isinstance(error, sqlite3.ProgrammingError):  # a call that was under way while another thread closed the store
+        return StoreClosed(f"{path}: the store is closed")
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreFull(
+            f"{path}: {error}. Free disk space or raise store_bytes_max; consuming messages also makes room"
+        )
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StoreReadOnly(f"{path}: {error}. Let this user write the folder and the files in it")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreLocked(f"{path}: {error}. Another program holds the file: end it and open the store again")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreCorrupt(f"{path}: {error}. Restore the folder from a backup; do not delete the -wal file")
+    return StoreFailed(f"{path}: {error}. See the system's log for errors of the disk")
+
+
+def check_file(path: Path) -> bool:
+    """Look at the file without SQLite, which would already write beside it.
+
+    Returns:
+        whether there is one.
+
+    Raises:
+        ForeignStore, NewerStore, StoreReadOnly.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_SIZE)
+    except FileNotFoundError:
+        return False
+    except IsADirectoryError:
+        raise ForeignStore(f"{path} is a folder, no store: choose another folder") from None
+    except PermissionError as error:
+        raise StoreReadOnly(f"{path}: {error.strerror}. Let this user read and write it") from error
+    application = int.from_bytes(header[_APPLICATION_AT : _APPLICATION_AT + 4], "big")
+    if not header.startswith(_MAGIC) or application != APPLICATION_ID:
+        raise ForeignStore(f"{path} is no transactional store, and was left as it is: choose another folder")
+    version = int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big")
+    if version > SCHEMA_VERSION:
+        raise NewerStore(
+            f"{path} has schema version {version}, this release reads up to {SCHEMA_VERSION}: use a later release"
+        )
+    return True
+
+
+def create(path: Path) -> None:
+    """Make an empty store under another name, and give it its name when it is whole and on the disk."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    database = sqlite3.connect(unfinished, isolation_level=None)
+    try:
+        database.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        database.executescript(f"BEGIN; {TABLES} COMMIT;")
+        database.execute("PRAGMA journal_mode=WAL")
+    finally:
+        database.close()
+    unfinished.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def connect(path: Path, *, cache_bytes: int, store_bytes_max: int) -> sqlite3.Connection:
+    """A connection that waits for nobody and makes no checkpoint by itself."""
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
+    try:
+        if database.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+            raise StoreFailed(f"{path}: the file system has no shared memory for a log: use a local disk")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute("PRAGMA wal_autocheckpoint=0")
+        database.execute(f"PRAGMA cache_size=-{max(cache_bytes >> 10, 1)}")
+        if store_bytes_max:
+            database.execute(f"PRAGMA max_page_count={max(store_bytes_max // PAGE_SIZE, 1)}")
+    except BaseException:
+        database.close()
+        raise
+    return database

@@ -1,0 +1,116 @@
+"""Two-phase commit: the decision on a prepared transaction, by its coordinator or by hand, and what a restart finds.
+
+A decision by hand is kept until it is forgotten, so that a coordinator that comes back late learns of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from journal.transactional.book import Book, Prepared
+from journal.transactional.contents import Contents, Fate, Held, Put
+from journal.transactional.errors import DecidedByHand, NoSuchPrepared, StoreCorrupt
+from journal.transactional.log_writer import LogWriter
+from journal.transactional.page_store import PageStore
+from journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
+from journal.transactional.works import DecisionWork
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """A transaction that waits for a decision. `state` is `IN_DOUBT` once its client is gone."""
+
+    global_id: str
+    state: TransactionState
+    prepared_at_ns: int
+    put_count: int
+    taken_count: int
+
+
+def describe(prepared: Prepared) -> PreparedTransaction:
+    """For listings."""
+    contents = prepared.contents
+    return PreparedTransaction(
+        contents.owner, prepared.machine.state, prepared.prepared_at_ns, len(contents.puts), len(contents.held)
+    )
+
+
+def decide(book: Book, writer: LogWriter, global_id: str, *, commit: bool, by_hand: bool) -> Future[None]:
+    """Hand a decision to the log writer.
+
+    Raises:
+        DecidedByHand, NoSuchPrepared, IllegalTransactionMove (another decision is under way).
+    """
+    with book.changed:
+        book.check_open()
+        if global_id in book.decided_by_hand:
+            outcome = "committed" if book.decided_by_hand[global_id] else "rolled back"
+            raise DecidedByHand(f"{global_id} was {outcome} by hand: reconcile the other parties, then forget it")
+        prepared = book.prepared.get(global_id)
+        if prepared is None:
+            raise NoSuchPrepared(f"no prepared transaction {global_id!r}: never prepared here, or decided before")
+        prepared.machine.step(TransactionEvent.COMMIT if commit else TransactionEvent.ROLL_BACK)
+    work = DecisionWork(
+        machine=prepared.machine,
+        contents=prepared.contents,
+        prepared_id=prepared.prepared_id,
+        commit=commit,
+        decided_at_ns=time.time_ns() if by_hand else None,
+    )
+    try:
+        writer.hand_over(work)
+    except BaseException:
+        with book.changed:
+            work.refuse(book)
+        raise
+    return work.future
+
+
+def restore(pages: PageStore, book: Book) -> None:
+    """Put what the page store has of prepared transactions and decisions by hand into the book, locks included."""
+    for prepared_id, global_id, prepared_at_ns in pages.rows("SELECT id, global_id, prepared_at_ns FROM prepared"):
+        assert isinstance(prepared_id, int)
+        assert isinstance(global_id, str)
+        assert isinstance(prepared_at_ns, int)
+        machine = TransactionMachine(global_id, TransactionState.PREPARED)
+        machine.step(TransactionEvent.CRASH)
+        contents = Contents(global_id)
+        arrivals: dict[int, Put | Held] = dict(_puts(pages, prepared_id))
+        arrivals.update(_holds(pages, book, prepared_id, contents))
+        contents.arrivals = [arrivals[place] for place in sorted(arrivals)]
+        for queue_id, count in contents.reservations().items():
+            book.queues[queue_id].reserved_count += count
+        book.prepared[global_id] = Prepared(prepared_id, contents, machine, prepared_at_ns)
+    for name, committed in pages.rows("SELECT global_id, committed FROM decided_by_hand"):
+        book.decided_by_hand[str(name)] = bool(committed)
+
+
+def _puts(pages: PageStore, prepared_id: int) -> Iterator[tuple[int, Put]]:
+    targets: dict[tuple[int, int, int], list[int]] = {}
+    for place, message_id, size, queue_id in pages.numbers(
+        "SELECT place, message_id, size, queue_id FROM prepared_put WHERE prepared_id = ? ORDER BY place, queue_id",
+        (prepared_id,),
+    ):
+        targets.setdefault((place, message_id, size), []).append(queue_id)
+    for (place, message_id, size), queue_ids in targets.items():
+        yield place, Put(tuple(queue_ids), True, size, message_id=message_id)
+
+
+def _holds(pages: PageStore, book: Book, prepared_id: int, contents: Contents) -> Iterator[tuple[int, Held]]:
+    for queue_id, position, fate, place, target_id in pages.numbers(
+        "SELECT queue_id, position, fate, place, target_id FROM prepared_hold WHERE prepared_id = ?", (prepared_id,)
+    ):
+        rows = pages.entries_behind(queue_id, position - 1, position, 1)
+        if not rows:
+            raise StoreCorrupt(
+                f"{pages.path}: message {position}, locked by {contents.owner}, is missing: restore a backup"
+            )
+        book.queues[queue_id].lock_stored(rows[0], contents.owner)
+        book.hold(book.queues[queue_id], rows[0], contents)
+        held = contents.held[(queue_id, position)]
+        held.fate, held.target_id = Fate(fate), target_id
+        if held.fate is Fate.MOVE:
+            yield place, held

@@ -1,0 +1,133 @@
+"""What a client hands to the log writer: rows to change, and what to do in memory once they are on the disk.
+
+`plan` may run twice: when a group fails, each of its works is tried by itself. `apply` runs under the store's lock, and
+only after the rows are durable.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from journal.transactional.book import Book, Prepared
+from journal.transactional.changes import Changes
+from journal.transactional.contents import Contents, Entry
+from journal.transactional.transaction_state import TransactionEvent, TransactionMachine
+
+
+@dataclass(slots=True)
+class Work:
+    """Anything to be done in order with everything else; alone it waits for all that was handed over before."""
+
+    future: Future[None] = field(default_factory=Future, kw_only=True)
+    size: int = 0  # bytes
+
+    def plan(self, changes: Changes) -> None:
+        """Gather its rows."""
+
+    def apply(self, book: Book) -> None:
+        """Do it in memory."""
+
+    def refuse(self, book: Book) -> None:
+        """Nothing of it was done."""
+
+
+@dataclass(slots=True)
+class TransactionWork(Work):
+    """A step of one transaction that must be durable."""
+
+    machine: TransactionMachine = field(kw_only=True)
+    contents: Contents = field(kw_only=True)
+
+    def refuse(self, book: Book) -> None:
+        """Back to where it can be tried again or rolled back."""
+        self.machine.step(TransactionEvent.REFUSED)
+
+
+@dataclass(slots=True)
+class CommitWork(TransactionWork):
+    """One phase."""
+
+    arrivals: list[tuple[int, Entry]] = field(default_factory=list)
+
+    def plan(self, changes: Changes) -> None:
+        """Gather its rows."""
+        self.arrivals = changes.commit(self.contents)
+
+    def apply(self, book: Book) -> None:
+        """Others see it."""
+        self.machine.step(TransactionEvent.DURABLE)
+        book.commit(self.contents, self.arrivals)
+
+
+@dataclass(slots=True)
+class PrepareWork(TransactionWork):
+    """The first phase."""
+
+    prepared_at_ns: int = field(kw_only=True)
+    prepared_id: int = 0
+    message_ids: list[int] = field(default_factory=list)
+
+    def plan(self, changes: Changes) -> None:
+        """Gather its rows."""
+        planned = changes.prepare(self.contents, self.contents.owner, self.prepared_at_ns)
+        self.prepared_id, self.message_ids = planned
+
+    def apply(self, book: Book) -> None:
+        """It is known as prepared; its bodies need no memory any more."""
+        self.machine.step(TransactionEvent.DURABLE)
+        persistent = [put for put in self.contents.puts if put.persistent]
+        for put, message_id in zip(persistent, self.message_ids, strict=True):
+            put.message_id, put.body = message_id, b""
+        prepared = Prepared(self.prepared_id, self.contents, self.machine, self.prepared_at_ns)
+        book.prepared[self.contents.owner] = prepared
+
+
+@dataclass(slots=True)
+class DecisionWork(TransactionWork):
+    """The second phase."""
+
+    prepared_id: int = field(kw_only=True)
+    commit: bool = field(kw_only=True)
+    decided_at_ns: int | None = None  # if by hand
+    arrivals: list[tuple[int, Entry]] = field(default_factory=list)
+
+    def plan(self, changes: Changes) -> None:
+        """Gather its rows."""
+        if self.commit:
+            self.arrivals = changes.commit(self.contents)
+        else:
+            changes.roll_back_prepared(self.contents)
+        changes.decided.append((self.prepared_id,))
+        if self.decided_at_ns is not None:
+            changes.by_hand.append((self.contents.owner, self.commit, self.decided_at_ns))
+
+    def apply(self, book: Book) -> None:
+        """Others see what it did, or that it did nothing."""
+        self.machine.step(TransactionEvent.DURABLE)
+        del book.prepared[self.contents.owner]
+        if self.decided_at_ns is not None:
+            book.decided_by_hand[self.contents.owner] = self.commit
+        if self.commit:
+            book.commit(self.contents, self.arrivals)
+        else:
+            book.roll_back(self.contents)
+
+
+@dataclass(slots=True)
+class AdministrationWork(Work):
+    """A queue or subscriber made or deleted, and the like: rare, and a group by itself, because it may be refused."""
+
+    run: Callable[[sqlite3.Connection], None] = field(kw_only=True)
+    done: Callable[[], None] = field(kw_only=True)
+
+    def apply(self, book: Book) -> None:
+        """Do it in memory."""
+        self.done()
+
+
+@dataclass(slots=True)
+class CheckpointWork(Work):
+    """Bring the log into the database now."""

@@ -1,0 +1,31 @@
+"""A crash without a process: the files as they are at this moment, which is what a killed process leaves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from journal.transactional import TransactionalStore
+
+
+def crashed_copy(store: TransactionalStore, folder: Path) -> Path:
+    """A copy of the files of an open store, to be opened as after a crash. No group may be under way."""
+    shutil.copytree(store.folder, folder)
+    return folder
+
+
+def bodies(store: TransactionalStore, queue: str) -> list[bytes]:
+    """What is available in a queue, in order; nothing is consumed."""
+    transaction = store.transaction()
+    found = []
+    while (message := transaction.get(queue)) is not None:
+        found.append(message.body)
+    transaction.rollback()
+    return found
+
+
+def put_all(store: TransactionalStore, queue: str, *put: bytes, persistent: bool = True) -> None:
+    """One transaction that puts these."""
+    with store.transaction() as transaction:
+        for body in put:
+            transaction.put(queue, body, persistent=persistent)
