@@ -15,7 +15,7 @@ from pathlib import Path
 
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.refusal import PacketRefused
-from journal import Journal, NoSuchRecord
+from journal import Journal, NoSuchRecord, Retention, Upkeep
 
 LOG = logging.getLogger("adapter.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -51,7 +51,9 @@ class OutputJournal:
     """Opened by one adapter process; refuses a second one."""
 
     def __init__(self, path: Path) -> None:
-        self._journal = Journal.open(path, block_size=BLOCK_SIZE, retain_blocks=RETAIN_BLOCKS)
+        self._journal = Journal.open(
+            path, block_size=BLOCK_SIZE, exclusive=True, upkeep=Upkeep(retention=Retention(files=RETAIN_BLOCKS))
+        )
         self._channels: dict[int, _ChannelIndex] = {}
         self._lock = threading.Lock()
         for index, record in self._journal.records():

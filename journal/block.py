@@ -1,208 +1,301 @@
-"""One block file: header, two alternating checkpoints, a data area of segments, reserved index and tail.
+"""One block file, mapped: made, opened, checked, flushed. docs/journal-format.md has it byte by byte.
 
-Layout (little-endian; docs/journal-format.md)::
-
-    0      magic b"TFJB", version u32, block_size, cycle, created_at_ns, data_offset, data_end (u64 each), crc u32
-    512    checkpoint A: generation u64, data_end u64, next_sequence u64, crc u32
-    1024   checkpoint B: the same; the valid one with the higher generation counts
-    4096   data area: segments
-    ..     sparse index and tail, reserved: the last RESERVED_SIZE bytes
-
-A segment is one group commit, 8-byte aligned: length u32 (of what follows its header; stored last), crc32c u32 (of the
-rest of the header and the records), first_sequence u64, record_count u32, reserved u32; then each record as length u32
-and bytes. Length 0: not written yet. Length 0xFFFFFFFF: the journal goes on in the next block.
-
-Invariant: a segment is visible only after all its bytes are in the map, and served only if its CRC agrees.
+Knows headers, checkpoints and the tail; segments are the kernels' affair (kernels.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
-import struct
+import secrets
 import time
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import google_crc32c
+import numpy as np
 
-from journal.errors import BlockCorrupt, DiskFull, ForeignFile, NewerFormat
+from journal.errors import BlockCorrupt, DiskFull, ForeignFile, NewerFormat, ReadOnly
+from journal.filesystem import reserve
+from journal.layout import (
+    BLOCK_MAGIC,
+    CHECKPOINT,
+    CHECKPOINT_OFFSETS,
+    CRC,
+    DATA_OFFSET,
+    HEADER,
+    INDEX_SIZE,
+    LINK_SIZE,
+    PART_BITS,
+    RESERVED_SIZE,
+    SUFFIX,
+    TAIL,
+    TAIL_MAGIC,
+    TAIL_SIZE,
+    VERSION,
+    Checkpoint,
+    Header,
+    block_name,
+    index_stride,
+    ordinal_of,
+)
 
-MAGIC = b"TFJB"
-VERSION = 1
-HEADER = struct.Struct("<4sIQQQQQ")
-CRC = struct.Struct("<I")
-CHECKPOINT = struct.Struct("<QQQ")
-CHECKPOINT_OFFSETS = (512, 1024)
-DATA_OFFSET = 4_096
-RESERVED_SIZE = 65_536  # sparse index (61,440 bytes) and tail (4,096)
-SEGMENT = struct.Struct("<IIQII")
-SEGMENT_SIZE = SEGMENT.size
-RECORD_LENGTH = struct.Struct("<I")
-LENGTH = struct.Struct("<I")
-END_MARK = 0xFFFF_FFFF
-BLOCK_SIZE_MIN = 256 << 10
-SUFFIX = ".tfj"
-ZEROS_SIZE = 256 << 10
-assert SEGMENT_SIZE == 24
+MADV_POPULATE_WRITE = 23  # linux/mman.h, since 5.14; mmap has no name for it before Python 3.14
+SPARE_SUFFIX = ".spare"
+COMPRESSED_SUFFIX = ".zst"
+ZERO_CHUNK = 1 << 20
 
 
-class Segment(NamedTuple):
-    """A segment found in a block."""
+class BlockName(NamedTuple):
+    """A block file in a folder."""
 
-    offset: int
-    length: int
-    first_sequence: int
-    record_count: int
+    ordinal: int
+    path: Path
 
     @property
-    def end(self) -> int:
-        """Where the next segment begins."""
-        return aligned(self.offset + SEGMENT_SIZE + self.length)
+    def cycle(self) -> int:
+        """Its roll cycle."""
+        return self.ordinal >> PART_BITS
 
 
-def aligned(offset: int) -> int:
-    """The next multiple of 8."""
-    return (offset + 7) & ~7
-
-
-def block_path(folder: Path, cycle: int) -> Path:
-    """Block files sort by cycle."""
-    return folder / f"{cycle:08x}{SUFFIX}"
-
-
-def cycles_in(folder: Path) -> list[int]:
-    """The cycles of the block files in a folder, ascending.
+def blocks_in(folder: Path) -> list[BlockName]:
+    """The block files in a folder, oldest first, compressed ones as well.
 
     Raises:
-        ForeignFile: a block file's name is no cycle.
+        ForeignFile: a block file's name is none of ours.
     """
-    cycles = []
-    for path in folder.glob(f"*{SUFFIX}"):
+    found = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        name = path.name.removesuffix(COMPRESSED_SUFFIX)
+        if not name.endswith(SUFFIX) or path.name.startswith("."):
+            continue
+        cycle, _, part = name.removesuffix(SUFFIX).partition("-")
         try:
-            cycles.append(int(path.stem, 16))
+            ordinal = ordinal_of(int(cycle, 16), int(part, 16))
         except ValueError:
-            raise ForeignFile(
-                f"{path}: a block file is named by its cycle in hexadecimal; move this file away"
-            ) from None
-    return sorted(cycles)
+            raise ForeignFile(f"{path}: no name of a block file (CYCLE-PART{SUFFIX}); move it away") from None
+        # While a block is being compressed both are there; the plain one is whole for certain.
+        if ordinal not in found or path.name == name:
+            found[ordinal] = path
+    return [BlockName(ordinal, found[ordinal]) for ordinal in sorted(found)]
 
 
 class Block:
-    """A mapped block file."""
+    """A mapped block file. `address` is for the kernels; `view` and `array` for everybody else."""
 
-    def __init__(self, path: Path, *, writable: bool) -> None:
+    def __init__(self, path: Path, *, writable: bool, journal_id: UUID | None = None) -> None:
         self.path = path
+        self.was_cut = False  # the file was shorter than it says: what was cut off is zeros now
         flags = os.O_RDWR if writable else os.O_RDONLY
-        self._fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            self._fd = os.open(path, flags | os.O_CLOEXEC)
+        except PermissionError as refused:
+            raise ReadOnly(f"{path}: {refused.strerror}") from None
         try:
             size = os.fstat(self._fd).st_size
             if size < DATA_OFFSET:
                 raise ForeignFile(f"{path}: {size} bytes are no block file; move it away")
+            if writable and (whole := self._whole_size(size)) > size:
+                self.was_cut = True
+                os.ftruncate(self._fd, whole)
+                size = whole
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(self._fd, size, access=access)
-            self.view = memoryview(self._map)
-            self._check_header(size)
+            self._adopt(self._map, journal_id)
         except BaseException:
             os.close(self._fd)
+            self._fd = -1
             raise
 
-    @classmethod
-    def create(cls, folder: Path, cycle: int, block_size: int) -> Block:
-        """Preallocate a block. It appears under its name only when complete.
+    def _whole_size(self, size: int) -> int:
+        head = os.pread(self._fd, HEADER.size + CRC.size, 0)
+        header = Header(*HEADER.unpack_from(head))
+        is_ours = header.magic == BLOCK_MAGIC and header.version == VERSION
+        return header.block_size if is_ours and head[HEADER.size :] == _crc(head[: HEADER.size]) else size
 
-        Not flushed: a forced flush makes the file system commit, and every writer's next page waits for that. What must
-        survive a power loss is flushed by `Journal.sync`.
+    def _adopt(self, buffer: mmap.mmap | bytes, journal_id: UUID | None) -> None:
+        self.buffer = buffer  # a slice of it is bytes
+        self.view = memoryview(buffer)
+        self.array = np.frombuffer(buffer, np.uint8)
+        self.address = int(self.array.ctypes.data)
+        self.header = read_header(self.view, self.path)
+        if journal_id is not None and self.header.id != journal_id:
+            raise ForeignFile(f"{self.path}: belongs to another journal ({self.header.id}); move it away")
 
-        Raises:
-            DiskFull: nothing was created.
-        """
-        path = block_path(folder, cycle)
-        draft = path.with_suffix(".new")
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            os.posix_fallocate(descriptor, 0, block_size)
-            _write_zeros(descriptor, block_size)
-            fields = HEADER.pack(
-                MAGIC, VERSION, block_size, cycle, time.time_ns(), DATA_OFFSET, block_size - RESERVED_SIZE
-            )
-            os.pwrite(descriptor, fields + CRC.pack(google_crc32c.value(fields)), 0)
-        except OSError as full:
-            draft.unlink(missing_ok=True)
-            raise DiskFull(f"{path}: no room for a block of {block_size} bytes ({full.strerror}); free some") from full
-        finally:
-            os.close(descriptor)
-        draft.rename(path)
-        return cls(path, writable=True)
+    @property
+    def ordinal(self) -> int:
+        """Its place among the journal's blocks."""
+        return self.header.ordinal
 
-    def _check_header(self, size: int) -> None:
-        magic, version, block_size, self.cycle, _created, self.data_offset, self.data_end = HEADER.unpack_from(
-            self.view
-        )
-        (crc,) = CRC.unpack_from(self.view, HEADER.size)
-        if magic != MAGIC:
-            raise ForeignFile(f"{self.path}: no block file (it begins with {magic!r}); move it away")
-        if version > VERSION:
-            raise NewerFormat(f"{self.path}: format version {version}, this release reads up to {VERSION}")
-        if crc != google_crc32c.value(bytes(self.view[: HEADER.size])) or block_size != size:
-            raise BlockCorrupt(f"{self.path}: the header is damaged; restore the file from a copy or move it away")
-
-    def checkpoint(self) -> tuple[int, int, int]:
-        """(generation, data_end, next_sequence) of the newest valid checkpoint; zeros if there is none."""
-        best = (0, 0, 0)
+    def checkpoint(self) -> Checkpoint:
+        """The newest valid checkpoint; with generation 0 if there is none."""
+        best = Checkpoint(0, self.header.data_offset, self.header.first_sequence, 0, 0)
         for offset in CHECKPOINT_OFFSETS:
             fields = bytes(self.view[offset : offset + CHECKPOINT.size])
             (crc,) = CRC.unpack_from(self.view, offset + CHECKPOINT.size)
             if crc == google_crc32c.value(fields):
-                best = max(best, CHECKPOINT.unpack(fields))
+                found = Checkpoint(*CHECKPOINT.unpack(fields))
+                if found.generation > best.generation and DATA_OFFSET <= found.end <= self.header.data_end:
+                    best = found
         return best
 
-    def write_checkpoint(self, data_end: int, next_sequence: int) -> None:
-        """Remember that everything before `data_end` is whole; the older of the two slots is overwritten."""
-        generation = self.checkpoint()[0] + 1
-        fields = CHECKPOINT.pack(generation, data_end, next_sequence)
+    def write_checkpoint(self, end: int, next_sequence: int, last_at_ns: int, extra: int = 0) -> None:
+        """Remember that everything before `end` is whole; the older of the two slots is overwritten."""
+        generation = self.checkpoint().generation + 1
+        fields = CHECKPOINT.pack(generation, end, next_sequence, last_at_ns, extra)
         offset = CHECKPOINT_OFFSETS[generation % 2]
         self.view[offset : offset + CHECKPOINT.size] = fields
         CRC.pack_into(self.view, offset + CHECKPOINT.size, google_crc32c.value(fields))
 
-    def segment_at(self, offset: int, *, verify: bool = True) -> Segment | None:
-        """The segment at an offset; None if there is none (yet), or if it is torn."""
-        if offset + SEGMENT_SIZE > self.data_end:
-            return None
-        length, crc, first_sequence, record_count, _ = SEGMENT.unpack_from(self.view, offset)
-        if length in (0, END_MARK) or offset + SEGMENT_SIZE + length > self.data_end:
-            return None
-        if verify and crc != google_crc32c.value(bytes(self.view[offset + 8 : offset + SEGMENT_SIZE + length])):
-            return None
-        return Segment(offset, length, first_sequence, record_count)
+    def write_tail(self, end: int, next_sequence: int, last_at_ns: int) -> None:
+        """Sum the block up when nothing more comes."""
+        count = next_sequence - self.header.first_sequence
+        fields = TAIL.pack(TAIL_MAGIC, VERSION, end, count, next_sequence, last_at_ns)
+        offset = self.header.block_size - TAIL_SIZE
+        self.view[offset : offset + TAIL.size] = fields
+        CRC.pack_into(self.view, offset + TAIL.size, google_crc32c.value(fields))
 
-    def is_ended_at(self, offset: int) -> bool:
-        """True if the journal goes on in the next block."""
-        return offset + LENGTH.size > self.data_end or bool(LENGTH.unpack_from(self.view, offset)[0] == END_MARK)
+    def tail(self) -> tuple[int, int, int, int] | None:
+        """(end, record count, next sequence, time of the last record) of an ended block."""
+        offset = self.header.block_size - TAIL_SIZE
+        fields = bytes(self.view[offset : offset + TAIL.size])
+        (crc,) = CRC.unpack_from(self.view, offset + TAIL.size)
+        magic, _, end, count, next_sequence, last_at_ns = TAIL.unpack(fields)
+        if magic != TAIL_MAGIC or crc != google_crc32c.value(fields):
+            return None
+        return end, count, next_sequence, last_at_ns
 
-    def records(self, segment: Segment) -> list[bytes]:
-        """The records of a segment whose CRC has been verified."""
-        found, offset = [], segment.offset + SEGMENT_SIZE
-        for _ in range(segment.record_count):
-            (length,) = RECORD_LENGTH.unpack_from(self.view, offset)
-            offset += RECORD_LENGTH.size
-            found.append(bytes(self.view[offset : offset + length]))
-            offset += length
-        return found
+    @property
+    def state(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The area for the face's own use."""
+        header = self.header
+        return self.array[header.state_offset : header.state_offset + header.state_size]
+
+    def clear_behind(self, end: int) -> None:
+        """Zero what follows the last whole segment, and its entries in the sparse index: it was never acknowledged."""
+        data_end = self.header.data_end
+        for start in range(end, data_end, ZERO_CHUNK):
+            chunk = self.array[start : min(start + ZERO_CHUNK, data_end)]
+            if chunk.any():
+                chunk[:] = 0
+        entries = self.array[self.header.index_offset : self.header.index_offset + INDEX_SIZE].view(np.uint64)
+        entries = entries.reshape(-1, 3)
+        entries[entries[:, 2] >= end] = 0
 
     def flush(self) -> None:
         """Everything in the map is on the disk when this returns. Lets other threads run meanwhile."""
         os.fdatasync(self._fd)
 
-    def close(self) -> None:
-        """Unmap."""
-        self.view.release()
-        self._map.close()
-        os.close(self._fd)
+    def populate(self) -> None:
+        """Map every page now, so that no append stops for a page fault."""
+        with contextlib.suppress(OSError, ValueError):  # before Linux 5.14: the faults come one by one
+            self._map.madvise(MADV_POPULATE_WRITE)
+
+    def __del__(self) -> None:
+        # The map goes with its last reference: a thread in the middle of an append may hold one, or an array.
+        if (descriptor := getattr(self, "_fd", -1)) >= 0:
+            self._fd = -1
+            os.close(descriptor)
 
 
-def _write_zeros(descriptor: int, size: int) -> None:
-    """Touch every page now: an append into a page that was only reserved would stop for the file system, some 2 µs."""
-    zeros = bytes(ZEROS_SIZE)
-    for offset in range(0, size, ZEROS_SIZE):
-        os.pwrite(descriptor, zeros[: size - offset], offset)
+def _crc(data: bytes) -> bytes:
+    return CRC.pack(google_crc32c.value(data))
+
+
+def read_header(view: memoryview, path: Path) -> Header:
+    """Check and take a block's header.
+
+    Raises:
+        ForeignFile, NewerFormat, BlockCorrupt.
+    """
+    header = Header(*HEADER.unpack_from(view))
+    if header.magic != BLOCK_MAGIC:
+        raise ForeignFile(f"{path}: no block file (it begins with {header.magic!r}); move it away")
+    if header.version != VERSION:
+        raise NewerFormat(f"{path}: format version {header.version}; this release reads and writes {VERSION}")
+    (crc,) = CRC.unpack_from(view, HEADER.size)
+    if crc != google_crc32c.value(bytes(view[: HEADER.size])) or header.block_size != len(view):
+        raise BlockCorrupt(f"{path}: the header is damaged; restore the file from a copy or move it away")
+    return header
+
+
+def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
+    """A block's room on the disk, under a name of its own, mapped; `begin` makes a block of it.
+
+    Args:
+        flushed: put it on the disk now, for who flushes often: else the first flush would write the whole block.
+            Otherwise every page is mapped for writing instead, so that no append stops for a page fault.
+
+    Raises:
+        DiskFull: nothing is left behind.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as full:
+        raise DiskFull(f"{path}: {full.strerror}: free some room or inodes") from full
+    try:
+        reserve(descriptor, block_size, path)
+        os.pwrite(descriptor, _header(block_size, UUID(int=0), 0, 0, 0, 0, 0, 0), 0)
+        if flushed:
+            os.fdatasync(descriptor)
+    except DiskFull:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    spare = Block(path, writable=True)
+    if not flushed:
+        spare.populate()
+    return spare
+
+
+def begin(
+    spare: Block,
+    folder: Path,
+    journal_id: UUID,
+    *,
+    cycle: int,
+    part: int,
+    first_sequence: int,
+    sequence_bits: int,
+    flags: int,
+    state_size: int,
+) -> Block:
+    """Make a spare the block it is to be; it appears under its name only when complete."""
+    size = spare.header.block_size
+    head = _header(size, journal_id, cycle, part, first_sequence, sequence_bits, flags, state_size)
+    spare.view[: len(head)] = head
+    path = folder / block_name(cycle, part)
+    spare.path.rename(path)
+    spare.path = path
+    spare.header = read_header(spare.view, path)
+    return spare
+
+
+def _header(
+    block_size: int,
+    journal_id: UUID,
+    cycle: int,
+    part: int,
+    first_sequence: int,
+    sequence_bits: int,
+    flags: int,
+    state_size: int,
+) -> bytes:
+    state_offset = block_size - RESERVED_SIZE - state_size
+    data_end = state_offset
+    assert data_end >= DATA_OFFSET + LINK_SIZE
+    fields = HEADER.pack(
+        *(BLOCK_MAGIC, VERSION, block_size, DATA_OFFSET, data_end, block_size - RESERVED_SIZE),
+        *(index_stride(data_end), journal_id.bytes, cycle, first_sequence, part, sequence_bits, flags),
+        *(secrets.randbits(32), time.time_ns(), state_offset, state_size),
+    )
+    return fields + _crc(fields)
+
+
+def remove_spares(folder: Path) -> None:
+    """Take away what killed appenders had made ahead of need; only when none lives."""
+    for path in folder.glob(f".*{SPARE_SUFFIX}"):
+        path.unlink(missing_ok=True)

@@ -12,11 +12,11 @@ class JournalLocked(JournalError):
 
 
 class ForeignFile(JournalError):
-    """A file in the journal's folder is no block file."""
+    """A file in the journal's folder is no block file, or belongs to another journal."""
 
 
 class NewerFormat(JournalError):
-    """A block file of a later format version: read it with a later release."""
+    """A file of another format version: read it with the release that wrote it, or a later one."""
 
 
 class BlockCorrupt(JournalError):
@@ -28,8 +28,36 @@ class DiskFull(JournalError):
 
 
 class RecordTooLong(JournalError):
-    """The record, or the batch, does not fit in one block."""
+    """The record, or the batch, is longer than a block can be."""
 
 
 class NoSuchRecord(JournalError):
-    """No record at this index: never written, or released by retention."""
+    """No record at this index: never written, damaged, or released by retention."""
+
+
+class SettingsDiffer(JournalError):
+    """The journal was made with other settings than it is opened with."""
+
+
+class WrongKey(JournalError):
+    """The journal is encrypted with another key, or with one where none was given, or not at all."""
+
+
+class NetworkFileSystem(JournalError):
+    """The folder is on a network file system, where mapped files of several hosts do not agree."""
+
+
+class ReadOnly(JournalError):
+    """The folder cannot be written."""
+
+
+class NotReplicated(JournalError):
+    """No follower acknowledged in time; the record is in this journal all the same."""
+
+
+class Diverged(JournalError):
+    """A follower holds other records than its leader at the same index: one of the two must be made anew."""
+
+
+class JournalClosed(JournalError):
+    """It was closed, or this process was forked from the one that opened it: open it again."""

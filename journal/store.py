@@ -1,223 +1,303 @@
-"""The appender's side of a journal: one process appends; whatever `append` returned an index for, tailers see.
+"""An open journal, to append: whatever `append` returned an index for, every tailer sees, in one order for all.
 
-Never changes a byte behind its end. Recovery is part of opening: it rolls forward from the newest checkpoint and cuts a
-torn segment off. Invariant: indices grow by one within a cycle; what `read` returns is what was appended.
+Several threads and several processes may append; a word in the control file orders them (control.py). An append is one
+compiled call (kernels.py); what happens seldom, a roll, a wait, encryption, is in the slow path here. Invariant: what
+was appended is never changed, and indices grow.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 
-import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
-from journal.block import (
+from journal.block import Block, blocks_in, remove_spares
+from journal.body import NO_TABLE, Body, Record, as_bytes
+from journal.chain import BlockChain
+from journal.control import Control, Settings
+from journal.errors import ForeignFile, JournalClosed, SettingsDiffer
+from journal.filesystem import make_folder, sync_folder
+from journal.keeper import Keeper, Upkeep
+from journal.kernels import ROLL, STALE, append_one, append_pieces
+from journal.layout import (
+    BLOCK_SIZE_DEFAULT,
+    BLOCK_SIZE_MAX,
     BLOCK_SIZE_MIN,
-    DATA_OFFSET,
-    END_MARK,
-    LENGTH,
-    RECORD_LENGTH,
-    RESERVED_SIZE,
-    SEGMENT,
-    SEGMENT_SIZE,
-    Block,
-    aligned,
-    block_path,
-    cycles_in,
+    CONTROL_NAME,
+    END,
+    IS_CLEAN,
+    IS_SEALED,
+    LAST_AT,
+    NEXT_SEQUENCE,
+    ORDINAL,
+    PART_BITS,
+    VISIBLE,
 )
-from journal.errors import JournalLocked, NoSuchRecord, RecordTooLong
+from journal.roll_cycle import TIME_NS_END, RollSchedule
+from journal.sealing import BlockCipher, key_check, require_key
+from journal.tailer import Tailer
 
-SEQUENCE_BITS = 32
-SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
-BLOCK_SIZE_DEFAULT = 64 << 20
+LOOK_AHEAD_MASK = 63  # how often an append looks whether the next block should be made
+_open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-class _MappedBlock:
-    """A block with the places of its segments."""
+class _Closed:
+    """Stands for the block of a closed journal."""
 
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.sequences = array("Q")  # first sequence of each segment
-        self.offsets = array("Q")
-        self.next_sequence = 0
-        self.end = DATA_OFFSET
+    def __init__(self, text: str) -> None:
+        self._text = text
 
-    def roll_forward(self) -> None:
-        """Find the segments; those before the checkpoint are known to be whole."""
-        _, checked_end, _ = self.block.checkpoint()
-        while (segment := self.block.segment_at(self.end, verify=self.end >= checked_end)) is not None:
-            self.add(segment.offset, segment.first_sequence, segment.record_count, segment.end)
-
-    def add(self, offset: int, first_sequence: int, record_count: int, end: int) -> None:
-        self.sequences.append(first_sequence)
-        self.offsets.append(offset)
-        self.next_sequence = first_sequence + record_count
-        self.end = end
-
-    def read(self, sequence: int) -> bytes | None:
-        if sequence >= self.next_sequence:
-            return None
-        place = bisect_right(self.sequences, sequence) - 1
-        segment = self.block.segment_at(self.offsets[place], verify=True)
-        return None if segment is None else self.block.records(segment)[sequence - segment.first_sequence]
+    @property
+    def address(self) -> NoReturn:
+        raise JournalClosed(self._text)
 
 
 class Journal:
-    """An open journal. Use `Journal.open`, preferably in a `with`.
+    """An open journal. Use `Journal.open`, preferably in a `with`. Safe to use from several threads."""
 
-    Index: `cycle << 32 | sequence`; a cycle is a block file.
-    """
-
-    def __init__(self, folder: Path, block_size: int, retain_blocks: int | None, lock_fd: int) -> None:
+    def __init__(
+        self, folder: Path, control: Control, key: bytes | None, upkeep: Upkeep, clock_ns: Callable[[], int]
+    ) -> None:
         self.folder = folder
-        self._block_size = block_size
-        self._retain_blocks = retain_blocks
-        self._lock_fd = lock_fd
-        self._blocks: dict[int, _MappedBlock] = {}
-        for cycle in cycles_in(folder):
-            mapped = _MappedBlock(Block(block_path(folder, cycle), writable=True))
-            mapped.roll_forward()
-            self._blocks[cycle] = mapped
-        self._drop_prepared()
-        if not self._blocks:
-            self._blocks[1] = _MappedBlock(Block.create(folder, 1, block_size))
-        self._cycle = max(self._blocks)
-        self._current = self._blocks[self._cycle]
-        self._cut_torn_tail()
-        self._unflushed: list[Block] = []  # full, and not on the disk for certain
-        # Blocks are made beside the appender: a roll must not make an append wait for the disk.
-        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
-        self._next: Future[Block] | None = None
-        self._prepare_at = self._current.block.data_end // 2
+        self.settings = control.settings
+        self._control = control
+        self._key = key
+        self._clock_ns = clock_ns
+        self._keeper = Keeper(folder, upkeep)
+        schedule = RollSchedule.named(
+            self.settings.roll_cycle,
+            epoch_offset_s=self.settings.epoch_offset_s,
+            time_zone=self.settings.time_zone,
+        )
+        self.chain = BlockChain(folder, control, schedule, self._keeper, clock_ns)
+        self._reader: Tailer | None = None
+        self._reading = threading.Lock()
+        self._cipher: tuple[int, BlockCipher] | None = None
+        self._quick_type = bytes if key is None else Body  # what the compiled append takes as it is
+        self._enter()
 
     @classmethod
-    def open(cls, path: Path, *, block_size: int = BLOCK_SIZE_DEFAULT, retain_blocks: int | None = None) -> Journal:
-        """Open for appending, making the folder if needed, and recover.
+    def open(
+        cls,
+        path: Path,
+        *,
+        roll_cycle: str = "DAILY",
+        epoch_offset_s: int = 0,
+        time_zone: str = "UTC",
+        block_size: int = BLOCK_SIZE_DEFAULT,
+        key: bytes | None = None,
+        exclusive: bool = False,
+        upkeep: Upkeep | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+        face: str = "journal",
+        state_size: int = 0,
+    ) -> Self:
+        """Open for appending, making the journal if needed, and recover.
 
         Args:
-            path: the journal's folder.
-            block_size: bytes of each new block file.
-            retain_blocks: keep only so many newest blocks; None keeps all.
+            path: the journal's folder, on a local file system.
+            roll_cycle: name of a `RollCycle`; a journal keeps the one that it was made with, and another one warns.
+            epoch_offset_s: seconds by which cycles begin later.
+            time_zone: whose midnights begin daily and weekly cycles.
+            block_size: bytes of each block file; a longer record gets a longer one.
+            key: 32 bytes to encrypt with.
+            exclusive: be the only appender.
+            upkeep: retention, compression, free disk, listeners.
+            clock_ns: wall-clock time.
+            face, state_size: for the faces built on it.
 
         Raises:
-            JournalLocked, ForeignFile, NewerFormat, BlockCorrupt, DiskFull: nothing was changed.
-            OSError: the folder cannot be made or written.
+            JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
+            NetworkFileSystem: nothing was changed.
+            ValueError: an argument makes no sense.
         """
-        if block_size < BLOCK_SIZE_MIN:
-            raise ValueError(f"block_size {block_size}: at least {BLOCK_SIZE_MIN} bytes")
-        path.mkdir(parents=True, exist_ok=True)
-        lock_fd = os.open(path / "appender.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
+            raise ValueError(f"block_size {block_size}: whole pages, from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes")
+        RollSchedule.named(roll_cycle, epoch_offset_s=epoch_offset_s, time_zone=time_zone)
+        wanted = Settings(roll_cycle, epoch_offset_s, time_zone, block_size, state_size, key_check(key), face)
+        make_folder(path)
+        if not (path / CONTROL_NAME).exists():
+            if strangers := blocks_in(path):
+                raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that, or move it")
+            Control.create(path, wanted)
+        control = Control(path / CONTROL_NAME, writable=True)
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(lock_fd)
-            raise JournalLocked(f"{path}: process {holder} appends to it; stop that one, or open a Tailer") from None
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
-        try:
-            return cls(path, block_size, retain_blocks, lock_fd)
+            _check_settings(path, wanted, control.settings, key)
+            with control.opening():
+                control.take_slot(exclusive=exclusive)
+                return cls(path, control, key, upkeep or Upkeep(), clock_ns)
         except BaseException:
-            os.close(lock_fd)
+            control.close()
             raise
+
+    def _enter(self) -> None:
+        """Recover if nobody else appends, or if this slot's former owner died with the lock; else go along."""
+        control, chain = self._control, self.chain
+        try:
+            if control.has_others():
+                if not control.inherited_lock():
+                    control.lock(chain.recover)
+                else:
+                    chain.recover()
+                chain.catch_up()
+            else:
+                control.seize_lock()
+                remove_spares(self.folder)
+                chain.recover(was_clean=control.word(IS_CLEAN) == 1)
+            control.set_word(IS_CLEAN, 0)
+        finally:
+            control.unlock()
+        self._block: Block | _Closed = chain.current
+        _open_journals.add(self)
+
+    @property
+    def next_index(self) -> int:
+        """Index of the next record, unless it begins a new cycle."""
+        cycle = self._control.word(ORDINAL) >> PART_BITS
+        return cycle << self.sequence_bits | self._control.word(NEXT_SEQUENCE)
 
     @property
     def first_index(self) -> int:
         """Index of the oldest record kept (or of the first to come)."""
-        return min(self._blocks) << SEQUENCE_BITS
+        with Tailer(self.folder, key=self._key) as tailer:
+            tailer.to_start()
+            return tailer.position or 0
 
     @property
-    def next_index(self) -> int:
-        """Index of the next record, unless it begins a new block."""
-        return self._cycle << SEQUENCE_BITS | self._current.next_sequence
+    def sequence_bits(self) -> int:
+        """How many low bits of an index are the sequence."""
+        return self.chain.schedule.roll_cycle.sequence_bits
 
-    def append(self, record: bytes | memoryview) -> int:
-        """Append one record as a segment of its own; visible to tailers when this returns.
+    @property
+    def last_appended_at_ns(self) -> int:
+        """When the newest record was appended; 0 if there is none."""
+        return self._control.word(LAST_AT)
+
+    def append(self, record: Record) -> int:
+        """Append one record; visible to tailers when this returns.
+
+        Args:
+            record: up to 1 GiB.
 
         Returns:
             The record's index.
 
         Raises:
-            RecordTooLong, DiskFull: nothing was appended.
+            RecordTooLong, DiskFull, JournalLocked: nothing was appended.
         """
-        length = len(record)
-        body = RECORD_LENGTH.size + length
-        offset = self._room_for(body)
-        view = self._current.block.view
-        start = offset + SEGMENT_SIZE + RECORD_LENGTH.size
-        RECORD_LENGTH.pack_into(view, start - RECORD_LENGTH.size, length)
-        view[start : start + length] = record
-        return self._publish(offset, body, 1)
+        block = self._block  # held here, so that a roll by another thread cannot unmap it
+        if type(record) is self._quick_type:
+            index = append_one(
+                self._control.address, block.address, self._control.slot, self._clock_ns(), self.chain.cycle_end_ns,
+                record,
+            )  # fmt: skip
+            if index >= 0:
+                if not index & LOOK_AHEAD_MASK:
+                    self._look_ahead()
+                return int(index)
+        return self._append(Body.of_record(record))
 
     def append_batch(self, records: Sequence[bytes]) -> int:
         """Append records as one segment: after a crash all of them are there, or none.
 
         Returns:
+            The first record's index; the others follow it.
+        """
+        return self._append(Body.of_records(records))
+
+    def append_rows(self, rows: NDArray[Any]) -> int:
+        """Append records of one size as one segment, copied once.
+
+        Args:
+            rows: C-contiguous; each element along the first axis is a record.
+
+        Returns:
             The first record's index.
         """
-        if not records:
-            raise ValueError("a batch has at least one record")
-        body = sum(map(len, records)) + RECORD_LENGTH.size * len(records)
-        offset = self._room_for(body)
-        view = self._current.block.view
-        start = offset + SEGMENT_SIZE
-        view[start : start + body] = b"".join(
-            part for record in records for part in (RECORD_LENGTH.pack(len(record)), record)
-        )
-        return self._publish(offset, body, len(records))
+        return self._append(Body.of_rows(rows))
+
+    def append_columns(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> int:
+        """Append records of several sizes as one segment, copied once.
+
+        Args:
+            data: their bytes, one behind the other.
+            ends: where each ends in `data`, ascending.
+
+        Returns:
+            The first record's index.
+        """
+        return self._append(Body.of_columns(data, ends))
+
+    def append_segment(
+        self, body: bytes, count_and_flags: int, record_size: int, appended_at_ns: int, cycle: int
+    ) -> int:
+        """A follower's append: a segment as its leader has it, with its time and in its cycle."""
+        return self._append(Body(NO_TABLE, as_bytes(body), count_and_flags, record_size), appended_at_ns, cycle)
 
     def sync(self) -> None:
-        """Everything appended is on the disk when this returns, and the checkpoint says so."""
-        for block in self._unflushed:
-            block.flush()
-        self._unflushed.clear()
-        self._current.block.flush()
-        self._current.block.write_checkpoint(self._current.end, self._current.next_sequence)
-        self._current.block.flush()
+        """Everything appended by this process is on the disk when this returns, and a checkpoint says so."""
+        control, chain = self._control, self.chain
+        assert self._block.address
+        control.lock(chain.recover)
+        try:
+            chain.catch_up()
+            behind, chain.unflushed = chain.unflushed, []
+            block = chain.current
+            end, sequence, at_ns = control.word(END), control.word(NEXT_SEQUENCE), control.word(LAST_AT)
+        finally:
+            control.unlock()
+        for former in behind:
+            former.flush()
+        block.flush()
+        block.write_checkpoint(end, sequence, at_ns)
+        if behind:
+            sync_folder(self.folder)
 
     def read(self, index: int) -> bytes:
-        """The record at an index.
+        """The record at an index. A convenience: who reads much has a tailer.
 
         Raises:
             NoSuchRecord: never written, or released.
         """
-        mapped = self._blocks.get(index >> SEQUENCE_BITS)
-        record = mapped.read(index & SEQUENCE_MASK) if mapped is not None else None
-        if record is None:
-            raise NoSuchRecord(f"{self.folder}: no record at index {index:#x}")
-        return record
+        with self._reading:
+            if self._reader is None:
+                self._reader = self.tailer()
+            return self._reader.read_at(index)
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """All records with their indices, from the oldest."""
-        for cycle in sorted(self._blocks):
-            mapped = self._blocks[cycle]
-            for offset in mapped.offsets:
-                segment = mapped.block.segment_at(offset)
-                if segment is None:
-                    continue
-                for place, record in enumerate(mapped.block.records(segment)):
-                    yield cycle << SEQUENCE_BITS | (segment.first_sequence + place), record
+        with self.tailer() as tailer:
+            yield from tailer
+
+    def tailer(self, name: str | None = None) -> Tailer:
+        """A tailer of this journal; with a name, one that goes on where it was."""
+        return Tailer(self.folder, name=name, key=self._key)
+
+    def show_until(self, index: int | None) -> None:
+        """Let tailers see records below this index only; None: everything. For replication."""
+        self._control.set_word(VISIBLE, index or 0)
 
     def close(self) -> None:
-        """Sync and release everything."""
-        if self._lock_fd < 0:
+        """Sync and release everything; a second time does nothing."""
+        if isinstance(self._block, _Closed):
             return
         self.sync()
-        self._keeper.shutdown(wait=True)
-        if self._next is not None and self._next.exception() is None:
-            _release(self._next.result())
-        for mapped in self._blocks.values():
-            mapped.block.close()
-        self._blocks.clear()
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+        self._keeper.close()
+        if self._reader is not None:
+            self._reader.close()
+        with self._control.opening():
+            if not self._control.has_others():
+                self._control.set_word(IS_CLEAN, 1)
+        self._shut(f"{self.folder} was closed; open it again")
 
     def __enter__(self) -> Self:
         return self
@@ -225,70 +305,79 @@ class Journal:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _room_for(self, body: int) -> int:
-        """Where the next segment goes; opens the next block if this one is full."""
-        offset = self._current.end
-        needed = SEGMENT_SIZE + body
-        # Behind every segment the word that says "not yet" or "next block" must fit as well.
-        if aligned(offset + needed) + LENGTH.size <= self._current.block.data_end:
-            return offset
-        if aligned(DATA_OFFSET + needed) + LENGTH.size > self._block_size - RESERVED_SIZE:
-            raise RecordTooLong(f"{body} bytes do not fit in a block of {self._block_size}: choose larger blocks")
-        self._roll()
-        return self._current.end
+    def _append(self, body: Body, at_ns: int | None = None, cycle: int | None = None) -> int:
+        """The long way: under the lock, rolling where that is due."""
+        control, chain = self._control, self.chain
+        assert self._block.address  # raises if closed
+        control.lock(chain.recover)
+        try:
+            while True:
+                if cycle is not None and cycle > chain.current.header.cycle:
+                    chain.roll(cycle)
+                now_ns = self._clock_ns() if at_ns is None else at_ns
+                cycle_end_ns = chain.cycle_end_ns if cycle is None else TIME_NS_END
+                stored = body if self._key is None else self._sealed(body)
+                index = append_pieces(
+                    control.address, chain.current.address, now_ns, cycle_end_ns,
+                    stored.table.ctypes.data, stored.table.size, stored.data.ctypes.data, stored.data.size,
+                    stored.count_and_flags, stored.record_size,
+                )  # fmt: skip
+                if index >= 0:
+                    break
+                if index == STALE:
+                    chain.catch_up()
+                elif index == ROLL:
+                    chain.roll_to_time(now_ns)
+                else:
+                    chain.roll(chain.current.header.cycle, stored.size)
+        finally:
+            control.unlock()
+            self._block = chain.current
+        self._look_ahead()
+        return int(index)
 
-    def _roll(self) -> None:
-        prepared, self._next = self._next, None
-        fresh = (prepared or self._prepare()).result()
-        former = self._current
-        LENGTH.pack_into(former.block.view, former.end, END_MARK)
-        former.block.write_checkpoint(former.end, former.next_sequence)
-        self._unflushed.append(former.block)
-        self._cycle += 1
-        self._current = self._blocks[self._cycle] = _MappedBlock(fresh)
-        while self._retain_blocks is not None and len(self._blocks) > self._retain_blocks:
-            oldest = self._blocks.pop(min(self._blocks))
-            if oldest.block in self._unflushed:
-                self._unflushed.remove(oldest.block)
-            self._keeper.submit(_release, oldest.block)
+    def _sealed(self, body: Body) -> Body:
+        assert self._key is not None
+        header = self.chain.current.header
+        if self._cipher is None or self._cipher[0] != header.ordinal:
+            self._cipher = header.ordinal, BlockCipher(self._key, header)
+        flags = body.count_and_flags | IS_SEALED
+        plain = body.table.tobytes() + body.data.tobytes()
+        sealed = self._cipher[1].seal(plain, self._control.word(NEXT_SEQUENCE), flags, body.record_size)
+        return Body(NO_TABLE, as_bytes(sealed), flags, body.record_size)
 
-    def _prepare(self) -> Future[Block]:
-        return self._keeper.submit(Block.create, self.folder, self._cycle + 1, self._block_size)
+    def _look_ahead(self) -> None:
+        """Have the next block made when this one is half full."""
+        if self._control.word(END) * 2 > self.chain.current.header.data_end:
+            self._keeper.prepare(self.settings.block_size)
 
-    def _publish(self, offset: int, body: int, record_count: int) -> int:
-        """Seal the segment: everything else first, the length word last."""
-        current = self._current
-        view = current.block.view
-        first_sequence = current.next_sequence
-        end = aligned(offset + SEGMENT_SIZE + body)
-        LENGTH.pack_into(view, end, 0)  # a torn segment may have left bytes there
-        SEGMENT.pack_into(view, offset, 0, 0, first_sequence, record_count, 0)
-        crc = google_crc32c.value(bytes(view[offset + 8 : offset + SEGMENT_SIZE + body]))
-        LENGTH.pack_into(view, offset + 4, crc)
-        LENGTH.pack_into(view, offset, body)
-        current.add(offset, first_sequence, record_count, end)
-        if end > self._prepare_at and self._next is None:
-            self._next = self._prepare()
-        return self._cycle << SEQUENCE_BITS | first_sequence
-
-    def _drop_prepared(self) -> None:
-        """A former life made the next block ahead of need and never began it."""
-        while len(self._blocks) > 1:
-            newest = self._blocks[max(self._blocks)]
-            before = self._blocks[max(self._blocks) - 1]
-            if newest.sequences or before.block.is_ended_at(before.end):
-                return
-            del self._blocks[max(self._blocks)]
-            _release(newest.block)
-
-    def _cut_torn_tail(self) -> None:
-        """What follows the last whole segment was never acknowledged: make it unreadable for good."""
-        view, end = self._current.block.view, self._current.end
-        if end + LENGTH.size <= self._current.block.data_end and LENGTH.unpack_from(view, end)[0] not in (0, END_MARK):
-            LENGTH.pack_into(view, end, 0)
+    def _shut(self, text: str, *, in_child: bool = False) -> None:
+        self._block = _Closed(text)
+        self._quick_type = bytes
+        _open_journals.discard(self)
+        self._control.close(in_child=in_child)
 
 
-def _release(block: Block) -> None:
-    """Retention: beside the appender, because unmapping a large block takes a while."""
-    block.path.unlink()
-    block.close()
+def _check_settings(path: Path, wanted: Settings, found: Settings, key: bytes | None) -> None:
+    require_key(key, found.key_check, path)
+    if wanted.face != found.face:
+        raise SettingsDiffer(f"{path} is a {found.face}, not a {wanted.face}: open it as that, or give another folder")
+    for name in ("block_size", "state_size"):
+        was, now = getattr(found, name), getattr(wanted, name)
+        if was != now:
+            raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}: give that, or another folder")
+    rolls = [(each.roll_cycle, each.epoch_offset_s, each.time_zone) for each in (wanted, found)]
+    if rolls[0] != rolls[1]:
+        text = "{0} with an offset of {1} s in {2}"
+        warnings.warn(
+            f"{path} rolls {text.format(*rolls[1])}, as it was made to, and not {text.format(*rolls[0])}", stacklevel=4
+        )
+
+
+def _after_fork() -> None:
+    """A child has its parent's maps and must not append with its parent's slot."""
+    for journal in list(_open_journals):
+        journal._shut(f"{journal.folder} was opened before this process was forked; open it again", in_child=True)
+
+
+os.register_at_fork(after_in_child=_after_fork)

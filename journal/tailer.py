@@ -1,17 +1,49 @@
-"""A read-only reader of a journal, in any process: sees records in order, follows across blocks, changes nothing."""
+"""A reader of a journal, in any process: forward, backward, from the start, the end, an index, a time. Changes nothing.
+
+Every tailer sees the same records in the same order. A segment is served only if its check agrees; what is damaged is
+gone around, counted and told, and never stops a tailer. A named tailer goes on where it was: its place is stored, whole
+at any moment, only when its user says that a record was handled.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Self
 
-from journal.block import DATA_OFFSET, Block, block_path, cycles_in
+import numpy as np
+
+from journal.batch import Batch
+from journal.block import Block
 from journal.errors import NoSuchRecord
-from journal.store import SEQUENCE_BITS
+from journal.kernels import (
+    AT_LINK,
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_SKIP,
+    AT_STATUS,
+    ENDED,
+    SEALED,
+    WAIT,
+    find_behind,
+    new_state,
+    read_ahead,
+)
+from journal.layout import DATA_OFFSET
+from journal.library import UNLIMITED, Library
+from journal.named_position import NamedPosition
 
+LOG = logging.getLogger("journal")
+READ_AHEAD = 64  # records looked up at once: their places, not their bytes
+READ_BACK = 1_024
 WAIT_MIN_S = 0.000_2
 WAIT_MAX_S = 0.005
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+TAILERS_FOLDER = "tailers"
 
 
 class Tailer:
@@ -19,62 +51,111 @@ class Tailer:
 
     Args:
         path: the journal's folder; it need not exist yet.
+        name: goes on where the tailer of this name was, if there was one.
+        key: of an encrypted journal.
+
+    Raises:
+        ValueError: a name with other characters than letters, digits, dot, hyphen, underscore.
+        WrongKey, ForeignFile, NewerFormat, BlockCorrupt: here, or when the journal appears.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, name: str | None = None, key: bytes | None = None) -> None:
         self.folder = path
+        self.lost_count = 0  # records that damage took; known when the next whole one is found
+        self._library = Library(path, key)
         self._block: Block | None = None
-        self._cycle = 0
-        self._offset = DATA_OFFSET
-        self._next_index = 0
-        self._pending: list[tuple[int, bytes]] = []  # of the segment being read, in reverse
+        self._position: int | None = None
+        self._state = new_state()
+        self._columns = _columns(READ_AHEAD)
+        self._entries: Iterator[tuple[int, int, int]] = iter(())
+        self._buffer: Any = b""
+        self._is_there = False  # AT_OFFSET and AT_SKIP are where the position is
+        self._backward: list[tuple[int, bytes]] = []
+        self._named = None if name is None else self._open_name(name)
 
     @property
     def position(self) -> int | None:
-        """Index of the next record to read; None before the first read."""
-        if self._pending:
-            return self._pending[-1][0]
-        return None if self._block is None else self._next_index
+        """Index of the next record to read; None before there is anything."""
+        return self._position
 
-    def to_start(self) -> None:
+    def to_start(self) -> Self:
         """Go to the oldest record."""
-        self._leave()
-        cycles = cycles_in(self.folder) if self.folder.is_dir() else []
-        if cycles:
-            self._enter(cycles[0])
+        self._forget()
+        first = self._library.first()
+        if first is not None:
+            self._enter(first)
+        return self
 
-    def to_end(self) -> None:
+    def to_end(self) -> Self:
         """Go behind the newest record."""
-        self._leave()
-        cycles = cycles_in(self.folder) if self.folder.is_dir() else []
-        if cycles:
-            # The newest file may be a block made ahead of need; the one before it leads there when it is begun.
-            self._enter(cycles[-2] if len(cycles) > 1 else cycles[-1])
-            while self.read() is not None:
-                pass
+        self._forget()
+        newest = self._library.newest()
+        if newest is not None:
+            self._enter(newest)
+            self._library.walk_to_end(newest, self._state)
+            self._settle()
+        return self
 
-    def to_index(self, index: int) -> None:
+    def to_index(self, index: int) -> Self:
         """Go to a record.
 
         Raises:
             NoSuchRecord: the index is not in the journal (one past the end is fine).
         """
-        self._leave()
-        if not block_path(self.folder, index >> SEQUENCE_BITS).exists():
-            raise NoSuchRecord(f"{self.folder}: no block for index {index:#x}")
-        self._enter(index >> SEQUENCE_BITS)
-        while self._next_index < index:
-            if not self._pending and not self._load():
-                raise NoSuchRecord(f"{self.folder}: index {index:#x} is not written yet")
-            self._next_index = self._pending.pop()[0] + 1
+        self._forget()
+        block = self._library.holding(index)
+        if block is None:
+            raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}: not written yet, or released")
+        self._enter(block)
+        self._library.approach(block, index & ((1 << self._library.sequence_bits) - 1), self._state)
+        self._settle()
+        if self._position != index:
+            raise NoSuchRecord(f"{self.folder}: index {index:#018x} is not written, or was damaged")
+        return self
+
+    def to_time(self, at_ns: int) -> Self:
+        """Go to the first record appended at or after a time (nanoseconds since 1970), by binary search."""
+        self._forget()
+        block = self._library.at_time(at_ns)
+        if block is not None:
+            self._enter(block)
+            self._library.approach(block, at_ns, self._state, by_time=True)
+            self._settle()
+        return self
 
     def read(self) -> tuple[int, bytes] | None:
         """The next record with its index, or None if there is none yet."""
-        if not self._pending and not self._load():
+        for index, start, end in self._entries:
+            self._position = index + 1
+            return index, self._buffer[start:end]
+        return self.read() if self._fill() else None
+
+    def read_back(self) -> tuple[int, bytes] | None:
+        """The record before the position, with its index; the position is then at it. None at the start."""
+        if self._is_there:
+            self._drop_ahead()
+            self._backward = []
+        if not self._backward:
+            self._backward = self._load_backward()
+        if not self._backward:
             return None
-        index, record = self._pending.pop()
-        self._next_index = index + 1
-        return index, record
+        entry = self._backward.pop()
+        self._position = entry[0]
+        self._is_there = False
+        return entry
+
+    def read_at(self, index: int) -> bytes:
+        """The record at an index; the position is then behind it.
+
+        Raises:
+            NoSuchRecord
+        """
+        if self._position != index:
+            self.to_index(index)
+        entry = self.read()
+        if entry is None or entry[0] != index:
+            raise NoSuchRecord(f"{self.folder}: no record at index {index:#018x}")
+        return entry[1]
 
     def read_many(self, count_max: int) -> list[tuple[int, bytes]]:
         """Up to `count_max` records."""
@@ -83,21 +164,65 @@ class Tailer:
             found.append(entry)
         return found
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until there is a record to read; False after the time-out.
+    def read_batch(self, count_max: int) -> Batch | None:
+        """Up to `count_max` records that follow one another in a block, without copying; None if there is none yet."""
+        self._drop_ahead()
+        columns = _columns(count_max)
+        count = self._look(columns)
+        if not count:
+            return None
+        assert self._position is not None
+        first, self._position = self._position, self._position + count
+        starts, sizes, times = (each[:count] for each in columns)
+        return Batch(first, self._array, starts, sizes, times)
+
+    def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
+        """Wait until there is a record to read; False after the time-out, or when `until` says so.
 
         Looks at the mapped length word with growing pauses (0.2 to 5 ms): no event crosses processes for a plain file
-        mapping in the standard library, and a look costs a memory read.
+        mapping, and a look costs a memory read.
         """
-        deadline = time.monotonic() + timeout_s
-        pause = WAIT_MIN_S
-        while not self._pending and not self._load():
+        deadline, pause = time.monotonic() + timeout_s, WAIT_MIN_S
+        while not self.is_ready():
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or (until is not None and until()):
                 return False
             time.sleep(min(pause, left))
             pause = min(pause * 2, WAIT_MAX_S)
         return True
+
+    def is_ready(self) -> bool:
+        """True if `read` would give a record."""
+        for entry in self._entries:
+            rest = self._entries
+            self._entries = iter([entry, *rest])
+            return True
+        return self._fill()
+
+    def commit(self) -> None:
+        """Store the position under the tailer's name: everything before it was handled.
+
+        Raises:
+            ValueError: the tailer has no name.
+        """
+        if self._named is None:
+            raise ValueError("a tailer without a name has no place to keep its position")
+        if self._position is not None:
+            self._named.store(self._position)
+
+    @contextmanager
+    def handling(self) -> Iterator[tuple[int, bytes] | None]:
+        """Read a record; the stored position moves on only if the block under `with` raises nothing."""
+        before = self._position
+        entry = self.read()
+        try:
+            yield entry
+        except BaseException:
+            if entry is not None:
+                self.to_index(entry[0] if before is None else before)
+            raise
+        if entry is not None:
+            self.commit()
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """What is there now."""
@@ -105,35 +230,154 @@ class Tailer:
             yield entry
 
     def close(self) -> None:
-        """Unmap."""
-        self._leave()
+        """Unmap, as soon as no batch refers to it."""
+        self._forget()
+        self._library.close()
+        if self._named is not None:
+            self._named.close()
+            self._named = None
 
-    def _load(self) -> bool:
-        """Load the next segment, moving to the next block where one ends; False if there is none yet."""
-        if self._block is None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _open_name(self, name: str) -> NamedPosition:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r}: a tailer's name has letters, digits, dots, hyphens, underscores; at most 100")
+        named = NamedPosition(self.folder / TAILERS_FOLDER / f"{name}.position")
+        stored = named.load()
+        if stored is not None:
+            try:
+                self.to_index(stored)
+            except NoSuchRecord:
+                self.to_start()
+                if self._position is not None and self._position < stored:
+                    self.to_end()
+                LOG.warning("%s: tailer %s was at %#018x, which is gone; goes on at %s", self.folder, name, stored,
+                            self._position)  # fmt: skip
+        return named
+
+    def _fill(self) -> bool:
+        """Look the next records up; False if there is none yet."""
+        count = self._look(self._columns)
+        if not count or self._position is None:
+            return False
+        starts, sizes, _ = self._columns
+        begin = starts[:count]
+        self._entries = zip(
+            range(self._position, self._position + count),
+            begin.tolist(),
+            (begin + sizes[:count]).tolist(),
+            strict=True,
+        )
+        return True
+
+    def _look(self, columns: Any) -> int:
+        """Places of the next records, over ends of blocks and around damage; sets the position to the first."""
+        if self._position is None:
             self.to_start()
-        while self._block is not None:
-            segment = self._block.segment_at(self._offset)
-            if segment is not None:
-                base = self._cycle << SEQUENCE_BITS | segment.first_sequence
-                records = self._block.records(segment)
-                self._pending = [(base + place, record) for place, record in enumerate(records)][::-1]
-                self._offset = segment.end
-                return True
-            if not self._block.is_ended_at(self._offset) or not block_path(self.folder, self._cycle + 1).exists():
-                return False
-            self._enter(self._cycle + 1)
-        return False
+        elif not self._is_there:
+            self._return()
+        state, library, was_passed = self._state, self._library, False
+        while (block := self._block) is not None:
+            limit = library.sequence_limit(block)
+            due = int(state[AT_SEQUENCE])
+            count = int(read_ahead(block.address, state[AT_OFFSET], state[AT_SKIP], limit, *columns, state))
+            self._buffer, self._array = block.buffer, block.array
+            if not count and state[AT_STATUS] == SEALED:
+                count, self._array = library.open_sealed(block, state, limit, columns)
+                self._buffer = self._array.data
+            if count:
+                self._position = library.index_of(block, int(state[AT_SEQUENCE]))
+                state[AT_SEQUENCE] += count
+                return count
+            state[AT_SEQUENCE] = due
+            if state[AT_STATUS] == WAIT:
+                if due >= limit or not library.is_passed(block, int(state[AT_OFFSET])):
+                    return 0
+                if not was_passed:  # something came between the two looks
+                    was_passed = True
+                    continue
+            was_passed = False
+            if not self._go_on(block, int(state[AT_STATUS]), due):
+                return 0
+        return 0
 
-    def _enter(self, cycle: int) -> None:
-        self._leave()
-        self._block = Block(block_path(self.folder, cycle), writable=False)
-        self._cycle = cycle
-        self._offset = DATA_OFFSET
-        self._next_index = cycle << SEQUENCE_BITS
+    def _go_on(self, block: Block, status: int, due: int) -> bool:
+        """Behind the end of a block to the next one, or around damage; False if there is nothing yet."""
+        library, broken_at = self._library, int(self._state[AT_OFFSET])
+        if status == ENDED:
+            following = library.behind(block.ordinal, int(self._state[AT_LINK]))
+        elif find_behind(block.address, broken_at, library.data_limit(block), due, self._state):
+            lost = int(self._state[AT_SEQUENCE]) - due
+            self.lost_count += lost
+            LOG.warning("%s: damage at offset %d took %d records; going on behind it", block.path, broken_at, lost)
+            return True
+        else:
+            following = library.behind(block.ordinal, None)
+            if following is not None:
+                LOG.warning("%s: damage at offset %d; going on in the next block", block.path, broken_at)
+        if following is not None:
+            self._enter(following)
+        return following is not None
 
-    def _leave(self) -> None:
-        if self._block is not None:
-            self._block.close()
+    def _return(self) -> None:
+        """Find the position again after going another way, or the first record behind it if it is gone."""
+        assert self._position is not None
+        wanted, library = self._position, self._library
+        block = library.holding(wanted) or library.before_index(wanted) or library.first()
+        self._forget()
+        if block is not None:
+            self._enter(block)
+            if wanted > block.header.first_index:
+                is_same = library.index_of(block, 0) == wanted >> library.sequence_bits << library.sequence_bits
+                sequence = wanted - library.index_of(block, 0) if is_same else UNLIMITED
+                library.approach(block, sequence, self._state)
+            self._settle()
+
+    def _load_backward(self) -> list[tuple[int, bytes]]:
+        """A stretch of records before the position, ascending."""
+        library, before = self._library, self._position
+        block = library.before_index(before) if before is not None else None
+        while block is not None and before is not None:
+            end = min(before, library.end_index(block))
+            begin = max(block.header.first_index, end - READ_BACK)
+            with Tailer(self.folder, key=library.key) as forward:
+                forward._position = begin
+                found = forward.read_many(end - begin)
+            found = [entry for entry in found if entry[0] < end]
+            if found:
+                return found
+            block = library.before(block.ordinal)
+        return []
+
+    def _enter(self, block: Block) -> None:
+        self._block = block
+        state = self._state
+        state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = DATA_OFFSET, 0, block.header.first_sequence
+        self._settle()
+
+    def _settle(self) -> None:
+        """The position is where the state stands."""
+        assert self._block is not None
+        self._position = self._library.index_of(self._block, int(self._state[AT_SEQUENCE]))
+        self._is_there = True
+
+    def _drop_ahead(self) -> None:
+        """What was looked up and not read is looked up again."""
+        if next(self._entries, None) is not None:
+            self._entries = iter(())
+            self._is_there = False
+
+    def _forget(self) -> None:
+        self._entries = iter(())
+        self._backward = []
         self._block = None
-        self._pending = []
+        self._position = None
+        self._is_there = False
+
+
+def _columns(capacity: int) -> tuple[Any, Any, Any]:
+    return np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)

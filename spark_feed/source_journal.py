@@ -139,7 +139,7 @@ class SourceJournalWriter:
     def __init__(self, folder: Path, plan: NumberingPlan, *, segment_size_max: int = SEGMENT_SIZE_MAX) -> None:
         self._plan = plan
         self._segment_size_max = segment_size_max
-        self._journal = Journal.open(folder, block_size=BLOCK_SIZE)
+        self._journal = Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
         try:
             self.last_commit, self._uncommitted, self.is_ended = self._recover()
         except BaseException:

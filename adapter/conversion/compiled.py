@@ -68,7 +68,7 @@ def compile_kernel(source: str) -> Any:
     }
     exec(compile(source, "<converter table>", "exec"), names)
     intp = types.intp
-    answer: Any = types.UniTuple(types.int64, 4)  # type: ignore[no-untyped-call]
+    answer: Any = types.UniTuple(types.int64, 4)
     signature = answer(_DATAGRAM, intp, intp, _BYTES, intp, intp, _INT64, _INT64, _ROWS, _INT64)
     return njit(signature)(names["convert"])
 

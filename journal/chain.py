@@ -1,0 +1,226 @@
+"""The appender's side of a journal's blocks: which is appended to, the roll to the next, and recovery.
+
+Everything here happens under the appenders' lock. A roll is three steps, each of which may be the last before a crash:
+the next block appears under its name; the old one gets its end mark with a link; the words in the control file move on.
+Recovery is part of opening, and of taking over a dead appender's lock: it rolls forward from the newest checkpoint,
+goes around damage, clears what was never acknowledged, and completes a roll.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in
+from journal.compression import open_to_read
+from journal.control import Control
+from journal.errors import BlockCorrupt, ForeignFile, RecordTooLong
+from journal.keeper import Keeper
+from journal.kernels import (
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_STATUS,
+    AT_TIME,
+    BROKEN,
+    ENDED,
+    find_behind,
+    new_state,
+    roll_forward,
+    store_word,
+)
+from journal.layout import (
+    BLOCK_SIZE_MAX,
+    DATA_OFFSET,
+    END,
+    END_MARK,
+    IS_SEALED_JOURNAL,
+    LAST_AT,
+    LINK_SIZE,
+    NEXT_SEQUENCE,
+    ORDINAL,
+    block_size_for,
+)
+from journal.roll_cycle import RollSchedule
+
+LOG = logging.getLogger("journal")
+DAMAGED_SUFFIX = ".damaged"
+Place = tuple[int, int, int]  # where a block's records end: offset, next sequence, time of the last
+
+
+class BlockChain:
+    """The blocks of one journal, for one appender.
+
+    Args:
+        clock_ns: wall-clock time.
+    """
+
+    def __init__(
+        self, folder: Path, control: Control, schedule: RollSchedule, keeper: Keeper, clock_ns: Callable[[], int]
+    ) -> None:
+        self._folder = folder
+        self._control = control
+        self._settings = control.settings
+        self.schedule = schedule
+        self._keeper = keeper
+        self._clock_ns = clock_ns
+        self._current: Block | None = None
+        self.cycle_end_ns = 0
+        self.unflushed: list[Block] = []  # left behind by a roll, and not on the disk for certain
+
+    def recover(self, *, was_clean: bool = False) -> None:
+        """Find where the journal ends, whatever happened to who appended last, and set the words by it.
+
+        Args:
+            was_clean: the last appender said that it went in order, so nothing can lie behind the end.
+        """
+        names = blocks_in(self._folder)
+        newest = self._newest(names)
+        if newest is None:
+            self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
+            self._set_words(DATA_OFFSET, 0, 0)
+            return
+        former = [name for name in names if name.ordinal < newest.ordinal]
+        former_at_ns = self._complete_roll(former[-1], newest) if former else 0
+        place, status = self._end_of(newest)
+        self._adopt(newest)
+        self._set_words(place[0], place[1], max(place[2], former_at_ns))
+        if status == ENDED:  # the roll got no further than the end mark
+            self.roll(max(self.schedule.cycle_at(self._clock_ns()), newest.header.cycle))
+        elif not was_clean or newest.was_cut:
+            newest.clear_behind(place[0])
+
+    @property
+    def current(self) -> Block:
+        """The block that is appended to."""
+        assert self._current is not None
+        return self._current
+
+    def catch_up(self) -> None:
+        """Another appender rolled, or was here before: go on in its block."""
+        ordinal = self._control.word(ORDINAL)
+        if self._current is None or ordinal != self._current.ordinal:
+            if self._current is not None:
+                self.unflushed.append(self._current)
+            name = next(name for name in blocks_in(self._folder) if name.ordinal == ordinal)
+            self._adopt(Block(name.path, writable=True, journal_id=self._control.journal_id))
+
+    def roll_to_time(self, now_ns: int) -> None:
+        """Begin the cycle of now. Time that went back stays in the present cycle."""
+        cycle = self.schedule.cycle_at(now_ns)
+        if cycle > self.current.header.cycle:
+            self.roll(cycle)
+        else:
+            self.cycle_end_ns = self.schedule.end_ns(self.current.header.cycle)
+
+    def roll(self, cycle: int, body_size: int = 0) -> None:
+        """End the current block and begin the next, of this cycle or its next part, with room for a segment.
+
+        Raises:
+            DiskFull, RecordTooLong: nothing was changed.
+        """
+        former, control = self.current, self._control
+        end, sequence, at_ns = control.word(END), control.word(NEXT_SEQUENCE), control.word(LAST_AT)
+        is_same = cycle == former.header.cycle
+        size = max(self._settings.block_size, block_size_for(body_size, self._settings.state_size))
+        if size > BLOCK_SIZE_MAX:
+            raise RecordTooLong(f"{body_size} bytes at once: a block holds at most {BLOCK_SIZE_MAX}; make several")
+        part, first_sequence = (former.header.part + 1, sequence) if is_same else (0, 0)
+        self._begin(cycle, part, first_sequence, size)
+        _end(former, end, sequence, at_ns, self.current.ordinal)
+        self.unflushed.append(former)
+        self._set_words(DATA_OFFSET, first_sequence, at_ns)
+        self._keeper.after_roll(self.current.path)
+
+    def _begin(self, cycle: int, part: int, first_sequence: int, size: int) -> None:
+        block = begin(
+            self._keeper.take(size),
+            self._folder,
+            self._control.journal_id,
+            cycle=cycle,
+            part=part,
+            first_sequence=first_sequence,
+            sequence_bits=self.schedule.roll_cycle.sequence_bits,
+            flags=IS_SEALED_JOURNAL if self._settings.key_check else 0,
+            state_size=self._settings.state_size,
+        )
+        self._adopt(block)
+
+    def _adopt(self, block: Block) -> None:
+        self._current = block
+        self.cycle_end_ns = self.schedule.end_ns(block.header.cycle)
+
+    def _set_words(self, end: int, next_sequence: int, last_at_ns: int) -> None:
+        control = self._control
+        control.set_word(END, end)
+        control.set_word(NEXT_SEQUENCE, next_sequence)
+        control.set_word(LAST_AT, last_at_ns)
+        control.set_word(ORDINAL, self.current.ordinal)
+
+    def _newest(self, names: list[BlockName]) -> Block | None:
+        """The newest block; one that never became whole is set aside."""
+        while names:
+            name = names[-1]
+            try:
+                return Block(name.path, writable=True, journal_id=self._control.journal_id)
+            except (ForeignFile, BlockCorrupt, struct.error) as reason:
+                if not _is_void(name.path):
+                    raise
+                aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
+                name.path.rename(aside)
+                LOG.warning("%s; it holds nothing and was set aside as %s", reason, aside.name)
+                names.pop()
+        return None
+
+    def _complete_roll(self, name: BlockName, newest: Block) -> int:
+        """Give the block before the newest its end mark if a crash prevented that; returns its last time."""
+        if name.path.suffix == COMPRESSED_SUFFIX:
+            tail = open_to_read(name.path, self._control.journal_id).tail()
+            return tail[3] if tail else 0
+        block = Block(name.path, writable=True, journal_id=self._control.journal_id)
+        (end, sequence, at_ns), status = self._end_of(block)
+        if status != ENDED:
+            block.clear_behind(end)
+            _end(block, end, sequence, at_ns, newest.ordinal)
+            self.unflushed.append(block)
+        return at_ns
+
+    def _end_of(self, block: Block) -> tuple[Place, int]:
+        """Roll forward to the end of what is whole, around damage."""
+        state, checkpoint = new_state(), block.checkpoint()
+        if block.was_cut:
+            LOG.warning("%s was cut short; its records are looked for one by one", block.path)
+            state[AT_OFFSET], state[AT_SEQUENCE] = DATA_OFFSET, block.header.first_sequence
+        else:
+            state[AT_OFFSET], state[AT_SEQUENCE] = checkpoint.end, checkpoint.next_sequence
+            state[AT_TIME] = checkpoint.last_at_ns
+        while True:
+            roll_forward(block.address, state)
+            broken_at, sequence = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
+            if state[AT_STATUS] != BROKEN or not find_behind(
+                block.address, broken_at, block.header.data_end, sequence, state
+            ):
+                break
+            LOG.warning(
+                "%s: damage at offset %d; the records with the sequences %d to %d are lost",
+                *(block.path, broken_at, sequence, int(state[AT_SEQUENCE]) - 1),
+            )
+        status = ENDED if state[AT_STATUS] == ENDED else 0
+        return (int(state[AT_OFFSET]), int(state[AT_SEQUENCE]), int(state[AT_TIME])), status
+
+
+def _end(block: Block, end: int, next_sequence: int, last_at_ns: int, next_ordinal: int) -> None:
+    """Mark a block's end, with the link to the next one before the mark."""
+    assert end + LINK_SIZE <= block.header.data_end
+    block.write_tail(end, next_sequence, last_at_ns)
+    block.write_checkpoint(end, next_sequence, last_at_ns, block.checkpoint().extra)
+    store_word(block.address + end + 8, next_ordinal)
+    store_word(block.address + end, END_MARK)
+
+
+def _is_void(path: Path) -> bool:
+    """True if nothing but zeros is where records would be: the name got to the disk before the block."""
+    with path.open("rb") as file:
+        head = file.read(DATA_OFFSET + LINK_SIZE)
+    return not head[DATA_OFFSET:].strip(b"\0") and not head[:8].strip(b"\0")

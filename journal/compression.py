@@ -1,0 +1,63 @@
+"""Closed blocks, compressed with Zstandard (RFC 8878): `NAME.tfj.zst`, which `zstd -d` turns into the block again.
+
+A compressed block is read from memory, decompressed as a whole when a tailer enters it. What lies behind the last
+segment is left out before compressing, so the file is as small as what was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from uuid import UUID
+
+import zstandard
+
+from journal.block import COMPRESSED_SUFFIX, Block
+from journal.errors import BlockCorrupt
+from journal.layout import BLOCK_SIZE_MAX
+
+LEVEL = 3  # beyond it, recordings of ticks shrink little and take many times as long
+
+
+def compress_block(path: Path) -> Path:
+    """Replace an ended block by its compressed form; a crash leaves either, or both."""
+    target = path.with_name(path.name + COMPRESSED_SUFFIX)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with path.open("rb") as source, draft.open("wb") as out:
+            status = os.fstat(source.fileno())
+            zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).copy_stream(source, out, size=status.st_size)
+            out.flush()
+            os.fsync(out.fileno())
+        os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))  # retention goes by when it was appended to
+        draft.rename(target)
+        path.unlink()
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+    return target
+
+
+class CompressedBlock(Block):
+    """A compressed block, in memory; read-only.
+
+    Raises:
+        BlockCorrupt: the file does not decompress.
+    """
+
+    def __init__(self, path: Path, journal_id: UUID | None = None) -> None:
+        self.path = path
+        self.was_cut = False
+        try:
+            data = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=BLOCK_SIZE_MAX)
+        except zstandard.ZstdError as damaged:
+            raise BlockCorrupt(f"{path}: does not decompress ({damaged}); restore it from a copy") from None
+        self._adopt(data, journal_id)
+
+
+def open_to_read(path: Path, journal_id: UUID | None = None) -> Block:
+    """Map a block, or decompress it."""
+    if path.suffix == COMPRESSED_SUFFIX:
+        return CompressedBlock(path, journal_id)
+    return Block(path, writable=False, journal_id=journal_id)

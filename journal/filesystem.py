@@ -1,0 +1,110 @@
+"""What the journal asks of the file system: a local one, room, a folder it can write; and what it does about each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from journal.errors import DiskFull, NetworkFileSystem, ReadOnly
+
+MOUNTS = Path("/proc/self/mountinfo")
+# Mapped files there are not one memory for all hosts, and their locks may not tell who lives.
+NETWORK_TYPES = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "gpfs",
+        "ocfs2",
+        "gfs2",
+        "beegfs",
+    }
+    | {"orangefs", "pvfs2", "davfs"}
+    | {f"fuse.{name}" for name in ("ceph", "davfs2", "gcsfuse", "glusterfs", "rclone", "s3fs", "sshfs")}
+)
+ZEROS = bytes(256 << 10)
+
+
+def file_system_type(folder: Path, mounts: str) -> str:
+    """The type of the file system that a folder is on.
+
+    Args:
+        folder: absolute and resolved.
+        mounts: in the form of /proc/self/mountinfo (proc(5)).
+    """
+    best, found = -1, "unknown"
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape"))
+        if (folder == point or point in folder.parents) and len(point.parts) >= best:
+            best, found = len(point.parts), right.split(" ")[0]
+    return found
+
+
+def require_local(folder: Path, mounts: str | None = None) -> None:
+    """Refuse a folder on a network file system.
+
+    Raises:
+        NetworkFileSystem
+    """
+    if mounts is None:
+        mounts = MOUNTS.read_text() if MOUNTS.exists() else ""
+    kind = file_system_type(folder.resolve(), mounts)
+    if kind in NETWORK_TYPES:
+        raise NetworkFileSystem(
+            f"{folder} is on a network file system ({kind}), where appenders and tailers of several hosts would not "
+            "see one memory: use a local disk, and replication between hosts"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Make a journal's folder if it is not there.
+
+    Raises:
+        NetworkFileSystem, ReadOnly.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ReadOnly(f"{folder} is a file: give a folder") from None
+    except OSError as refused:
+        raise ReadOnly(f"{folder}: cannot be made ({refused.strerror}); give a folder you may write") from None
+    require_local(folder)
+
+
+def reserve(descriptor: int, size: int, path: Path) -> None:
+    """Give a new file all its bytes now, as zeros on its pages.
+
+    A page that was only reserved would stop the append that touches it first for the file system, some microseconds.
+
+    Raises:
+        DiskFull
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        for offset in range(0, size, len(ZEROS)):
+            os.pwrite(descriptor, ZEROS[: size - offset], offset)
+    except OSError as full:
+        raise DiskFull(
+            f"{path}: no room for a block of {size} bytes ({full.strerror}): free some, or set a retention; appending "
+            "resumes then, and nothing appended is lost"
+        ) from full
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in the folder are on the disk when this returns."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

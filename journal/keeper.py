@@ -1,0 +1,162 @@
+"""Work beside the appender, on a thread of its own: blocks made ahead of need, old ones released or compressed.
+
+An append must never wait for the file system, so the next block is made, written with zeros and mapped while the
+present one is being filled. Never touches the block that is appended to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from journal.block import COMPRESSED_SUFFIX, SPARE_SUFFIX, Block, BlockName, blocks_in, make_spare
+from journal.compression import compress_block
+from journal.errors import DiskFull, JournalError
+
+LOG = logging.getLogger("journal")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What may be released: whole files, oldest first, never the one that is appended to. None: no bound.
+
+    Args:
+        age_s: seconds since a file was last appended to.
+        size: bytes of all files.
+        files: how many.
+    """
+
+    age_s: float | None = None
+    size: int | None = None
+    files: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.files is not None and self.files < 1:
+            raise ValueError(f"retention of {self.files} files: the one that is appended to always stays")
+
+    def surplus(self, blocks: list[BlockName], now_s: float) -> list[BlockName]:
+        """Which of the ended blocks are to go.
+
+        Args:
+            blocks: all of them, oldest first, the newest being appended to.
+        """
+        ages = [now_s - each.path.stat().st_mtime for each in blocks]
+        sizes = [each.path.stat().st_size for each in blocks]
+        drop = 0
+        while drop < len(blocks) - 1 and (
+            (self.files is not None and len(blocks) - drop > self.files)
+            or (self.size is not None and sum(sizes[drop:]) > self.size)
+            or (self.age_s is not None and ages[drop] > self.age_s)
+        ):
+            drop += 1
+        return blocks[:drop]
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What the keeper does besides, and whom it tells.
+
+    Args:
+        retention: what to release after each roll.
+        compress: compress closed cycles after each roll.
+        free_disk_min: bytes of the disk that blocks leave to others.
+        on_file_added, on_file_released: called with the file's path, on the appender's or the keeper's thread.
+    """
+
+    retention: Retention = Retention()
+    compress: bool = False
+    free_disk_min: int = 0
+    on_file_added: Callable[[Path], None] | None = None
+    on_file_released: Callable[[Path], None] | None = None
+
+
+class Keeper:
+    """The keeper of one appender."""
+
+    def __init__(self, folder: Path, upkeep: Upkeep, make: Callable[[Path, int], Block] = make_spare) -> None:
+        self._folder = folder
+        self._upkeep = upkeep
+        self._make = make
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
+        self._next: Future[Block] | None = None
+
+    def prepare(self, block_size: int) -> None:
+        """Begin to make the next block, unless that was begun."""
+        if self._next is None:
+            self._next = self._pool.submit(self._make_spare, block_size)
+
+    def take(self, block_size: int) -> Block:
+        """A spare of at least this size, made now if none is there.
+
+        Raises:
+            DiskFull: nothing was changed; the next call tries again.
+        """
+        prepared, self._next = self._next, None
+        if prepared is not None:
+            try:
+                spare = prepared.result()
+            except DiskFull:
+                LOG.warning("a block could not be made ahead of need; trying again", exc_info=True)
+            else:
+                if spare.header.block_size >= block_size:
+                    return spare
+                spare.path.unlink(missing_ok=True)
+        return self._make_spare(block_size)
+
+    def after_roll(self, added: Path) -> None:
+        """Tell of the new file; look after the old ones."""
+        if self._upkeep.on_file_added is not None:
+            self._upkeep.on_file_added(added)
+        if self._upkeep.compress or self._upkeep.retention != Retention():
+            self._pool.submit(self._tidy)
+
+    def close(self) -> None:
+        """Finish what was begun and take the spare away."""
+        self._pool.shutdown(wait=True)
+        if self._next is not None and self._next.exception() is None:
+            self._next.result().path.unlink(missing_ok=True)
+        self._next = None
+
+    def _make_spare(self, block_size: int) -> Block:
+        least = self._upkeep.free_disk_min
+        disk = os.statvfs(self._folder)
+        free = disk.f_bavail * disk.f_frsize
+        if free - block_size < least:
+            raise DiskFull(
+                f"{self._folder}: {free} bytes are free, a block takes {block_size} and {least} are to stay free: free "
+                "some, or set a retention; appending resumes then, and nothing appended is lost"
+            )
+        name = f".{os.getpid()}-{next(_numbers)}{SPARE_SUFFIX}"
+        return self._make(self._folder / name, block_size)
+
+    def _tidy(self) -> None:
+        try:
+            self.release()
+            if self._upkeep.compress:
+                self.compress()
+        except (OSError, JournalError):
+            LOG.exception("the keeper could not tidy up; the journal goes on")
+
+    def release(self) -> list[Path]:
+        """Release what retention does not keep; returns what went."""
+        gone = []
+        for each in self._upkeep.retention.surplus(blocks_in(self._folder), time.time()):
+            each.path.unlink(missing_ok=True)
+            gone.append(each.path)
+            if self._upkeep.on_file_released is not None:
+                self._upkeep.on_file_released(each.path)
+        return gone
+
+    def compress(self) -> None:
+        """Compress the blocks of closed cycles."""
+        blocks = blocks_in(self._folder)
+        for each in blocks:
+            if each.cycle < blocks[-1].cycle and each.path.suffix != COMPRESSED_SUFFIX:
+                compress_block(each.path)

@@ -1,0 +1,362 @@
+"""What is done once per record or segment, compiled: append, read ahead, seek, roll forward. All writing of segments.
+
+Addresses are plain integers: of a mapped block (`block`) and of the mapped control file (`control`). The caller keeps
+the maps alive. Never waits: a lock that is held is an answer (BUSY), and waiting is the caller's.
+
+Invariants: a segment's length word is stored last, after all its bytes and after the zero behind it; the words in the
+control file never point behind what is published.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from journal.layout import (
+    COUNT_MASK,
+    CRC_FROM,
+    DATA_OFFSET,
+    END,
+    END_MARK,
+    HAS_TABLE,
+    HEADER_CYCLE,
+    HEADER_DATA_END,
+    HEADER_INDEX_OFFSET,
+    HEADER_INDEX_STRIDE,
+    HEADER_PART,
+    HEADER_SALT,
+    HEADER_SEQUENCE_BITS,
+    INDEX_ENTRY_COUNT,
+    INDEX_ENTRY_SIZE,
+    IS_SEALED,
+    LAST_AT,
+    LINK_SIZE,
+    LOCK,
+    NEXT_SEQUENCE,
+    ORDINAL,
+    PART_BITS,
+    SEGMENT_SIZE,
+)
+from journal.memory import (
+    address_of,
+    compare_and_swap64,
+    crc_copy,
+    crc_of,
+    load32,
+    load32_acquire,
+    load64,
+    load64_acquire,
+    store32,
+    store32_release,
+    store64,
+    store64_release,
+)
+
+# Answers of the appending kernels that are no sequence.
+BUSY, STALE, FULL, ROLL = -1, -2, -3, -4
+
+# How a walk over segments ended: nothing more yet; the block is ended; what is there fails its check; it is encrypted;
+# the caller's arrays are full.
+WAIT, ENDED, BROKEN, SEALED, FILLED = 0, 1, 2, 3, 4
+
+# Places in the array in which a walk tells where it stands.
+AT_OFFSET, AT_SKIP, AT_SEQUENCE, AT_TIME, AT_STATUS, AT_LINK = range(6)
+STATE_SIZE = 6
+
+SEQUENCE_JUMP_MAX = 1 << 32  # behind damage, a segment is believed if it goes on within so many records
+
+
+def new_state() -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The array in which a walk tells where it stands."""
+    return np.zeros(STATE_SIZE, np.int64)
+
+
+@njit(inline="always")
+def _checksum(block: int, offset: int, length: int) -> int:
+    """CRC-32C begun with the block's salt: what another block or journal holds is no segment here."""
+    return crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
+
+
+@njit(inline="always")
+def _index(block: int, offset: int, sequence: int, at_ns: int) -> None:
+    """Note the first segment that begins in each stretch of the data area."""
+    entry = (offset - DATA_OFFSET) // load64(block + HEADER_INDEX_STRIDE)
+    place = block + load64(block + HEADER_INDEX_OFFSET) + entry * INDEX_ENTRY_SIZE
+    if load64(place + 16) == 0:
+        store64(place, sequence)
+        store64(place + 8, at_ns)
+        store64_release(place + 16, offset)
+
+
+@njit
+def _publish(
+    control: int, block: int, now_ns: int, cycle_end_ns: int,
+    table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
+) -> int:  # fmt: skip
+    """Append a segment and return the index of its first record; the caller holds the lock."""
+    cycle = load64(block + HEADER_CYCLE)
+    if load64(control + ORDINAL) != cycle << PART_BITS | load32(block + HEADER_PART):
+        return STALE
+    if now_ns >= cycle_end_ns:
+        return ROLL
+    offset = load64(control + END)
+    length = SEGMENT_SIZE + table_size + data_size
+    end = (offset + length + 7) & -8
+    if end + LINK_SIZE > load64(block + HEADER_DATA_END):
+        return FULL
+    sequence = load64(control + NEXT_SEQUENCE)
+    at_ns = max(now_ns, load64(control + LAST_AT))  # time never goes back within a journal
+    place = block + offset
+    store32(block + end, 0)
+    store64(place + 8, sequence)
+    store64(place + 16, at_ns)
+    store32(place + 24, count_and_flags)
+    store32(place + 28, record_size)
+    crc = crc_of(load32(block + HEADER_SALT), place + CRC_FROM, SEGMENT_SIZE - CRC_FROM)
+    if table_size:
+        crc = crc_copy(crc, place + SEGMENT_SIZE, table, table_size)
+    crc = crc_copy(crc, place + SEGMENT_SIZE + table_size, data, data_size)
+    store32(place + 4, crc)
+    _index(block, offset, sequence, at_ns)
+    store32_release(place, length)
+    store64(control + END, end)
+    store64(control + NEXT_SEQUENCE, sequence + (count_and_flags & COUNT_MASK))
+    store64(control + LAST_AT, at_ns)
+    return cycle << load32(block + HEADER_SEQUENCE_BITS) | sequence
+
+
+@njit(cache=True)
+def append_one(control: int, block: int, holder: int, now_ns: int, cycle_end_ns: int, record: Any) -> int:
+    """Append one record as a segment of its own; its index, or BUSY, STALE, FULL, ROLL."""
+    if compare_and_swap64(control + LOCK, 0, holder) != 0:
+        return BUSY
+    size = len(record)
+    index = _publish(control, block, now_ns, cycle_end_ns, 0, 0, address_of(record), size, 1, size)
+    store64_release(control + LOCK, 0)
+    return index
+
+
+@njit(cache=True, nogil=True)
+def append_pieces(
+    control: int, block: int, now_ns: int, cycle_end_ns: int,
+    table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
+) -> int:  # fmt: skip
+    """Append a segment whose body is a table and data, at their addresses, under the lock. Other threads run meanwhile.
+
+    Returns:
+        The index of the first record, or STALE, FULL, ROLL.
+    """
+    return _publish(
+        control, block, now_ns, cycle_end_ns, table, table_size, data, data_size, count_and_flags, record_size
+    )
+
+
+@njit(cache=True)
+def take_lock(control: int, expected: int, holder: int) -> bool:
+    """Take the appenders' lock if `expected` (0, or a dead holder) has it."""
+    return compare_and_swap64(control + LOCK, expected, holder) == expected
+
+
+@njit(cache=True)
+def release_lock(control: int) -> None:
+    """Let the next appender in."""
+    store64_release(control + LOCK, 0)
+
+
+@njit(cache=True)
+def store_word(address: int, value: int) -> None:
+    """Store an aligned word that others watch."""
+    store64_release(address, value)
+
+
+@njit(cache=True)
+def load_word(address: int) -> int:
+    """Load an aligned word that others store."""
+    return load64_acquire(address)
+
+
+@njit(cache=True, nogil=True)
+def read_ahead(
+    block: int, offset: int, skip: int, sequence_limit: int, starts: Any, sizes: Any, times: Any, state: Any
+) -> int:
+    """Find the next records, checking each segment: where they start in the block, how long, when appended.
+
+    Args:
+        offset: of the segment to begin with, `skip` records into it.
+        sequence_limit: records from here on are not to be seen yet.
+        starts, sizes, times: filled, int64.
+        state: where it stands now; AT_SEQUENCE is the first record's.
+
+    Returns:
+        How many; their sequences follow one another. 0 with WAIT, ENDED, BROKEN or SEALED in AT_STATUS.
+    """
+    data_end = load64(block + HEADER_DATA_END)
+    capacity, count, status = len(starts), 0, FILLED
+    sequence = state[AT_SEQUENCE]
+    while count < capacity:
+        length = load32_acquire(block + offset)
+        if length == 0 or length == END_MARK:
+            status = ENDED if length else WAIT
+            state[AT_LINK] = load64(block + offset + 8)
+            break
+        first = load64(block + offset + 8)
+        if first + skip >= sequence_limit:
+            status = WAIT
+            break
+        if (
+            length < SEGMENT_SIZE
+            or offset + length > data_end
+            or (count > 0 and first + skip != sequence + count)
+            or _checksum(block, offset, length) != load32(block + offset + 4)
+        ):
+            status = BROKEN
+            break
+        flags = load32(block + offset + 24)
+        record_count = flags & COUNT_MASK
+        if flags & IS_SEALED:
+            status = SEALED
+            break
+        if count == 0:
+            sequence = first + skip
+        at_ns = load64(block + offset + 16)
+        room = min(record_count - skip, capacity - count, sequence_limit - first - skip)
+        body = offset + SEGMENT_SIZE
+        if flags & HAS_TABLE:
+            data = body + 4 * record_count
+            begin = load32(block + body + 4 * (skip - 1)) if skip else 0
+            for place in range(skip, skip + room):
+                end = load32(block + body + 4 * place)
+                starts[count] = data + begin
+                sizes[count] = end - begin
+                times[count] = at_ns
+                begin = end
+                count += 1
+        else:
+            size = load32(block + offset + 28)
+            for place in range(skip, skip + room):
+                starts[count] = body + place * size
+                sizes[count] = size
+                times[count] = at_ns
+                count += 1
+        skip += room
+        if skip < record_count:
+            break
+        offset, skip = (offset + length + 7) & -8, 0
+    state[AT_OFFSET], state[AT_SKIP], state[AT_STATUS] = offset, skip, status
+    state[AT_SEQUENCE] = sequence
+    return count
+
+
+@njit(cache=True, nogil=True)
+def roll_forward(block: int, state: Any) -> int:
+    """Walk whole segments from AT_OFFSET, where AT_SEQUENCE is due; returns how many. AT_STATUS: why no more."""
+    data_end = load64(block + HEADER_DATA_END)
+    offset, sequence, count, status = state[AT_OFFSET], state[AT_SEQUENCE], 0, WAIT
+    while offset + LINK_SIZE <= data_end:
+        length = load32_acquire(block + offset)
+        if length == 0:
+            break
+        if length == END_MARK:
+            status = ENDED
+            state[AT_LINK] = load64(block + offset + 8)
+            break
+        first = load64(block + offset + 8)
+        if (
+            length < SEGMENT_SIZE
+            or offset + length > data_end
+            or first != sequence
+            or _checksum(block, offset, length) != load32(block + offset + 4)
+        ):
+            status = BROKEN
+            break
+        state[AT_TIME] = load64(block + offset + 16)
+        _index(block, offset, first, state[AT_TIME])
+        sequence += load32(block + offset + 24) & COUNT_MASK
+        offset = (offset + length + 7) & -8
+        count += 1
+    state[AT_OFFSET], state[AT_SEQUENCE], state[AT_STATUS] = offset, sequence, status
+    return count
+
+
+@njit(cache=True, nogil=True)
+def find_behind(block: int, offset: int, limit: int, sequence: int, state: Any) -> bool:
+    """The next whole segment behind damage at `offset`, if there is one before `limit` that goes on from `sequence`."""
+    candidate = offset + 8
+    while candidate + SEGMENT_SIZE <= limit:
+        length = load32_acquire(block + candidate)
+        first = load64(block + candidate + 8)
+        if (
+            SEGMENT_SIZE <= length <= limit - candidate
+            and sequence <= first <= sequence + SEQUENCE_JUMP_MAX
+            and _checksum(block, candidate, length) == load32(block + candidate + 4)
+        ):
+            state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = candidate, 0, first
+            return True
+        candidate += 8
+    return False
+
+
+@njit(cache=True, nogil=True)
+def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
+    """Go to the last segment that begins at or before a sequence, or strictly before a time, by the sparse index.
+
+    From AT_OFFSET on, where AT_SEQUENCE is due, walking forward finds the target. False: the index knows none so early;
+    AT_OFFSET is the block's first, and AT_SEQUENCE is untouched.
+    """
+    index = block + load64(block + HEADER_INDEX_OFFSET)
+    low, high, best = 0, INDEX_ENTRY_COUNT, -1
+    while low < high:
+        middle = (low + high) // 2
+        present = middle
+        while present >= low and load64_acquire(index + present * INDEX_ENTRY_SIZE + 16) == 0:
+            present -= 1  # no segment begins in that stretch
+        if present < low:
+            low = middle + 1
+            continue
+        value = load64(index + present * INDEX_ENTRY_SIZE + (8 if by_time else 0))
+        if value < target or (value == target and not by_time):
+            best, low = present, middle + 1
+        else:
+            high = present
+    state[AT_SKIP] = 0
+    if best < 0:
+        state[AT_OFFSET] = DATA_OFFSET
+        return False
+    state[AT_OFFSET] = load64(index + best * INDEX_ENTRY_SIZE + 16)
+    state[AT_SEQUENCE] = load64(index + best * INDEX_ENTRY_SIZE)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
+    """From AT_OFFSET, where AT_SEQUENCE is due, to the segment that holds a sequence, or the first from a time on.
+
+    Goes by lengths and sequences alone; who reads there checks. False: the block ends, or is damaged, before it;
+    AT_STATUS says which and AT_OFFSET where.
+    """
+    data_end = load64(block + HEADER_DATA_END)
+    offset, due, status = state[AT_OFFSET], state[AT_SEQUENCE], WAIT
+    state[AT_SKIP] = 0
+    while offset + LINK_SIZE <= data_end:
+        length = load32_acquire(block + offset)
+        if length == 0:
+            break
+        if length == END_MARK:
+            status = ENDED
+            state[AT_LINK] = load64(block + offset + 8)
+            break
+        first = load64(block + offset + 8)
+        if length < SEGMENT_SIZE or offset + length > data_end or first < due:
+            status = BROKEN
+            break
+        count = load32(block + offset + 24) & COUNT_MASK
+        if load64(block + offset + 16) >= target if by_time else target < first + count:
+            due, status = first, FILLED
+            state[AT_SKIP] = 0 if by_time else max(target - first, 0)
+            break
+        due = first + count
+        offset = (offset + length + 7) & -8
+    state[AT_OFFSET], state[AT_SEQUENCE], state[AT_STATUS] = offset, due, status
+    return status == FILLED

@@ -1,0 +1,271 @@
+"""A journal's blocks, as readers find them: by index, by time, one behind the other. Read-only; knows no position.
+
+The folder is listed again only when the control file says that there is a newer block, or when a file has gone. An open
+block stays mapped as long as somebody refers to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from journal.block import Block, BlockName, blocks_in
+from journal.compression import open_to_read
+from journal.control import Control
+from journal.errors import ForeignFile
+from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, find_behind, new_state, seek, walk_to
+from journal.layout import (
+    CONTROL_NAME,
+    COUNT_MASK,
+    DATA_OFFSET,
+    END,
+    HAS_TABLE,
+    ORDINAL,
+    PART_BITS,
+    SEGMENT,
+    SEGMENT_SIZE,
+    VISIBLE,
+)
+from journal.roll_cycle import RollSchedule
+from journal.sealing import BlockCipher, require_key
+
+OPEN_MAX = 16  # blocks kept mapped for readers that go to and fro
+UNLIMITED = (1 << 62) - 1
+
+
+class Library:
+    """The blocks of a journal's folder, which need not exist yet.
+
+    Args:
+        key: of an encrypted journal.
+    """
+
+    def __init__(self, folder: Path, key: bytes | None) -> None:
+        self.folder = folder
+        self.key = key
+        self._control: Control | None = None
+        self._names: list[BlockName] = []
+        self._first_indices: list[int] = []
+        self._listed_ordinal = -1
+        self._open: OrderedDict[int, Block] = OrderedDict()
+        self._opened: tuple[int, int, NDArray[np.uint8]] | None = None
+        self.sequence_bits = 0
+
+    @property
+    def control(self) -> Control | None:
+        """The control file; None as long as there is no journal."""
+        if self._control is None:
+            path = self.folder / CONTROL_NAME
+            if not path.exists():
+                if strangers := blocks_in(self.folder):
+                    raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that")
+                return None
+            control = Control(path, writable=False)
+            require_key(self.key, control.settings.key_check, self.folder)
+            self.schedule = RollSchedule.named(
+                control.settings.roll_cycle,
+                epoch_offset_s=control.settings.epoch_offset_s,
+                time_zone=control.settings.time_zone,
+            )
+            self.sequence_bits = self.schedule.roll_cycle.sequence_bits
+            self._control = control
+        return self._control
+
+    def index_of(self, block: Block, sequence: int) -> int:
+        """The index of a record in a block."""
+        return block.header.cycle << self.sequence_bits | sequence
+
+    def names(self) -> list[BlockName]:
+        """The block files, oldest first."""
+        self._list()
+        return self._names
+
+    def first(self) -> Block | None:
+        """The oldest block."""
+        return self._at(0)
+
+    def newest(self) -> Block | None:
+        """The block that is appended to."""
+        return self._at(-1)
+
+    def holding(self, index: int) -> Block | None:
+        """The block that has an index, or would have it next; None if none can."""
+        self._list()
+        place = bisect_right(self._first_indices, index) - 1
+        block = self._at(place, listed=True) if place >= 0 else None
+        return block if block is not None and index >> self.sequence_bits == block.header.cycle else None
+
+    def before_index(self, index: int) -> Block | None:
+        """The newest block that begins before an index."""
+        self._list()
+        place = bisect_left(self._first_indices, index) - 1
+        return self._at(place, listed=True) if place >= 0 else None
+
+    def before(self, ordinal: int) -> Block | None:
+        """The block before one."""
+        self._list()
+        place = bisect_left(self._names, ordinal, key=lambda name: name.ordinal) - 1
+        return self._at(place, listed=True) if place >= 0 else None
+
+    def behind(self, ordinal: int, link: int | None) -> Block | None:
+        """The block that an end mark leads to; if that is gone, or there is no link, the oldest behind `ordinal`."""
+        self._list()
+        place = bisect_left(self._names, link or ordinal + 1, key=lambda name: name.ordinal)
+        if place == len(self._names):
+            self._list(again=True)
+            place = bisect_left(self._names, link or ordinal + 1, key=lambda name: name.ordinal)
+        return self._at(place, listed=True) if place < len(self._names) else None
+
+    def at_time(self, at_ns: int) -> Block | None:
+        """The last block whose first record was appended before a time; else the first."""
+        self._list()
+        low, high = 0, len(self._names)
+        while high - low > 1:
+            middle = (low + high) // 2
+            block = self._at(middle, listed=True)
+            if block is None or _first_appended_at_ns(block) < at_ns:
+                low = middle
+            else:
+                high = middle
+        return self._at(low, listed=True) if self._names else None
+
+    def approach(self, block: Block, target: int, state: NDArray[np.int64], *, by_time: bool = False) -> bool:
+        """Go to a sequence, or to the first record from a time on, in a block: index, then lengths, around damage.
+
+        Returns:
+            False if it is not there; the state is where it would be, or behind the damage that took it.
+        """
+        state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = DATA_OFFSET, 0, block.header.first_sequence
+        seek(block.address, target, by_time, state)
+        while not (found := walk_to(block.address, target, by_time, state)) and state[AT_STATUS] == BROKEN:
+            broken_at, due = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
+            if not find_behind(block.address, broken_at, self.data_limit(block), due, state):
+                break
+        state[AT_SEQUENCE] += state[AT_SKIP]
+        return bool(found)
+
+    def walk_to_end(self, block: Block, state: NDArray[np.int64]) -> None:
+        """Behind the last record of a block that may be seen."""
+        self.approach(block, min(self.sequence_limit(block), UNLIMITED), state)
+
+    def end_index(self, block: Block) -> int:
+        """Behind the last record of a block that may be seen."""
+        state = new_state()
+        self.walk_to_end(block, state)
+        return self.index_of(block, int(state[AT_SEQUENCE]))
+
+    def sequence_limit(self, block: Block) -> int:
+        """Records from this sequence on are not to be seen yet."""
+        control = self.control
+        visible = control.word(VISIBLE) if control is not None else 0
+        if not visible:
+            return UNLIMITED
+        base = self.index_of(block, 0)
+        return min(max(visible - base, 0), UNLIMITED)
+
+    def is_passed(self, block: Block, offset: int) -> bool:
+        """True if the appenders say that there is something at this place, or that they are in a later block."""
+        control = self.control
+        if control is None:
+            return False
+        ordinal = control.word(ORDINAL)
+        return block.ordinal < ordinal or (block.ordinal == ordinal and offset < control.word(END))
+
+    def data_limit(self, block: Block) -> int:
+        """Nothing is appended behind this offset."""
+        control = self.control
+        if control is not None and control.word(ORDINAL) == block.ordinal:
+            return min(control.word(END), block.header.data_end)
+        return block.header.data_end
+
+    def open_sealed(
+        self, block: Block, state: NDArray[np.int64], limit: int, columns: Any
+    ) -> tuple[int, NDArray[np.uint8]]:
+        """The encrypted segment at AT_OFFSET: its records from AT_SKIP on, and their bytes. 0 with BROKEN: changed."""
+        offset, skip = int(state[AT_OFFSET]), int(state[AT_SKIP])
+        length, _, first, at_ns, flags, size = SEGMENT.unpack_from(block.view, offset)
+        if self._opened is None or self._opened[:2] != (block.ordinal, offset):
+            assert self.key is not None
+            sealed = bytes(block.view[offset + SEGMENT_SIZE : offset + length])
+            plain = BlockCipher(self.key, block.header).open(sealed, first, flags, size)
+            if plain is None:
+                state[AT_STATUS] = BROKEN
+                return 0, block.array
+            self._opened = block.ordinal, offset, np.frombuffer(plain, np.uint8)
+        data, total = self._opened[2], flags & COUNT_MASK
+        if flags & HAS_TABLE:
+            ends = data[: 4 * total].view("<u4").astype(np.int64) + 4 * total
+        else:
+            ends = size * np.arange(1, total + 1, dtype=np.int64)
+        begins = np.concatenate([[4 * total if flags & HAS_TABLE else 0], ends[:-1]])
+        count = max(min(total - skip, len(columns[0]), limit - first - skip), 0)
+        columns[0][:count] = begins[skip : skip + count]
+        columns[1][:count] = (ends - begins)[skip : skip + count]
+        columns[2][:count] = at_ns
+        state[AT_SEQUENCE] = first + skip
+        if skip + count == total:
+            state[AT_OFFSET], state[AT_SKIP] = (offset + length + 7) & ~7, 0
+        else:
+            state[AT_SKIP] = skip + count
+        return count, data
+
+    def close(self) -> None:
+        """Let go of every block."""
+        self._open.clear()
+        self._opened = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def _at(self, place: int, *, listed: bool = False) -> Block | None:
+        if not listed:
+            self._list()
+        return self._block(self._names[place]) if self._names else None
+
+    def _block(self, name: BlockName) -> Block | None:
+        block = self._open.get(name.ordinal)
+        if block is None:
+            assert self._control is not None
+            try:
+                block = open_to_read(name.path, self._control.journal_id)
+            except FileNotFoundError:  # released, or compressed, since the folder was listed
+                self._list(again=True)
+                later = [each for each in self._names if each.ordinal >= name.ordinal]
+                return self._block(later[0]) if later else None
+            self._open[name.ordinal] = block
+            if len(self._open) > OPEN_MAX:
+                self._open.popitem(last=False)
+        else:
+            self._open.move_to_end(name.ordinal)
+        return block
+
+    def _list(self, *, again: bool = False) -> None:
+        control = self.control
+        if control is None:
+            return
+        ordinal = control.word(ORDINAL)
+        if ordinal == self._listed_ordinal and not again:
+            return
+        known = dict(zip((name.ordinal for name in self._names), self._first_indices, strict=True))
+        self._names = [name for name in blocks_in(self.folder) if name.ordinal <= ordinal]
+        self._first_indices = [known.get(name.ordinal, -1) for name in self._names]
+        self._listed_ordinal = ordinal
+        for place, name in enumerate(self._names):
+            if self._first_indices[place] < 0:
+                self._first_indices[place] = self._first_index(name)
+
+    def _first_index(self, name: BlockName) -> int:
+        if name.ordinal & ((1 << PART_BITS) - 1) == 0:
+            return name.cycle << self.sequence_bits
+        block = self._block(name)
+        return block.header.first_index if block is not None else name.cycle << self.sequence_bits
+
+
+def _first_appended_at_ns(block: Block) -> int:
+    length, _, _, at_ns, _, _ = SEGMENT.unpack_from(block.view, DATA_OFFSET)
+    return int(at_ns) if length else UNLIMITED
