@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from store_copies import bodies, crashed_copy, put_all
 
 from journal.transactional import (
     CallFromLogWriter,
@@ -27,6 +26,7 @@ from journal.transactional import (
     TransactionTooLarge,
     subscriber_queue,
 )
+from tests.journal.transactional.store_copies import bodies, crashed_copy, put_all
 
 
 @pytest.fixture
@@ -53,12 +53,17 @@ def test_messages_come_in_the_order_of_commit_and_survive_a_restart(tmp_path: Pa
 
 def test_a_block_that_raises_changes_nothing(store: TransactionalStore) -> None:
     put_all(store, "orders", b"first")
-    with pytest.raises(ZeroDivisionError), store.transaction() as transaction:
-        message = transaction.get("orders")
-        assert message is not None
-        transaction.ack(message)
-        transaction.put("audit", b"never")
-        raise ZeroDivisionError
+
+    def change_and_raise() -> None:
+        with store.transaction() as transaction:
+            message = transaction.get("orders")
+            assert message is not None
+            transaction.ack(message)
+            transaction.put("audit", b"never")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_raise()
     assert bodies(store, "orders") == [b"first"]
     assert bodies(store, "audit") == []
 
