@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from journal.errors import DiskFull, NetworkFileSystem, ReadOnly
 
 MOUNTS = Path("/proc/self/mountinfo")
+OCTAL = re.compile(r"\\([0-7]{3})")  # how it writes spaces and the like
 # Mapped files there are not one memory for all hosts, and their locks may not tell who lives.
 NETWORK_TYPES = frozenset(
     {
@@ -45,7 +47,7 @@ def file_system_type(folder: Path, mounts: str) -> str:
         fields = left.split(" ")
         if len(fields) < 5 or not right:
             continue
-        point = Path(fields[4].encode().decode("unicode_escape"))
+        point = Path(OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
         if (folder == point or point in folder.parents) and len(point.parts) >= best:
             best, found = len(point.parts), right.split(" ")[0]
     return found

@@ -159,6 +159,18 @@ class Library:
         self.walk_to_end(block, state)
         return self.index_of(block, int(state[AT_SEQUENCE]))
 
+    def count_between(self, first_index: int, end_index: int) -> int:
+        """How many records there are from one index to before another, over all cycles between."""
+        count, names = 0, self.names()
+        place = max(bisect_right(self._first_indices, first_index) - 1, 0)
+        while place < len(names) and self._first_indices[place] < end_index:
+            block = self._at(place, listed=True)
+            assert block is not None
+            begin, end = self._first_indices[place], self.end_index(block)
+            count += max(min(end, end_index) - max(begin, first_index), 0)
+            place += 1
+        return count
+
     def sequence_limit(self, block: Block) -> int:
         """Records from this sequence on are not to be seen yet."""
         control = self.control

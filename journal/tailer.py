@@ -176,6 +176,16 @@ class Tailer:
         starts, sizes, times = (each[:count] for each in columns)
         return Batch(first, self._array, starts, sizes, times)
 
+    def count_between(self, first_index: int, end_index: int) -> int:
+        """How many records there are from one index to before another, over all cycles between.
+
+        Raises:
+            ValueError: `end_index` is before `first_index`.
+        """
+        if end_index < first_index:
+            raise ValueError(f"{end_index:#018x} is before {first_index:#018x}")
+        return self._library.count_between(first_index, end_index)
+
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
         """Wait until there is a record to read; False after the time-out, or when `until` says so.
 

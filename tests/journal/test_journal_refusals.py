@@ -1,0 +1,271 @@
+"""Bad input of every kind: a clear error, and nothing damaged."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from journal import (
+    BlockCorrupt,
+    DiskFull,
+    ForeignFile,
+    Journal,
+    JournalClosed,
+    NetworkFileSystem,
+    NewerFormat,
+    ReadOnly,
+    SettingsDiffer,
+    Tailer,
+    Upkeep,
+    WrongKey,
+)
+from journal.block import blocks_in
+from journal.filesystem import file_system_type, require_local
+from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+
+BLOCK = BLOCK_SIZE_MIN
+KEY = bytes(range(32))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Every file as it is, but for who appends at the moment."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    if CONTROL_NAME in found:
+        found[CONTROL_NAME] = found[CONTROL_NAME][:PIDS]
+    return found
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    with Journal.open(tmp_path / "journal", block_size=BLOCK) as journal:
+        journal.append_batch([b"one", b"two"])
+    return tmp_path / "journal"
+
+
+def test_a_folder_with_strange_files_is_refused_unchanged(journal: Path) -> None:
+    path = blocks_in(journal)[0].path
+    for damage, error in (
+        (lambda data: b"\x7fELF" + data[4:], ForeignFile),
+        (lambda data: data[:4] + b"\x09" + data[5:], NewerFormat),
+        (lambda data: data[:30] + b"\xff" + data[31:], BlockCorrupt),
+        (lambda data: b"text", ForeignFile),
+    ):
+        whole = path.read_bytes()
+        path.write_bytes(damage(whole))
+        before = _contents(journal)
+        with pytest.raises(error, match=path.name):
+            Journal.open(journal, block_size=BLOCK)
+        with pytest.raises(error, match=path.name), Tailer(journal) as tailer:
+            tailer.read()
+        assert _contents(journal) == before
+        path.write_bytes(whole)
+    with Journal.open(journal, block_size=BLOCK) as opened:
+        assert [record for _, record in opened.records()] == [b"one", b"two"]
+
+
+def test_a_strange_control_file_is_refused_unchanged(journal: Path) -> None:
+    path = journal / CONTROL_NAME
+    whole = path.read_bytes()
+    for data, error in (
+        (b"TFJX" + whole[4:], ForeignFile),
+        (whole[:4] + b"\x63" + whole[5:], NewerFormat),
+        (whole[:40] + b"\xff" + whole[41:], BlockCorrupt),
+        (whole[:100], ForeignFile),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(error, match=CONTROL_NAME):
+            Journal.open(journal, block_size=BLOCK)
+        with pytest.raises(error, match=CONTROL_NAME):
+            Tailer(journal).read()
+        assert path.read_bytes() == data
+    path.unlink()
+    with pytest.raises(ForeignFile, match="without"):
+        Journal.open(journal, block_size=BLOCK)
+    assert not path.exists()
+
+
+def test_a_block_of_another_journal_is_told(journal: Path, tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "other", block_size=BLOCK) as other:
+        other.append(b"other")
+    name = blocks_in(journal)[0].path.name
+    (journal / name).write_bytes(blocks_in(tmp_path / "other")[0].path.read_bytes())
+    with pytest.raises(ForeignFile, match="another journal"):
+        Journal.open(journal, block_size=BLOCK)
+    (journal / "notes.tfj").write_bytes(b"")
+    with pytest.raises(ForeignFile, match="notes"):
+        Journal.open(journal, block_size=BLOCK)
+
+
+def test_other_settings_are_refused_and_named(journal: Path) -> None:
+    with pytest.raises(SettingsDiffer, match=f"block_size {BLOCK}"):
+        Journal.open(journal, block_size=2 * BLOCK)
+    with pytest.raises(SettingsDiffer, match="is a journal, not a queue"):
+        Journal.open(journal, block_size=BLOCK, face="queue")
+    with pytest.raises(ValueError, match="whole pages"):
+        Journal.open(journal, block_size=BLOCK + 1)
+    with pytest.raises(ValueError, match="FORTNIGHTLY"):
+        Journal.open(journal, block_size=BLOCK, roll_cycle="FORTNIGHTLY")
+
+
+def test_the_wrong_key_or_none_opens_nothing_and_plaintext_is_nowhere(tmp_path: Path) -> None:
+    secret = b"the quick brown fox " * 20
+    with Journal.open(tmp_path, block_size=BLOCK, key=KEY) as sealed:
+        index = sealed.append(secret)
+        sealed.append_batch([secret, b"", b"short"])
+        assert sealed.read(index) == secret
+    assert all(secret[:20] not in data for data in _contents(tmp_path).values())
+    for key in (None, bytes(32)):
+        with pytest.raises(WrongKey, match="encrypted"):
+            Journal.open(tmp_path, block_size=BLOCK, key=key)
+        with pytest.raises(WrongKey, match="encrypted"), Tailer(tmp_path, key=key) as tailer:
+            tailer.read()
+    with Tailer(tmp_path, key=KEY) as tailer:
+        assert [record for _, record in tailer] == [secret, secret, b"", b"short"]
+    with pytest.raises(ValueError, match="32 bytes"):
+        Journal.open(tmp_path, block_size=BLOCK, key=b"short")
+    Journal.open(tmp_path / "plain", block_size=BLOCK).close()
+    with pytest.raises(WrongKey, match="not encrypted"):
+        Journal.open(tmp_path / "plain", block_size=BLOCK, key=KEY)
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+40 22 0:35 / /data rw,relatime - nfs4 host:/export rw,vers=4.2
+41 40 0:36 / /data/local\\040disk rw - xfs /dev/vdb rw
+42 22 0:37 / /mnt/remote rw - fuse.sshfs user@host: rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/journal", "ext4"),
+        ("/data/journal", "nfs4"),
+        ("/data/local disk/journal", "xfs"),
+        ("/database", "ext4"),
+        ("/mnt/remote", "fuse.sshfs"),
+    ],
+)
+def test_a_network_file_system_is_recognised_by_its_mount(folder: str, kind: str) -> None:
+    assert file_system_type(Path(folder), MOUNTS) == kind
+    if kind in ("nfs4", "fuse.sshfs"):
+        with pytest.raises(NetworkFileSystem, match=rf"{kind}.*local disk"):
+            require_local(Path(folder), MOUNTS)
+    else:
+        require_local(Path(folder), MOUNTS)
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from journal import Journal, ReadOnly, Tailer
+folder = Path(sys.argv[1])
+with Journal.open(Path(sys.argv[2]), block_size=1 << 18) as journal, journal.tailer() as tailer:
+    journal.append(b"everything is imported")
+    assert tailer.read()
+os.setgid(65534); os.setuid(65534)
+for path in (folder, folder / "inside" / "new"):
+    try:
+        Journal.open(path, block_size=1 << 18)
+    except ReadOnly as refused:
+        print("refused", refused)
+print([record for _, record in Tailer(folder)])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not write")
+def test_a_folder_that_may_not_be_written_is_told_and_can_be_read(journal: Path) -> None:
+    for folder in (journal, *journal.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    journal.chmod(0o555)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY, str(journal), str(journal.parent / "other")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.count("refused") == 2, done.stderr
+    assert done.stdout.endswith("[b'one', b'two']\n")
+
+
+class SmallDisk:
+    """A file system of a few megabytes, mounted for one test."""
+
+    def __init__(self, folder: Path, size: str) -> None:
+        folder.mkdir()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
+            pytest.skip(f"no file system can be mounted here: {os.strerror(ctypes.get_errno())}")
+        self._unmount = lambda: libc.umount2(str(folder).encode(), 2)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._unmount()
+
+
+def _append_until_refused(journal: Journal, record: bytes, written: list[tuple[int, bytes]]) -> None:
+    for _ in range(100):
+        written.append((journal.append(record), record))
+
+
+def test_a_full_disk_is_a_clear_error_and_appending_resumes_when_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with SmallDisk(disk, "2m"), Journal.open(disk / "journal", block_size=BLOCK) as journal:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(1 << 20))
+        written: list[tuple[int, bytes]] = []
+        record = os.urandom(30_000)
+        with pytest.raises(DiskFull, match="free some"):
+            _append_until_refused(journal, record, written)
+        assert len(written) >= 8
+        with pytest.raises(DiskFull):
+            journal.append(record)
+        assert list(journal.records()) == written
+        ballast.unlink()
+        written += [(journal.append(record), record) for _ in range(10)]
+        assert list(journal.records()) == written
+
+
+def test_blocks_leave_the_room_that_is_to_stay_free(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    everything = disk.f_bavail * disk.f_frsize
+    with pytest.raises(DiskFull, match="are to stay free"):
+        Journal.open(tmp_path / "journal", block_size=BLOCK, upkeep=Upkeep(free_disk_min=2 * everything))
+    Journal.open(tmp_path / "journal", block_size=BLOCK).close()  # what the refusal left behind is no obstacle
+
+
+def test_a_closed_journal_says_so(journal: Path) -> None:
+    opened = Journal.open(journal, block_size=BLOCK)
+    opened.close()
+    opened.close()
+    for work in (lambda: opened.append(b"x"), lambda: opened.append_batch([b"x"]), opened.sync):
+        with pytest.raises(JournalClosed, match="open it again"):
+            work()
+
+
+def test_a_batch_that_makes_no_sense_is_refused(journal: Path) -> None:
+    with Journal.open(journal, block_size=BLOCK) as opened:
+        data = np.zeros(10, np.uint8)
+        for ends in ([], [3, 2, 10], [3, 9], [-1, 10], [3, 11]):
+            with pytest.raises(ValueError, match=r"batch|ends"):
+                opened.append_columns(data, np.array(ends, np.int64))
+        with pytest.raises(ValueError, match="contiguous"):
+            opened.append_rows(np.zeros((4, 4), np.uint8)[:, ::2])
+        assert len(list(opened.records())) == 2
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ReadOnly, match="is a file"):
+        Journal.open(tmp_path / "file")
+    assert Tailer(tmp_path / "nothing").read() is None
