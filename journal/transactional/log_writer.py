@@ -32,6 +32,7 @@ class LogWriter:
         self._waiting: deque[Work] = deque()
         self._waiting_bytes = 0
         self._taken: dict[tuple[int, int], int] = {}  # delivery counts that are not on the disk, by queue and position
+        self._asleep = False  # the thread waits for nothing but to be woken
         self._closing = False
         self.groups_committed = 0
         self.transactions_committed = 0  # every durable step of one: commit, prepare, decision
@@ -48,8 +49,7 @@ class LogWriter:
         Raises:
             StoreClosed, StoreFailed, CallFromLogWriter: nothing was queued.
         """
-        if current_thread() is self._thread:
-            raise CallFromLogWriter("a callback of commit_async must not wait for the store: hand the call to a thread")
+        self.check_caller()
         with self._wake:
             while not self._closing and self._is_full():
                 self._room.wait()
@@ -63,9 +63,15 @@ class LogWriter:
     def note_delivery(self, queue_id: int, position: int, delivery_count: int) -> None:
         """A persistent message was taken: its count goes to the disk with a later group, if it is still there."""
         with self._wake:
-            if not self._taken:
-                self._wake.notify()
             self._taken[(queue_id, position)] = delivery_count
+            if self._asleep:  # otherwise it looks by itself soon: a busy store pays nothing for this
+                self._asleep = False
+                self._wake.notify()
+
+    def check_caller(self) -> None:
+        """Refuse a call that would wait for the thread it comes from."""
+        if current_thread() is self._thread:
+            raise CallFromLogWriter("a callback of commit_async must not wait for the store: hand the call to a thread")
 
     def close(self) -> None:
         """Do everything that was handed over, and stop."""
@@ -94,10 +100,14 @@ class LogWriter:
     def _next_group(self) -> list[Work] | None:
         """What to make durable together; empty if only delivery counts are due; None at the end."""
         with self._wake:
+            idle = False  # for as long as a delivery count may wait
             while not self._waiting:
                 if self._closing:
                     return [] if self._taken else None
-                if not self._wake.wait(TAKEN_MARK_DELAY_S if self._taken else None) and self._taken:
+                self._asleep = idle
+                idle = not self._wake.wait(None if idle else TAKEN_MARK_DELAY_S)
+                self._asleep = False
+                if idle and self._taken:
                     return []
             self._gather()
             group, size = [self._pop()], 0
@@ -118,6 +128,7 @@ class LogWriter:
         until_s = time.monotonic() + self._limits.group_delay_s
         while (
             not self._closing
+            and not self._is_full()  # whoever waits for room would wait for nothing
             and len(self._waiting) < self._limits.group_transactions_max
             and self._waiting_bytes < self._limits.group_bytes_max
             and not _alone(self._waiting[-1])

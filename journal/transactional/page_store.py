@@ -20,15 +20,6 @@ from journal.transactional.limits import StoreLimits
 from journal.transactional.schema import FILE_NAME, SCHEMA_VERSION, check_file, connect, create, explained
 
 Row = tuple[int, ...]
-_MISCOUNTED = """
-WITH used AS (
-    SELECT message_id, count(*) AS count FROM (
-        SELECT message_id FROM entry UNION ALL SELECT message_id FROM prepared_put
-    ) GROUP BY message_id
-)
-SELECT id, reference_count, coalesce(used.count, 0) FROM message LEFT JOIN used ON used.message_id = id
-WHERE reference_count != coalesce(used.count, 0)
-"""
 
 
 class PageStore:
@@ -162,24 +153,6 @@ class PageStore:
         if not isinstance(body, bytes) or zlib.crc32(body) != crc:
             raise StoreCorrupt(f"{self.path}: the body of {where} is damaged; `delete` the message to pass over it")
         return body
-
-    def problems(self) -> list[str]:
-        """What is wrong in the database, in sentences; empty if nothing is. Reads all of it."""
-        found = [str(row[0]) for row in self.rows("PRAGMA integrity_check") if row[0] != "ok"]
-        found += [
-            f"message {number} counts {said} references and has {used}"
-            for number, said, used in self.numbers(_MISCOUNTED)
-        ]
-        found += [
-            f"message {number} of queue {queue_id} has no body"
-            for queue_id, number in self.numbers(
-                "SELECT queue_id, position FROM entry WHERE message_id NOT IN (SELECT id FROM message)"
-            )
-        ]
-        for number, crc, body in self.rows("SELECT id, crc32, body FROM message"):
-            if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-                found.append(f"the body of message {number} is damaged")
-        return found
 
     def close(self) -> None:
         """Bring the log in and let go of the files."""

@@ -29,6 +29,7 @@ from journal.transactional.topics import (
 from journal.transactional.transaction import Parts, Transaction
 from journal.transactional.transaction_state import TransactionEvent, TransactionMachine, TransactionState
 from journal.transactional.two_phase import PreparedTransaction, decide, describe, restore
+from journal.transactional.verification import problems_of
 from journal.transactional.volatile_cache import VolatileCache
 from journal.transactional.works import CheckpointWork, Work
 
@@ -253,7 +254,9 @@ class TransactionalStore:
 
     def problems(self) -> list[str]:
         """Read the whole page store and check it: what is wrong, in sentences; empty if nothing is."""
-        return self._parts.pages.problems()
+        with self._book.changed:
+            self._book.check_open()
+        return problems_of(self.folder / FILE_NAME)
 
     def statistics(self) -> Statistics:
         """How it is doing."""
@@ -275,6 +278,7 @@ class TransactionalStore:
 
     def close(self) -> None:
         """Finish what was handed over, roll back what is open, stop the thread, let go of the files."""
+        self._parts.writer.check_caller()
         with self._book.changed:
             if self._book.closed:
                 return

@@ -269,7 +269,7 @@ class Transaction:
         put = Put(targets, persistent, len(body), body=bytes(body) if persistent else b"")
         self._book.reserve(targets)
         if not persistent:
-            try:
+            try:  # may write to a swap file under the book's lock: a write into the system's memory, no flush
                 put.message_id = self._parts.cache.store(bytes(body), len(targets))
             except BaseException:
                 self._book.give_back_room(targets)

@@ -124,8 +124,9 @@ class AdministrationWork(Work):
     done: Callable[[], None] = field(kw_only=True)
 
     def apply(self, book: Book) -> None:
-        """Do it in memory."""
+        """Do it in memory; who waits for a message of a queue that went must hear of it."""
         self.done()
+        book.changed.notify_all()
 
 
 @dataclass(slots=True)

@@ -9,8 +9,12 @@ from journal.transactional import TransactionalStore
 
 
 def crashed_copy(store: TransactionalStore, folder: Path) -> Path:
-    """A copy of the files of an open store, to be opened as after a crash. No group may be under way."""
-    shutil.copytree(store.folder, folder)
+    """A copy of the files of an open store, to be opened as after a crash.
+
+    Files are copied one by one, a crash stops them at one moment: no group and no checkpoint may be under way.
+    """
+    with store._parts.pages._write_lock:
+        shutil.copytree(store.folder, folder)
     return folder
 
 

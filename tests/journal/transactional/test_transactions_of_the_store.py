@@ -216,6 +216,26 @@ def test_a_group_ends_at_its_limit_of_bytes(tmp_path: Path) -> None:
         assert store.statistics().groups_committed == 2
 
 
+def test_who_hands_over_more_than_may_wait_gets_room_at_once(tmp_path: Path) -> None:
+    limits = StoreLimits(group_delay_s=600.0, pending_transactions_max=2)
+    with TransactionalStore.open(tmp_path / "store", limits=limits) as store:
+        store.create_queue("orders")
+        transactions = [store.transaction() for _ in range(6)]
+        for transaction in transactions:
+            transaction.put("orders", b"a")
+        for future in [transaction.commit_async() for transaction in transactions]:
+            future.result(timeout=30)
+        assert store.statistics().groups_committed == 3
+
+
+def test_who_waits_for_a_message_of_a_queue_that_is_deleted_is_told(store: TransactionalStore) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.transaction().get, "orders", wait_s=60)
+        store.delete_queue("orders")
+        with pytest.raises(NoSuchQueue):
+            waiting.result(timeout=30)
+
+
 def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(store: TransactionalStore) -> None:
     transaction, later = store.transaction(), store.transaction()
     transaction.put("orders", b"a")
