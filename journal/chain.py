@@ -114,8 +114,11 @@ class BlockChain:
         else:
             self.cycle_end_ns = self.schedule.end_ns(self.current.header.cycle)
 
-    def roll(self, cycle: int, body_size: int = 0) -> None:
+    def roll(self, cycle: int, body_size: int = 0, first_sequence: int = 0) -> None:
         """End the current block and begin the next, of this cycle or its next part, with room for a segment.
+
+        Args:
+            first_sequence: sequences below it are left out; for a follower, whose leader has them no more.
 
         Raises:
             DiskFull, RecordTooLong: nothing was changed.
@@ -126,7 +129,8 @@ class BlockChain:
         size = max(self._settings.block_size, block_size_for(body_size, self._settings.state_size))
         if size > BLOCK_SIZE_MAX:
             raise RecordTooLong(f"{body_size} bytes at once: a block holds at most {BLOCK_SIZE_MAX}; make several")
-        part, first_sequence = (former.header.part + 1, sequence) if is_same else (0, 0)
+        part = former.header.part + 1 if is_same else 0
+        first_sequence = max(first_sequence, sequence if is_same else 0)
         self._begin(cycle, part, first_sequence, size)
         _end(former, end, sequence, at_ns, self.current.ordinal)
         self.unflushed.append(former)

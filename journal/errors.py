@@ -52,11 +52,27 @@ class ReadOnly(JournalError):
 
 
 class NotReplicated(JournalError):
-    """No follower acknowledged in time; the record is in this journal all the same."""
+    """No follower acknowledged in time; the record is in this journal all the same.
+
+    Attributes:
+        index: of the record.
+    """
+
+    def __init__(self, text: str, index: int = -1) -> None:
+        super().__init__(text)
+        self.index = index
 
 
 class Diverged(JournalError):
-    """A follower holds other records than its leader at the same index: one of the two must be made anew."""
+    """A follower holds other records than its leader at the same index: one of the two must be made anew.
+
+    Attributes:
+        index: of the first segment that differs; -1 if not known.
+    """
+
+    def __init__(self, text: str, index: int = -1) -> None:
+        super().__init__(text)
+        self.index = index
 
 
 class JournalClosed(JournalError):

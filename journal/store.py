@@ -238,10 +238,20 @@ class Journal:
         return self._append(Body.of_columns(data, ends))
 
     def append_segment(
-        self, body: bytes, count_and_flags: int, record_size: int, appended_at_ns: int, cycle: int
+        self,
+        body: bytes,
+        count_and_flags: int,
+        record_size: int,
+        appended_at_ns: int,
+        cycle: int,
+        first_sequence: int = 0,
     ) -> int:
-        """A follower's append: a segment as its leader has it, with its time and in its cycle."""
-        return self._append(Body(NO_TABLE, as_bytes(body), count_and_flags, record_size), appended_at_ns, cycle)
+        """A follower's append: a segment as its leader has it, with its time, in its cycle, with its sequence at least.
+
+        Sequences before `first_sequence` that are not here are left out: the leader has released them, or lost them.
+        """
+        whole = Body(NO_TABLE, as_bytes(body), count_and_flags, record_size)
+        return self._append(whole, appended_at_ns, cycle, first_sequence)
 
     def sync(self) -> None:
         """Everything appended by this process is on the disk when this returns, and a checkpoint says so."""
@@ -305,15 +315,16 @@ class Journal:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _append(self, body: Body, at_ns: int | None = None, cycle: int | None = None) -> int:
+    def _append(self, body: Body, at_ns: int | None = None, cycle: int | None = None, first_sequence: int = 0) -> int:
         """The long way: under the lock, rolling where that is due."""
         control, chain = self._control, self.chain
         assert self._block.address  # raises if closed
         control.lock(chain.recover)
         try:
             while True:
-                if cycle is not None and cycle > chain.current.header.cycle:
-                    chain.roll(cycle)
+                here = chain.current.header.cycle, control.word(NEXT_SEQUENCE)
+                if cycle is not None and (cycle, first_sequence) > here:
+                    chain.roll(cycle, first_sequence=first_sequence)
                 now_ns = self._clock_ns() if at_ns is None else at_ns
                 cycle_end_ns = chain.cycle_end_ns if cycle is None else TIME_NS_END
                 stored = body if self._key is None else self._sealed(body)
