@@ -221,6 +221,16 @@ def read_header(view: memoryview, path: Path) -> Header:
     return header
 
 
+def is_void(path: Path) -> bool:
+    """True if a file under a block's name has no header yet: it holds nothing, or is a spare that never began."""
+    with path.open("rb") as file:
+        head = file.read(HEADER.size)
+    if len(head) < HEADER.size or not head.strip(b"\0"):
+        return not head.strip(b"\0")
+    header = Header(*HEADER.unpack(head))
+    return header.magic == BLOCK_MAGIC and header.version == VERSION and not any(header.journal_id)
+
+
 def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
     """A block's room on the disk, under a name of its own, mapped; `begin` makes a block of it.
 

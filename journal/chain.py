@@ -9,21 +9,20 @@ goes around damage, clears what was never acknowledged, and completes a roll.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in
+from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, is_void
 from journal.compression import open_to_read
 from journal.control import Control
-from journal.errors import BlockCorrupt, ForeignFile, RecordTooLong
+from journal.errors import RecordTooLong
 from journal.keeper import Keeper
 from journal.kernels import (
     AT_OFFSET,
     AT_SEQUENCE,
     AT_STATUS,
     AT_TIME,
-    BROKEN,
     ENDED,
     find_behind,
     new_state,
@@ -76,20 +75,24 @@ class BlockChain:
             was_clean: the last appender said that it went in order, so nothing can lie behind the end.
         """
         names = blocks_in(self._folder)
-        newest = self._newest(names)
-        if newest is None:
+        if not was_clean:
+            names = [name for name in names if not self._set_aside_if_void(name)]
+        if not names:
             self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
             self._set_words(DATA_OFFSET, 0, 0)
             return
-        former = [name for name in names if name.ordinal < newest.ordinal]
-        former_at_ns = self._complete_roll(former[-1], newest) if former else 0
-        place, status = self._end_of(newest)
+        newest = self._open(names[-1])
+        former_at_ns = 0
+        suspects = names[-2:] if was_clean else names
+        for name, following in pairwise(suspects):
+            former_at_ns = self._complete_roll(name, following.ordinal)
+        (end, sequence, at_ns), status = self._end_of(newest, searching=not was_clean)
         self._adopt(newest)
-        self._set_words(place[0], place[1], max(place[2], former_at_ns))
+        self._set_words(end, sequence, max(at_ns, former_at_ns))
         if status == ENDED:  # the roll got no further than the end mark
             self.roll(max(self.schedule.cycle_at(self._clock_ns()), newest.header.cycle))
         elif not was_clean or newest.was_cut:
-            newest.clear_behind(place[0])
+            newest.clear_behind(end)
 
     @property
     def current(self) -> Block:
@@ -104,7 +107,7 @@ class BlockChain:
             if self._current is not None:
                 self.unflushed.append(self._current)
             name = next(name for name in blocks_in(self._folder) if name.ordinal == ordinal)
-            self._adopt(Block(name.path, writable=True, journal_id=self._control.journal_id))
+            self._adopt(self._open(name))
 
     def roll_to_time(self, now_ns: int) -> None:
         """Begin the cycle of now. Time that went back stays in the present cycle."""
@@ -129,8 +132,9 @@ class BlockChain:
         size = max(self._settings.block_size, block_size_for(body_size, self._settings.state_size))
         if size > BLOCK_SIZE_MAX:
             raise RecordTooLong(f"{body_size} bytes at once: a block holds at most {BLOCK_SIZE_MAX}; make several")
-        part = former.header.part + 1 if is_same else 0
-        first_sequence = max(first_sequence, sequence if is_same else 0)
+        part, first_sequence = (
+            (former.header.part + 1, max(sequence, first_sequence)) if is_same else (0, first_sequence)
+        )
         self._begin(cycle, part, first_sequence, size)
         _end(former, end, sequence, at_ns, self.current.ordinal)
         self.unflushed.append(former)
@@ -162,35 +166,33 @@ class BlockChain:
         control.set_word(LAST_AT, last_at_ns)
         control.set_word(ORDINAL, self.current.ordinal)
 
-    def _newest(self, names: list[BlockName]) -> Block | None:
-        """The newest block; one that never became whole is set aside."""
-        while names:
-            name = names[-1]
-            try:
-                return Block(name.path, writable=True, journal_id=self._control.journal_id)
-            except (ForeignFile, BlockCorrupt, struct.error) as reason:
-                if not _is_void(name.path):
-                    raise
-                aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
-                name.path.rename(aside)
-                LOG.warning("%s; it holds nothing and was set aside as %s", reason, aside.name)
-                names.pop()
-        return None
+    def _open(self, name: BlockName) -> Block:
+        return Block(name.path, writable=True, journal_id=self._control.journal_id)
 
-    def _complete_roll(self, name: BlockName, newest: Block) -> int:
-        """Give the block before the newest its end mark if a crash prevented that; returns its last time."""
-        if name.path.suffix == COMPRESSED_SUFFIX:
-            tail = open_to_read(name.path, self._control.journal_id).tail()
-            return tail[3] if tail else 0
-        block = Block(name.path, writable=True, journal_id=self._control.journal_id)
+    def _set_aside_if_void(self, name: BlockName) -> bool:
+        """A block whose name got to the disk before its header did holds nothing that was ever synced."""
+        if name.path.suffix == COMPRESSED_SUFFIX or not is_void(name.path):
+            return False
+        aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
+        name.path.rename(aside)
+        LOG.warning("%s never became a block; it was set aside as %s", name.path, aside.name)
+        return True
+
+    def _complete_roll(self, name: BlockName, next_ordinal: int) -> int:
+        """Give a block that another one follows its end mark if a crash prevented that; returns its last time."""
+        block = open_to_read(name.path, self._control.journal_id)
+        tail = block.tail()
+        if tail is not None and int.from_bytes(block.view[tail[0] : tail[0] + 4], "little") == END_MARK:
+            return tail[3]
+        block = self._open(name)
         (end, sequence, at_ns), status = self._end_of(block)
         if status != ENDED:
             block.clear_behind(end)
-            _end(block, end, sequence, at_ns, newest.ordinal)
+            _end(block, end, sequence, at_ns, next_ordinal)
             self.unflushed.append(block)
         return at_ns
 
-    def _end_of(self, block: Block) -> tuple[Place, int]:
+    def _end_of(self, block: Block, *, searching: bool = True) -> tuple[Place, int]:
         """Roll forward to the end of what is whole, around damage."""
         state, checkpoint = new_state(), block.checkpoint()
         if block.was_cut:
@@ -202,8 +204,11 @@ class BlockChain:
         while True:
             roll_forward(block.address, state)
             broken_at, sequence = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
-            if state[AT_STATUS] != BROKEN or not find_behind(
-                block.address, broken_at, block.header.data_end, sequence, state
+            # Zeros are the end, unless something lies behind them: damage may have hit just the length.
+            if (
+                state[AT_STATUS] == ENDED
+                or not searching
+                or not find_behind(block.address, broken_at, block.header.data_end, sequence, state)
             ):
                 break
             LOG.warning(
@@ -221,10 +226,3 @@ def _end(block: Block, end: int, next_sequence: int, last_at_ns: int, next_ordin
     block.write_checkpoint(end, next_sequence, last_at_ns, block.checkpoint().extra)
     store_word(block.address + end + 8, next_ordinal)
     store_word(block.address + end, END_MARK)
-
-
-def _is_void(path: Path) -> bool:
-    """True if nothing but zeros is where records would be: the name got to the disk before the block."""
-    with path.open("rb") as file:
-        head = file.read(DATA_OFFSET + LINK_SIZE)
-    return not head[DATA_OFFSET:].strip(b"\0") and not head[:8].strip(b"\0")

@@ -130,6 +130,10 @@ class Control:
         """Change a word."""
         store_word(self.address + place, value)
 
+    def flush(self) -> None:
+        """The words as they are now are on the disk when this returns."""
+        self._map.flush()
+
     def take_slot(self, *, exclusive: bool) -> None:
         """Become one of the appenders, or the only one.
 

@@ -298,6 +298,15 @@ def find_behind(block: int, offset: int, limit: int, sequence: int, state: Any) 
     return False
 
 
+@njit(inline="always")
+def _is_entry(block: int, entry: int) -> bool:
+    """An entry counts if the segment that it names is there."""
+    offset = load64_acquire(entry + 16)
+    if offset < DATA_OFFSET or offset + SEGMENT_SIZE > load64(block + HEADER_DATA_END):
+        return False
+    return load64(block + offset + 8) == load64(entry) and load64(block + offset + 16) == load64(entry + 8)
+
+
 @njit(cache=True, nogil=True)
 def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
     """Go to the last segment that begins at or before a sequence, or strictly before a time, by the sparse index.
@@ -310,8 +319,8 @@ def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
     while low < high:
         middle = (low + high) // 2
         present = middle
-        while present >= low and load64_acquire(index + present * INDEX_ENTRY_SIZE + 16) == 0:
-            present -= 1  # no segment begins in that stretch
+        while present >= low and not _is_entry(block, index + present * INDEX_ENTRY_SIZE):
+            present -= 1  # no segment begins in that stretch, or a power loss tore its entry
         if present < low:
             low = middle + 1
             continue

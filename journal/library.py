@@ -18,7 +18,19 @@ from journal.block import Block, BlockName, blocks_in
 from journal.compression import open_to_read
 from journal.control import Control
 from journal.errors import ForeignFile
-from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, find_behind, new_state, seek, walk_to
+from journal.kernels import (
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_SKIP,
+    AT_STATUS,
+    BROKEN,
+    ENDED,
+    WAIT,
+    find_behind,
+    new_state,
+    seek,
+    walk_to,
+)
 from journal.layout import (
     CONTROL_NAME,
     COUNT_MASK,
@@ -142,8 +154,10 @@ class Library:
         """
         state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = DATA_OFFSET, 0, block.header.first_sequence
         seek(block.address, target, by_time, state)
-        while not (found := walk_to(block.address, target, by_time, state)) and state[AT_STATUS] == BROKEN:
+        while not (found := walk_to(block.address, target, by_time, state)) and state[AT_STATUS] != ENDED:
             broken_at, due = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
+            if state[AT_STATUS] == WAIT and not self.is_passed(block, broken_at):
+                break
             if not find_behind(block.address, broken_at, self.data_limit(block), due, state):
                 break
         state[AT_SEQUENCE] += state[AT_SKIP]

@@ -154,6 +154,7 @@ class Journal:
                 remove_spares(self.folder)
                 chain.recover(was_clean=control.word(IS_CLEAN) == 1)
             control.set_word(IS_CLEAN, 0)
+            control.flush()  # before anything is appended that a power loss may scatter
         finally:
             control.unlock()
         self._block: Block | _Closed = chain.current
@@ -307,6 +308,7 @@ class Journal:
         with self._control.opening():
             if not self._control.has_others():
                 self._control.set_word(IS_CLEAN, 1)
+                self._control.flush()
         self._shut(f"{self.folder} was closed; open it again")
 
     def __enter__(self) -> Self:
