@@ -25,7 +25,8 @@ class StoreLimits:
     pending_transactions_max: int = 10_000
     """Transactions that wait for the log writer; likewise."""
     log_bytes_max: int = 32 << 20
-    """Size of the log at which a checkpoint is made; it can grow past this by one group."""
+    """Size of the log at which a checkpoint is made; it can grow past this by one group. As much disk is kept
+    in reserve, because a full disk that has no room for the log could not even be consumed from."""
     page_cache_bytes: int = 16 << 20
     """Memory for pages of the page store, for each of its two connections."""
     store_bytes_max: int = 0

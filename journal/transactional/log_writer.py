@@ -151,7 +151,7 @@ class LogWriter:
             if self._pages.log_bytes() > self._limits.log_bytes_max:
                 self._checkpoint(None)
 
-    def _commit(self, group: Sequence[Work]) -> None:
+    def _commit(self, group: Sequence[Work], *, relieved: bool = False) -> None:
         first_position = self._pages.positions.next
         changes = Changes(self._pages.positions)
         for work in group:
@@ -165,7 +165,10 @@ class LogWriter:
             raise
         except TransactionalStoreError as error:
             self._pages.positions.next = first_position  # none of them was seen by anybody
-            self._refuse_or_repeat(group, error)
+            if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
+                self._commit(group, relieved=True)
+            else:
+                self._refuse_or_repeat(group, error)
             return
         self.transactions_committed += sum(isinstance(work, TransactionWork) for work in group)
         with self._book.changed:

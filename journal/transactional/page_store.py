@@ -6,6 +6,7 @@ SQLite's WAL-reset bug (before 3.51.3), which needs two. Readers fetch all rows 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,9 +16,19 @@ from threading import Lock
 
 from journal.transactional.changes import Changes, Positions
 from journal.transactional.contents import Entry
-from journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull
+from journal.transactional.disk_reserve import DiskReserve
+from journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull, TransactionalStoreError
 from journal.transactional.limits import StoreLimits
-from journal.transactional.schema import FILE_NAME, SCHEMA_VERSION, check_file, connect, create, explained
+from journal.transactional.schema import (
+    FILE_NAME,
+    PAGE_SIZE,
+    PAGES_MAX,
+    SCHEMA_VERSION,
+    check_file,
+    connect,
+    create,
+    explained,
+)
 
 Row = tuple[int, ...]
 
@@ -29,27 +40,37 @@ class PageStore:
         self.path = folder / FILE_NAME
         self._log_path = folder / f"{FILE_NAME}-wal"
         self._write_lock, self._read_lock = Lock(), Lock()
+        self._limits = limits
+        self._reserve = DiskReserve(folder, limits.log_bytes_max)
+        try:
+            self._open()
+        except StoreFull:
+            if not self._reserve.is_there:
+                raise
+            self._reserve.spend()
+            self._open()
+        (reserved_end,) = self._reader.execute("SELECT position_reserved_end FROM counter").fetchone()
+        self.positions = Positions(next=reserved_end, reserved_end=reserved_end)
+        self._grow(allowed=self._reserve.make())
+
+    def _open(self) -> None:
         opened: list[sqlite3.Connection] = []
         try:
             if not check_file(self.path):
                 create(self.path)
             for _ in range(2):
-                opened.append(
-                    connect(self.path, cache_bytes=limits.page_cache_bytes, store_bytes_max=limits.store_bytes_max)
-                )
+                opened.append(connect(self.path, cache_bytes=self._limits.page_cache_bytes))
             self._writer, self._reader = opened
             if (version := self._reader.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
                 raise StoreCorrupt(f"{self.path} has schema version {version} in its log: restore it from a backup")
             self._probe()
             self._reader.execute("PRAGMA query_only=ON")
-            (reserved_end,) = self._reader.execute("SELECT position_reserved_end FROM counter").fetchone()
         except BaseException as error:
             for database in opened:
                 database.close()
             if isinstance(error, sqlite3.Error):
                 raise explained(error, self.path) from error
             raise
-        self.positions = Positions(next=reserved_end, reserved_end=reserved_end)
 
     def _probe(self) -> None:
         """A write that changes nothing: SQLite opens what it may not write without a word."""
@@ -100,6 +121,28 @@ class PageStore:
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
+
+    def relieve(self) -> bool:
+        """After StoreFull: make room, or find that there is some again; whether trying once more makes sense."""
+        if not self._reserve.is_there:
+            if not self._reserve.make():
+                return False
+            self._grow(allowed=True)
+            return True
+        if not self._reserve.disk_is_short():
+            return False  # it is store_bytes_max that was reached
+        self._reserve.spend()
+        with contextlib.suppress(TransactionalStoreError):
+            self.checkpoint()
+        self._grow(allowed=False)
+        return True
+
+    def _grow(self, *, allowed: bool) -> None:
+        """Say how large the database may become: as large as it may, or as large as it is."""
+        pages_max = self._limits.store_bytes_max // PAGE_SIZE or PAGES_MAX
+        if not allowed:
+            pages_max = min(pages_max, self._writer.execute("PRAGMA page_count").fetchone()[0])
+        self._writer.execute(f"PRAGMA max_page_count={pages_max}")
 
     def log_bytes(self) -> int:
         """Size of the log."""

@@ -22,6 +22,7 @@ FILE_NAME = "store.db"
 APPLICATION_ID = int.from_bytes(b"TFTS", "big")
 SCHEMA_VERSION = 1
 PAGE_SIZE = 4096  # that of the disk's blocks and of memory
+PAGES_MAX = 4_294_967_294  # SQLite's own limit
 _MAGIC = b"SQLite format 3\0"
 _VERSION_AT, _APPLICATION_AT, _HEADER_SIZE = 60, 68, 100  # SQLite's database header, big-endian
 
@@ -62,10 +63,8 @@ def explained(error: sqlite3.Error, path: Path) -> TransactionalStoreError:
         return StoreClosed(f"{path}: the store is closed")
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
-    if primary == sqlite3.SQLITE_FULL:
-        return StoreFull(
-            f"{path}: {error}. Free disk space or raise store_bytes_max; consuming messages also makes room"
-        )
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: no room for the -shm file
+        return StoreFull(f"{path}: {error}. Free disk space, consume messages, or raise store_bytes_max")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreReadOnly(f"{path}: {error}. Let this user write the folder and the files in it")
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -126,7 +125,7 @@ def create(path: Path) -> None:
         os.close(folder)
 
 
-def connect(path: Path, *, cache_bytes: int, store_bytes_max: int) -> sqlite3.Connection:
+def connect(path: Path, *, cache_bytes: int) -> sqlite3.Connection:
     """A connection that waits for nobody and makes no checkpoint by itself."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
     try:
@@ -135,8 +134,6 @@ def connect(path: Path, *, cache_bytes: int, store_bytes_max: int) -> sqlite3.Co
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA wal_autocheckpoint=0")
         database.execute(f"PRAGMA cache_size=-{max(cache_bytes >> 10, 1)}")
-        if store_bytes_max:
-            database.execute(f"PRAGMA max_page_count={max(store_bytes_max // PAGE_SIZE, 1)}")
     except BaseException:
         database.close()
         raise

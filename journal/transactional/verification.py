@@ -41,7 +41,7 @@ def problems_of(path: Path) -> list[str]:
         StoreCorrupt: so much is wrong that it cannot be read.
     """
     try:
-        database = connect(path, cache_bytes=CACHE_BYTES, store_bytes_max=0)
+        database = connect(path, cache_bytes=CACHE_BYTES)
         try:
             database.execute("PRAGMA query_only=ON")
             database.execute("BEGIN")  # all of it as of one moment

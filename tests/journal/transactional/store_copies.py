@@ -14,7 +14,7 @@ def crashed_copy(store: TransactionalStore, folder: Path) -> Path:
     Files are copied one by one, a crash stops them at one moment: no group and no checkpoint may be under way.
     """
     with store._parts.pages._write_lock:
-        shutil.copytree(store.folder, folder)
+        shutil.copytree(store.folder, folder, ignore=shutil.ignore_patterns("store.reserve"))
     return folder
 
 

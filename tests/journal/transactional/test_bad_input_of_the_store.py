@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -231,6 +233,20 @@ def test_a_full_store_refuses_what_does_not_fit_and_still_takes_what_consumes(tm
         crashed_copy(store, tmp_path / "crashed")
     with TransactionalStore.open(tmp_path / "crashed") as store:
         assert [body[:4] for body in bodies(store, "orders")] == expected
+
+
+def test_a_disk_that_is_full_loses_nothing_can_be_consumed_from_and_opened(tmp_path: Path) -> None:
+    """On a small file system of its own, which needs a mount namespace."""
+    script = 'mount -t tmpfs -o size=5M none "$1" && exec "$2" -m tests.journal.transactional.full_disk "$1"'
+    command = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else []), "sh", "-c", script, "sh"]
+    probe = 'mount -t tmpfs none "$1"'
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*command[:-2], probe, "sh", tmp_path], check=False).returncode
+    ):
+        pytest.skip("no file system can be mounted here")
+    said = subprocess.run([*command, tmp_path, sys.executable], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
 
 
 def test_in_a_group_that_does_not_fit_those_that_fit_by_themselves_are_committed(tmp_path: Path) -> None:
