@@ -145,7 +145,7 @@ MOUNTS = """\
 @pytest.mark.parametrize(
     ("folder", "kind"),
     [
-        ("/home/journal", "ext4"),
+        ("/srv/journal", "ext4"),
         ("/data/journal", "nfs4"),
         ("/data/local disk/journal", "xfs"),
         ("/database", "ext4"),
