@@ -23,6 +23,7 @@ SUMMARIES = {
     "source-gateway": "multicast the source journal and fill adapters' gaps",
     "ticks": "make recordings: generate or ingest",
     "subscribe": "follow a feed: live view, JSON lines or messages",
+    "journal": "read, check and look after a journal",
     "demo": "a cluster, two kills, a report",
     "drill": "rounds of one fault on a running cluster",
     "bench": "run a benchmark",

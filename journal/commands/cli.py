@@ -1,0 +1,54 @@
+"""`tandemfeed journal SUBCOMMAND DIR`: finds the sub-command, runs it, and says in one line why it could not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from journal.commands import tail
+from journal.commands.options import REFUSALS, Parser
+from journal.commands.streams import Streams
+
+EXIT_REFUSED = 2
+GROUPS = (tail,)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: 0 after success, 1 if something was found or did not get through, 2 if it could not be done."""
+    arguments = parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments, Streams.of_process())
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except REFUSALS as refused:
+        print(f"tandemfeed journal {arguments.subcommand}: {' '.join(str(refused).split())}", file=sys.stderr)
+        return EXIT_REFUSED
+    except OSError as refused:
+        where = f"{refused.filename}: " if refused.filename else ""
+        print(f"tandemfeed journal {arguments.subcommand}: {where}{refused.strerror or refused}", file=sys.stderr)
+        return EXIT_REFUSED
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all sub-commands."""
+    whole = Parser(
+        prog="tandemfeed journal",
+        description="Read, check and look after a journal. Everything but unlock and prune only reads, and works "
+        "beside running appenders.",
+        epilog="each has its own --help, with examples",
+    )
+    subcommands = whole.add_subparsers(
+        dest="subcommand", required=True, metavar="SUBCOMMAND", parser_class=Parser, title="sub-commands"
+    )
+    for group in GROUPS:
+        group.add_to(subcommands)
+    return whole
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

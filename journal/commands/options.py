@@ -1,0 +1,177 @@
+"""What people type: sizes, ages, times, indices, keys; and the options that several sub-commands share."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from journal.control import Control
+from journal.errors import JournalError
+from journal.layout import CONTROL_NAME
+from journal.roll_cycle import NS_PER_S, parse_index
+from journal.sealing import KEY_SIZE
+from journal.source_sequence import SequenceRule, parse_rule
+
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)", re.IGNORECASE)
+AGE_FACTORS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+FRACTION = re.compile(r"(?P<whole>[^.,]+?:\d\d)[.,](?P<fraction>\d{1,9})(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EXAMPLES_INDENT = "  "
+
+
+class CommandError(Exception):
+    """Something the user can put right; the text says what, where, and what to do."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit status 2."""
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
+def size(text: str) -> int:
+    """Bytes: 500, 10K, 1.5G."""
+    found = SIZE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write bytes, or 10K, 512M, 10G, 2T")
+    return int(float(found[1]) * SIZE_FACTORS[found[2].upper()])
+
+
+def age_s(text: str) -> float:
+    """Seconds: 90, 15m, 12h, 7d, 2w."""
+    found = AGE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age: write seconds, or 90s, 15m, 12h, 7d, 2w")
+    return float(found[1]) * AGE_FACTORS[found[2].lower()]
+
+
+def count(text: str) -> int:
+    """A number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def index(text: str) -> int:
+    """An index, hexadecimal with or without 0x, as this command prints it."""
+    try:
+        return parse_index(text if text.lower().startswith("0x") else f"0x{text}")
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no index: write up to 16 hexadecimal digits, as --show-index shows them"
+        ) from None
+
+
+def time_ns(text: str) -> int:
+    """A time: nanoseconds since 1970, or ISO 8601, in UTC if it names no zone."""
+    if text.isdecimal():
+        return int(text)
+    found = FRACTION.fullmatch(text)
+    whole, fraction_ns = text, 0
+    if found is not None:  # datetime knows microseconds only
+        whole, fraction_ns = found["whole"] + (found["zone"] or ""), int(found["fraction"].ljust(9, "0"))
+    try:
+        moment = datetime.fromisoformat(whole)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: write 2026-11-21T08:30:00Z, 2026-11-21, or nanoseconds since 1970"
+        ) from None
+    since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - EPOCH
+    return (since.days * 86_400 + since.seconds) * NS_PER_S + fraction_ns
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """A regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {wrong}") from None
+
+
+def sequence_rule(text: str) -> SequenceRule:
+    """How to find a record's source sequence number."""
+    try:
+        return parse_rule(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
+def read_key(path: Path | None) -> bytes | None:
+    """The key in a file: 32 bytes, or 64 hexadecimal digits.
+
+    Raises:
+        CommandError: it holds no key.
+    """
+    if path is None:
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError as refused:
+        raise CommandError(f"{path}: {refused.strerror}; give the file that holds the journal's key") from None
+    if len(data) == KEY_SIZE:
+        return data
+    digits = data.strip()
+    if re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_SIZE), digits):
+        return bytes.fromhex(digits.decode())
+    raise CommandError(
+        f"{path}: no key in its {len(data)} bytes; it must hold {2 * KEY_SIZE} hexadecimal digits or {KEY_SIZE} bytes"
+    )
+
+
+def require_journal(folder: Path) -> None:
+    """Refuse a folder that is no journal's.
+
+    Raises:
+        CommandError
+    """
+    if not folder.is_dir():
+        raise CommandError(f"{folder}: no such folder; give the folder of a journal")
+    if not (folder / CONTROL_NAME).exists():
+        raise CommandError(f"{folder} is no journal: it has no {CONTROL_NAME}; give the folder of a journal")
+    with Control(folder / CONTROL_NAME, writable=False):
+        pass
+
+
+def add_subcommand(
+    subcommands: Any, name: str, summary: str, description: str, examples: list[str], run: Callable[..., int]
+) -> argparse.ArgumentParser:
+    """A sub-command's parser, with the folder, the key and examples."""
+    parser: argparse.ArgumentParser = subcommands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog="examples:\n" + "\n".join(f"{EXAMPLES_INDENT}tandemfeed journal {each}" for each in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the journal's folder")
+    parser.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help="key of an encrypted journal: 64 hexadecimal digits, or 32 bytes",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_range(parser: argparse.ArgumentParser) -> None:
+    """Where to begin and to end."""
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--from-index", type=index, metavar="INDEX", help="begin at this record (hexadecimal)")
+    begin.add_argument("--from-time", type=time_ns, metavar="TIME", help="begin at the first record appended from then")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--until-index", type=index, metavar="INDEX", help="end before this record (hexadecimal)")
+    end.add_argument(
+        "--until-time", type=time_ns, metavar="TIME", help="end before the first record appended from then"
+    )
+
+
+REFUSALS = (CommandError, JournalError)

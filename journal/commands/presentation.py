@@ -1,0 +1,147 @@
+"""How records, times and figures look: as text for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from journal.history import MalformedHistory, MessageHistory, split_history
+from journal.roll_cycle import NS_PER_S, format_index
+from journal.source_sequence import SequenceRule
+from journal.typed import NotAMethodRecord, describe
+
+# What moves a terminal's cursor, or worse, is never printed as it is.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+LINE_BREAKS = {"\n": "\\n", "\t": "\\t"}
+HEX_WIDTH = 16
+SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class RecordView:
+    """A record, looked at for showing."""
+
+    def __init__(self, index: int, appended_at_ns: int, record: bytes) -> None:
+        self.index = index
+        self.appended_at_ns = appended_at_ns
+        self.record = record
+
+    @cached_property
+    def _split(self) -> tuple[MessageHistory | None, memoryview]:
+        try:
+            return split_history(self.record)
+        except MalformedHistory:  # then it is no history: all of it is the record's own
+            return None, memoryview(self.record)
+
+    @property
+    def history(self) -> MessageHistory | None:
+        """Where it has been."""
+        return self._split[0]
+
+    @property
+    def body(self) -> memoryview:
+        """Its own bytes, behind the history."""
+        return self._split[1]
+
+    @cached_property
+    def typed(self) -> dict[str, Any] | None:
+        """Method and arguments, if a method writer made it."""
+        try:
+            return describe(self.record)
+        except NotAMethodRecord:
+            return None
+
+    @cached_property
+    def text(self) -> str:
+        """What filters see: `method(argument=value)`, or the bytes as UTF-8, with what is none of it as \\xff."""
+        if self.typed is not None:
+            arguments = ", ".join(f"{name}={value!r}" for name, value in self.typed["arguments"].items())
+            return f"{self.typed['method']}({arguments})"
+        return bytes(self.body).decode(errors="backslashreplace")
+
+    def line(self) -> str:
+        """On one line."""
+        return one_line(self.text)
+
+    def block(self) -> str:
+        """On as many lines as the record has, safe for a terminal."""
+        return CONTROLS.sub(_escaped, self.text)
+
+    def as_json(self, rule: SequenceRule | None = None) -> dict[str, Any]:
+        """For programs: what is no UTF-8 is under `base64`."""
+        shown: dict[str, Any] = {
+            "index": format_index(self.index),
+            "appended_at": time_text(self.appended_at_ns),
+            "appended_at_ns": self.appended_at_ns,
+            "size": len(self.record),
+        }
+        if self.history is not None:
+            shown["history"] = [asdict(hop) for hop in self.history.hops]
+        if rule is not None and (found := rule.find(self.body)) is not None:
+            shown["source_stream"], shown["source_seq"] = found
+        if self.typed is not None:
+            return shown | {"method": self.typed["method"], "arguments": self.typed["arguments"]}
+        try:
+            shown["text"] = str(self.body, "utf-8")
+        except UnicodeDecodeError:
+            shown["base64"] = bytes(self.body)  # which JSON gets as base64
+        return shown
+
+
+def one_line(text: str) -> str:
+    """Line breaks and controls escaped."""
+    return re.sub(r"[\n\t]", lambda found: LINE_BREAKS[found[0]], CONTROLS.sub(_escaped, text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def to_json(value: object) -> str:
+    """One line."""
+    return msgspec.json.encode(value, enc_hook=repr).decode()
+
+
+def time_text(at_ns: int) -> str:
+    """To the nanosecond, in UTC; a dash for none."""
+    if not at_ns:
+        return "-"
+    moment = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ns % NS_PER_S:09d}Z"
+
+
+def size_text(count: int) -> str:
+    """Bytes, rounded."""
+    value, step = float(count), 0
+    while value >= 1_024 and step < len(SIZE_STEPS) - 1:
+        value, step = value / 1_024, step + 1
+    return f"{count} B" if not step else f"{value:.1f} {SIZE_STEPS[step]}"
+
+
+def hex_lines(data: memoryview, size_max: int | None = None) -> Iterator[str]:
+    """Offset, bytes, and the printable ones as text, sixteen to a line."""
+    end = len(data) if size_max is None else min(len(data), size_max)
+    for begin in range(0, end, HEX_WIDTH):
+        row = bytes(data[begin : min(begin + HEX_WIDTH, end)])
+        text = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        yield f"{begin:08x}  {row.hex(' '):<{3 * HEX_WIDTH}} {text}"
+    if end < len(data):
+        yield f"{end:08x}  … {len(data) - end} more bytes"
+
+
+def table(rows: list[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows in columns, those in `right` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

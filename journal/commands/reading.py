@@ -1,0 +1,155 @@
+"""A stretch of a journal's records, forward or backward, with their times, as sub-commands want it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from journal.commands.options import CommandError
+from journal.errors import NoSuchRecord
+from journal.tailer import Tailer
+
+READ_AT_ONCE = 256
+WAIT_S = 3_600.0  # between looks at nothing in particular; what is waited for ends the wait
+
+
+class Entry(NamedTuple):
+    """A record as read."""
+
+    index: int  # type: ignore[assignment]  # a tuple's method of that name is of no use here
+    appended_at_ns: int
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Which records: from the first bounds on, before the last ones. None: no bound."""
+
+    from_index: int | None = None
+    from_time_ns: int | None = None
+    until_index: int | None = None
+    until_time_ns: int | None = None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Range:
+        """As options.add_range has it."""
+        return cls(arguments.from_index, arguments.from_time, arguments.until_index, arguments.until_time)
+
+    @property
+    def has_begin(self) -> bool:
+        """True if it says where to begin."""
+        return self.from_index is not None or self.from_time_ns is not None
+
+    def is_behind(self, index: int, at_ns: int) -> bool:
+        """True for what comes after it. Times never go back within a journal, so nothing later is in it either."""
+        return (self.until_index is not None and index >= self.until_index) or (
+            self.until_time_ns is not None and at_ns >= self.until_time_ns
+        )
+
+    def is_before(self, index: int, at_ns: int) -> bool:
+        """True for what comes before it."""
+        return (self.from_index is not None and index < self.from_index) or (
+            self.from_time_ns is not None and at_ns < self.from_time_ns
+        )
+
+
+def to_begin(tailer: Tailer, wanted: Range, folder: Path) -> None:
+    """Go to where the range begins, if it says so.
+
+    Raises:
+        CommandError: no record has the index.
+    """
+    if wanted.from_index is not None:
+        try:
+            tailer.to_index(wanted.from_index)
+        except NoSuchRecord as missing:
+            raise CommandError(f"{missing}; tandemfeed journal info {folder} shows the indices there are") from None
+    elif wanted.from_time_ns is not None:
+        tailer.to_time(wanted.from_time_ns)
+
+
+def forward(
+    tailer: Tailer, wanted: Range, *, follow: bool = False, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[list[Entry]]:
+    """From the tailer's position to the range's end, some at a time.
+
+    Args:
+        follow: wait for what is yet to come, until `is_over`.
+    """
+    while not is_over():
+        batch = tailer.read_batch(READ_AT_ONCE)
+        if batch is None:
+            if not follow or not _wait(tailer, wanted, is_over):
+                return
+            continue
+        times = batch.appended_at_ns.tolist()
+        entries = [
+            Entry(batch.first_index + place, at_ns, record)
+            for place, (at_ns, record) in enumerate(zip(times, batch.records(), strict=True))
+        ]
+        inside = [entry for entry in entries if not wanted.is_behind(entry.index, entry.appended_at_ns)]
+        if inside:
+            yield inside
+        if len(inside) < len(entries):
+            return
+
+
+def _wait(tailer: Tailer, wanted: Range, is_over: Callable[[], bool]) -> bool:
+    """Wait for a record; False if none is to come any more."""
+
+    def is_enough() -> bool:
+        return is_over() or (wanted.until_time_ns is not None and time.time_ns() > wanted.until_time_ns)
+
+    while not is_enough():
+        if tailer.wait(WAIT_S, until=is_enough):
+            return True
+    return tailer.is_ready()  # appended right before the time was up
+
+
+def backward(folder: Path, key: bytes | None, wanted: Range) -> Iterator[Entry]:
+    """From the range's end, or the newest record, to its beginning."""
+    with Tailer(folder, key=key) as tailer, Tailer(folder, key=key) as timer:
+        _to_end(tailer, wanted)
+        while entries := _some_back(tailer):
+            times = _times(timer, entries[-1][0], entries[0][0])
+            for index, record in entries:
+                at_ns = times.get(index, 0)
+                if wanted.is_before(index, at_ns):
+                    return
+                if not wanted.is_behind(index, at_ns):
+                    yield Entry(index, at_ns, record)
+
+
+def _to_end(tailer: Tailer, wanted: Range) -> None:
+    if wanted.until_time_ns is not None:
+        tailer.to_time(wanted.until_time_ns)
+        return
+    if wanted.until_index is not None:
+        try:
+            tailer.to_index(wanted.until_index)
+            return
+        except NoSuchRecord:
+            pass  # behind everything, or damaged: from the newest on, what is behind the range is left out
+    tailer.to_end()
+
+
+def _some_back(tailer: Tailer) -> list[tuple[int, bytes]]:
+    entries: list[tuple[int, bytes]] = []
+    while len(entries) < READ_AT_ONCE and (entry := tailer.read_back()) is not None:
+        entries.append(entry)
+    return entries
+
+
+def _times(timer: Tailer, first: int, last: int) -> dict[int, int]:
+    """When each record from one index to another was appended."""
+    times: dict[int, int] = {}
+    timer.to_index(first)
+    while (batch := timer.read_batch(READ_AT_ONCE)) is not None:
+        times |= zip(range(batch.first_index, batch.next_index), batch.appended_at_ns.tolist(), strict=True)
+        if batch.next_index > last:
+            break
+    return times

@@ -1,0 +1,161 @@
+"""`tail`: records as they come, chosen and shown in the way that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from journal.commands.options import (
+    CommandError,
+    add_range,
+    add_subcommand,
+    count,
+    pattern,
+    read_key,
+    require_journal,
+    sequence_rule,
+)
+from journal.commands.presentation import RecordView, time_text, to_json
+from journal.commands.reading import Entry, Range, backward, forward, to_begin
+from journal.commands.streams import Interruption, Streams
+from journal.roll_cycle import format_index
+from journal.tailer import NAME, Tailer
+
+EXAMPLES = [
+    "tail DIR --follow --show-index",
+    "tail DIR --last 20 --include 'symbol=.ABC' --exclude cancel",
+    "tail DIR --from-time 2026-11-21T08:30:00Z --until-time 2026-11-21T09:00:00Z --json",
+    "tail DIR --name audit --follow       (goes on where it was, however it ended)",
+]
+
+
+def add_to(subcommands: Any) -> None:
+    """What it takes."""
+    parser = add_subcommand(
+        subcommands,
+        "tail",
+        "show records, the newest as they come",
+        "Show a journal's records. A regular expression is looked for in a record's text: method(argument=value) of a "
+        "typed record, else its bytes as UTF-8.",
+        EXAMPLES,
+        run,
+    )
+    chosen = parser.add_argument_group("which records")
+    chosen.add_argument("--include", type=pattern, action="append", default=[], metavar="REGEX",
+                        help="only those that have it (repeatable: that have all)")  # fmt: skip
+    chosen.add_argument("--exclude", type=pattern, action="append", default=[], metavar="REGEX",
+                        help="not those that have it (repeatable: that have any)")  # fmt: skip
+    add_range(parser)
+    chosen.add_argument("--last", type=count, metavar="N", help="begin N records before the end")
+    chosen.add_argument("--max", type=count, metavar="N", help="stop after showing N")
+    chosen.add_argument("--follow", "-f", action="store_true", help="go on with what is appended, until interrupted")
+    chosen.add_argument("--reverse", action="store_true", help="the newest first")
+    chosen.add_argument("--name", metavar="NAME", help="as this named tailer: go on where it was, and remember")
+    shown = parser.add_argument_group("how they look")
+    shown.add_argument("--one-line", action="store_true", help="a line for each record, line breaks escaped")
+    shown.add_argument("--show-index", "-i", action="store_true", help="index and time before each")
+    shown.add_argument("--json", action="store_true", help="a JSON object for each, on a line")
+    shown.add_argument("--sequence", type=sequence_rule, metavar="RULE",
+                       help="with --json: find source_stream and source_seq (see verify --help)")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace, streams: Streams) -> int:
+    """Exit status 0, also when interrupted or when the reader has gone."""
+    _check(arguments)
+    key, show = read_key(arguments.key_file), _shower(arguments, streams)
+    if not (arguments.follow and not arguments.folder.exists()):
+        require_journal(arguments.folder)
+    else:
+        streams.note(f"{arguments.folder} is not there yet; waiting for a journal to appear")
+    wanted = Range.of(arguments)
+    with Interruption() as interruption:
+        if arguments.reverse:
+            _show_back(arguments, backward(arguments.folder, key, wanted), show, interruption)
+        else:
+            with Tailer(arguments.folder, name=arguments.name, key=key) as tailer:
+                _show_forward(arguments, streams, tailer, show, interruption)
+    streams.out.flush()
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.reverse and (arguments.follow or arguments.name):
+        raise CommandError("--reverse goes to the oldest record: leave out --follow and --name, or --reverse")
+    if arguments.last and Range.of(arguments).has_begin:
+        raise CommandError("--last says where to begin, and so do --from-index and --from-time: give one of them")
+    if arguments.name and not NAME.fullmatch(arguments.name):
+        raise CommandError(
+            f"--name {arguments.name!r}: give 1 to 100 letters, digits, dots, hyphens or underscores, no dot first"
+        )
+    if arguments.name and not os.access(arguments.folder, os.W_OK):
+        raise CommandError(f"{arguments.folder}: not writable, so --name cannot remember; leave it out")
+
+
+def _show_forward(
+    arguments: argparse.Namespace,
+    streams: Streams,
+    tailer: Tailer,
+    show: Callable[[Entry], bool],
+    interruption: Interruption,
+) -> None:
+    wanted, shown_count = Range.of(arguments), 0
+    if arguments.last:
+        tailer.to_end()
+        for _ in range(arguments.last):
+            if tailer.read_back() is None:
+                break
+    else:
+        to_begin(tailer, wanted, arguments.folder)
+
+    def is_over() -> bool:
+        return interruption.is_asked or streams.is_out_closed()
+
+    for entries in forward(tailer, wanted, follow=arguments.follow, is_over=is_over):
+        for entry in entries:
+            shown_count += show(entry)
+            if shown_count == arguments.max:
+                break
+        streams.out.flush()
+        if arguments.name:  # what was handed on is handled: told only now, so that nothing is lost between
+            if tailer.position != entry.index + 1:
+                tailer.to_index(entry.index + 1)
+            tailer.commit()
+        if shown_count == arguments.max:
+            break
+    if tailer.lost_count:
+        streams.note(
+            f"damage took {tailer.lost_count} records; tandemfeed journal verify {arguments.folder} says where"
+        )
+
+
+def _show_back(
+    arguments: argparse.Namespace, entries: Iterator[Entry], show: Callable[[Entry], bool], interruption: Interruption
+) -> None:
+    shown_count = 0
+    for place, entry in enumerate(entries):
+        if interruption.is_asked or place == arguments.last:
+            break
+        shown_count += show(entry)
+        if shown_count == arguments.max:
+            break
+
+
+def _shower(arguments: argparse.Namespace, streams: Streams) -> Callable[[Entry], bool]:
+    """Shows a record if the filters let it; says whether."""
+
+    def show(entry: Entry) -> bool:
+        view = RecordView(*entry)
+        if not all(each.search(view.text) for each in arguments.include):
+            return False
+        if any(each.search(view.text) for each in arguments.exclude):
+            return False
+        if arguments.json:
+            streams.say(to_json(view.as_json(arguments.sequence)))
+            return True
+        head = f"{format_index(entry.index)} {time_text(entry.appended_at_ns)} " if arguments.show_index else ""
+        streams.say(head + (view.line() if arguments.one_line else view.block()))
+        return True
+
+    return show
