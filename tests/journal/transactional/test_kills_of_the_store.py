@@ -66,9 +66,13 @@ def test_the_check_notices_when_the_store_lies(tmp_path: Path, lie: str) -> None
                 database.execute("DELETE FROM message WHERE id NOT IN (SELECT message_id FROM entry)")
                 reported += [("begun", "x/0/0", {"removed": [], "added": []}), ("prepared", "x/0/0", None)]
             else:
-                # "lost": a whole queue's message; "half": one of a shared message's entries; "undone": a token
-                name = {"lost": "of-0-a", "half": "subscriber:all", "undone": "tokens"}[lie]
-                ((queue_id,),) = pages.numbers("SELECT id FROM queue WHERE name = ?", (name,))
+                # "lost": a message of the fullest queue; "half": one of a shared message's entries; "undone": a token
+                name = {"lost": "of-%", "half": "subscriber:all", "undone": "tokens"}[lie]
+                fullest = (
+                    "SELECT queue_id FROM entry JOIN queue ON queue.id = queue_id WHERE name LIKE ?"
+                    " GROUP BY queue_id ORDER BY count(*) DESC LIMIT 1"
+                )
+                ((queue_id,),) = pages.numbers(fullest, (name,))
                 put_back = "SELECT message_id FROM entry WHERE queue_id = ? ORDER BY position LIMIT 1"
                 (message_id,) = database.execute(put_back, (queue_id,)).fetchone()
                 database.execute("DELETE FROM entry WHERE queue_id = ? AND message_id = ?", (queue_id, message_id))
