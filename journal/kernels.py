@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from journal.compiling import compiled
 from journal.layout import (
     COUNT_MASK,
     CRC_FROM,
@@ -127,7 +128,7 @@ def _publish(
     return cycle << load32(block + HEADER_SEQUENCE_BITS) | sequence
 
 
-@njit(cache=True)
+@compiled()
 def append_one(control: int, block: int, holder: int, now_ns: int, cycle_end_ns: int, record: Any) -> int:
     """Append one record as a segment of its own; its index, or BUSY, STALE, FULL, ROLL."""
     if compare_and_swap64(control + LOCK, 0, holder) != 0:
@@ -138,7 +139,7 @@ def append_one(control: int, block: int, holder: int, now_ns: int, cycle_end_ns:
     return index
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def append_pieces(
     control: int, block: int, now_ns: int, cycle_end_ns: int,
     table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
@@ -153,31 +154,31 @@ def append_pieces(
     )
 
 
-@njit(cache=True)
+@compiled()
 def take_lock(control: int, expected: int, holder: int) -> bool:
     """Take the appenders' lock if `expected` (0, or a dead holder) has it."""
     return compare_and_swap64(control + LOCK, expected, holder) == expected
 
 
-@njit(cache=True)
+@compiled()
 def release_lock(control: int) -> None:
     """Let the next appender in."""
     store64_release(control + LOCK, 0)
 
 
-@njit(cache=True)
+@compiled()
 def store_word(address: int, value: int) -> None:
     """Store an aligned word that others watch."""
     store64_release(address, value)
 
 
-@njit(cache=True)
+@compiled()
 def load_word(address: int) -> int:
     """Load an aligned word that others store."""
     return load64_acquire(address)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def read_ahead(
     block: int, offset: int, skip: int, sequence_limit: int, starts: Any, sizes: Any, times: Any, state: Any
 ) -> int:
@@ -249,7 +250,7 @@ def read_ahead(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def roll_forward(block: int, state: Any) -> int:
     """Walk whole segments from AT_OFFSET, where AT_SEQUENCE is due; returns how many. AT_STATUS: why no more."""
     data_end = load64(block + HEADER_DATA_END)
@@ -280,7 +281,7 @@ def roll_forward(block: int, state: Any) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def find_behind(block: int, offset: int, limit: int, sequence: int, state: Any) -> bool:
     """The next whole segment behind damage at `offset`, if there is one before `limit` that goes on from `sequence`."""
     candidate = offset + 8
@@ -307,7 +308,7 @@ def _is_entry(block: int, entry: int) -> bool:
     return load64(block + offset + 8) == load64(entry) and load64(block + offset + 16) == load64(entry + 8)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
     """Go to the last segment that begins at or before a sequence, or strictly before a time, by the sparse index.
 
@@ -338,7 +339,7 @@ def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
     """From AT_OFFSET, where AT_SEQUENCE is due, to the segment that holds a sequence, or the first from a time on.
 

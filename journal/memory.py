@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POLYNOMIAL = 0x82F6_3B78  # reflected
-AROUND_CACHE_SIZE = 1 << 20  # pieces from this size on would only push everything else out of the caches
+AROUND_CACHE_SIZE = 256 << 10  # longer pieces would push what is in use out of the caches, and copy slower
 LANE = 512  # bytes of each of the three streams that keep the processor's CRC unit busy; a multiple of 8
 
 _FEATURES = llvm.get_host_cpu_features() if config.CPU_NAME is None else {}
@@ -177,12 +177,12 @@ elif HAS_ARM_CRC:
     crc_byte = _hardware_crc("llvm.aarch64.crc32cb", is_arm=True, width=I8)
 else:
 
-    @njit(cache=True, inline="always")
+    @njit(inline="always")
     def crc_byte(crc: int, value: int) -> int:
         """One byte, by table."""
         return (crc >> 8) ^ BYTE_TABLE[(crc ^ value) & 0xFF]
 
-    @njit(cache=True)
+    @njit
     def crc_word(crc: int, value: int) -> int:
         """Eight bytes, by table."""
         for shift in range(0, 64, 8):
