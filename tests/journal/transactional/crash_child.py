@@ -256,10 +256,9 @@ def _check_ends(told: dict[str, Told], happened: set[str], in_doubt: set[str]) -
             assert token not in happened, f"{token} was rolled back and happened"
             assert token not in in_doubt, f"{token} was rolled back and is in doubt"
         elif "prepared" in each.said:
-            decided_to = each.decisions or {None}
-            ended = token in happened or (False in decided_to and token not in in_doubt)
+            ended = token in happened or (False in each.decisions and token not in in_doubt)
             assert ended != (token in in_doubt), f"{token} was promised: neither in doubt nor decided"
-            assert token not in happened or True in decided_to, f"{token} happened and nobody decided so"
+            assert token not in happened or True in each.decisions, f"{token} happened and nobody decided so"
         else:
             assert not (token in happened and token in in_doubt), f"{token} is committed and in doubt"
 
@@ -302,9 +301,10 @@ def _contents(store: TransactionalStore, queue: str) -> list[str]:
     return [body.decode() for (body,) in rows if isinstance(body, bytes)]
 
 
+def _print(what: str, token: str = "", detail: object = None) -> None:
+    sys.stdout.write(json.dumps((what, token, detail)) + "\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    run(
-        Path(sys.argv[1]),
-        lambda *report: sys.stdout.write(json.dumps(report) + "\n"),
-        int(sys.argv[2]),
-    )
+    run(Path(sys.argv[1]), _print, int(sys.argv[2]))

@@ -104,10 +104,12 @@ def test_a_log_that_was_cut_at_any_byte_holds_whole_transactions(tmp_path: Path)
                 assert after.problems() == []
 
 
-def test_every_commit_is_flushed(tmp_path: Path) -> None:
+def test_every_commit_is_flushed_and_the_page_cache_has_a_bound(tmp_path: Path) -> None:
     with TransactionalStore.open(tmp_path / "store") as store:
         store.create_queue("one")
         put_all(store, "one", b"a")
         writer = store._parts.pages._writer
         assert writer.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: a flush of the log at each commit
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        for connection in (writer, store._parts.pages._reader):
+            assert connection.execute("PRAGMA cache_size").fetchone() == (-(16 << 10),)  # KiB

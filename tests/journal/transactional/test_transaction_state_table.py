@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,3 +131,13 @@ def test_what_is_no_topic_is_refused(name: str) -> None:
 def test_what_is_no_pattern_is_refused(name: str) -> None:
     with pytest.raises(BadName):
         checked_pattern(name)
+
+
+def test_the_manual_draws_this_table() -> None:
+    manual = (Path(__file__).resolve().parents[3] / "docs" / "transactional-store.md").read_text()
+    drawn = {
+        (TransactionState[source], event.strip()): TransactionState[target]
+        for source, target, events in re.findall(r"^    ([A-Z_]+) --> ([A-Z_]+): (.+)$", manual, re.MULTILINE)
+        for event in events.split(",")
+    }
+    assert drawn == {(state, event.value): target for (state, event), target in MOVES.items()}

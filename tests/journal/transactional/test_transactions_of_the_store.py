@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,33 @@ def test_a_reader_waits_for_a_message(store: TransactionalStore) -> None:
     assert message is not None
     assert message.body == b"at last"
     transaction.rollback()
+
+
+def test_readers_and_writers_beside_each_other_consume_every_message_once(store: TransactionalStore) -> None:
+    threads, each = 4, 150
+    consumed: list[bytes] = []
+
+    def write(place: int) -> None:
+        for number in range(each):
+            put_all(store, "orders", b"%d/%d" % (place, number), persistent=number % 3 > 0)
+
+    def read(place: int) -> None:
+        chance = random.Random(place)
+        while len(consumed) < threads * each:
+            transaction = store.transaction()
+            message = transaction.get("orders", wait_s=0.01)
+            if message is None or chance.random() < 0.2:
+                transaction.rollback()
+                continue
+            transaction.ack(message)
+            transaction.commit()
+            consumed.append(message.body)
+
+    with ThreadPoolExecutor(2 * threads) as pool:
+        for future in [pool.submit(work, place) for place in range(threads) for work in (write, read)]:
+            future.result(timeout=60)
+    assert sorted(consumed) == sorted(b"%d/%d" % (place, number) for place in range(threads) for number in range(each))
+    assert store.statistics().groups_committed < store.statistics().transactions_committed
 
 
 def test_closing_ends_waits_rolls_back_what_is_open_and_finishes_what_was_handed_over(tmp_path: Path) -> None:
