@@ -328,7 +328,7 @@ class Journal:
                 if cycle is not None and (cycle, first_sequence) > here:
                     chain.roll(cycle, first_sequence=first_sequence)
                 now_ns = self._clock_ns() if at_ns is None else at_ns
-                cycle_end_ns = chain.cycle_end_ns if cycle is None else TIME_NS_END
+                cycle_end_ns = chain.cycle_end_ns if cycle is None else TIME_NS_END - 1  # in 64 bits
                 stored = body if self._key is None else self._sealed(body)
                 index = append_pieces(
                     control.address, chain.current.address, now_ns, cycle_end_ns,

@@ -1,0 +1,27 @@
+"""A journal on several hosts: followers hold the leader's records, at the same indices. docs/journal-replication.md.
+
+`ReplicationLeader` serves a journal, `ReplicationFollower` keeps a copy of it, `ReplicatedAppender` waits for copies.
+The cores (leader_core.py, follower_core.py) decide, without sockets, files, clocks or chance; the shells perform.
+"""
+
+from journal.replication.appender import ReplicatedAppender
+from journal.replication.follower import FollowerStatus, ReplicationFollower
+from journal.replication.leader import LeaderStatus, Mode, ReplicationLeader
+from journal.replication.limits import Limits
+from journal.replication.security import FollowerKeys, LeaderKeys, new_keys
+from journal.replication.states import FollowerState, PeerState
+
+__all__ = [
+    "FollowerKeys",
+    "FollowerState",
+    "FollowerStatus",
+    "LeaderKeys",
+    "LeaderStatus",
+    "Limits",
+    "Mode",
+    "PeerState",
+    "ReplicatedAppender",
+    "ReplicationFollower",
+    "ReplicationLeader",
+    "new_keys",
+]

@@ -1,0 +1,293 @@
+"""The messages as bytes: version, kind, session, fields, CRC-32C. docs/journal-replication.md has it byte by byte.
+
+Never trusts a length: everything is bounded before it is used, and a frame that says one thing too much or too little
+is refused as a whole. Invariant: `decode(encode(message)) == message`, and `encode(decode(frame)) == frame`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from journal.layout import COUNT_MASK, HAS_TABLE
+from journal.replication.limits import (
+    BODY_SIZE_MAX,
+    FRAME_SIZE_MAX,
+    PIECE_SIZE_MAX,
+    TAIL_COUNT_MAX,
+    TEXT_SIZE_MAX,
+)
+from journal.replication.messages import (
+    Acknowledge,
+    Heartbeat,
+    Hello,
+    Message,
+    Piece,
+    Position,
+    Probe,
+    Probed,
+    Reason,
+    Refused,
+    Segment,
+    SegmentDigest,
+    Segments,
+    Welcome,
+)
+
+VERSION = 1
+HEAD = struct.Struct("<BBQ")  # version, kind, session
+CRC = struct.Struct("<I")
+SEGMENT_HEAD = struct.Struct("<QQQIII")  # cycle, first sequence, appended at, count and flags, record size, body size
+DIGEST = struct.Struct("<QQ16s")
+HELLO = struct.Struct("<16s")
+WELCOME = struct.Struct("<16sqQBQ")  # leader, epoch offset, block size, is encrypted, oldest index; two texts
+POSITION = struct.Struct("<16sQB")  # follower, next index, digests that follow
+PROBE = struct.Struct("<Q")
+PROBED = struct.Struct("<QB")  # index, digests that follow: 0 or 1
+SEGMENTS = struct.Struct("<QI")  # from index, segments that follow
+PIECE = struct.Struct("<QQ")  # from index, offset; a segment head with the whole body's size, the data to the end
+ACKNOWLEDGE = struct.Struct("<QQ")
+HEARTBEAT = struct.Struct("<Q")
+REFUSED = struct.Struct("<BQ")  # reason, index; a text
+TEXT = struct.Struct("<H")
+
+
+class BadMessage(ValueError):
+    """A frame that is none of ours, or breaks a bound; the text says which."""
+
+
+def check_segment(segment: Segment) -> None:
+    """Refuse a whole segment whose body is not what its head says: it would be read wrongly for ever.
+
+    Raises:
+        BadMessage
+    """
+    count, body = segment.count_and_flags & COUNT_MASK, segment.body
+    _check_head(segment)
+    if not segment.count_and_flags & HAS_TABLE:
+        if len(body) != count * segment.record_size:
+            raise BadMessage(f"{len(body)} bytes are not {count} records of {segment.record_size}")
+        return
+    if len(body) < 4 * count:
+        raise BadMessage(f"{len(body)} bytes do not hold a table of {count} records")
+    ends = np.frombuffer(body, "<u4", count)
+    if int(ends[-1]) != len(body) - 4 * count or (ends[1:] < ends[:-1]).any():
+        raise BadMessage("the table of a segment's records does not ascend to the end of its body")
+
+
+def _check_head(segment: Segment) -> None:
+    if segment.count_and_flags & ~(COUNT_MASK | HAS_TABLE):
+        raise BadMessage(f"unknown flags of a segment: {segment.count_and_flags:#010x}")
+    if not segment.count_and_flags & COUNT_MASK:
+        raise BadMessage("a segment without records")
+
+
+def encode(message: Message) -> bytes:
+    """A message as one frame.
+
+    Raises:
+        struct.error, AssertionError: the caller's fields are out of bounds.
+    """
+    kind, write = _WRITERS[type(message)]
+    pieces = [HEAD.pack(VERSION, kind, message.session), *write(message)]
+    frame = b"".join(pieces)
+    assert len(frame) + CRC.size <= FRAME_SIZE_MAX, f"{type(message).__name__} of {len(frame)} bytes"
+    return frame + CRC.pack(google_crc32c.value(frame))
+
+
+def decode(frame: bytes) -> Message:
+    """The message in a frame.
+
+    Raises:
+        BadMessage: and why.
+    """
+    if not HEAD.size + CRC.size <= len(frame) <= FRAME_SIZE_MAX:
+        raise BadMessage(f"a frame of {len(frame)} bytes; it has {HEAD.size + CRC.size} to {FRAME_SIZE_MAX}")
+    version, kind, session = HEAD.unpack_from(frame)
+    if version != VERSION:
+        raise BadMessage(f"replication format {version}; this release speaks {VERSION}: run the same on both sides")
+    if CRC.unpack_from(frame, len(frame) - CRC.size)[0] != google_crc32c.value(frame[: -CRC.size]):
+        raise BadMessage("the frame was damaged on its way: its CRC differs")
+    read = _READERS.get(kind)
+    if read is None:
+        raise BadMessage(f"a frame of unknown kind {kind}")
+    fields = _Fields(frame)
+    message = read(session, fields)
+    if fields.left:
+        raise BadMessage(f"{fields.left} bytes too many behind {type(message).__name__}")
+    return message
+
+
+class _Fields:
+    """Takes a frame apart, front to back, within its bounds."""
+
+    def __init__(self, frame: bytes) -> None:
+        self._frame = frame
+        self._place = HEAD.size
+        self._end = len(frame) - CRC.size
+
+    @property
+    def left(self) -> int:
+        return self._end - self._place
+
+    def take(self, form: struct.Struct) -> tuple[Any, ...]:
+        return form.unpack(self.bytes(form.size))
+
+    def bytes(self, size: int) -> bytes:
+        if size > self.left:
+            raise BadMessage(f"{size} bytes were announced and {self.left} are there")
+        self._place += size
+        return self._frame[self._place - size : self._place]
+
+    def text(self) -> str:
+        (size,) = self.take(TEXT)
+        if size > TEXT_SIZE_MAX:
+            raise BadMessage(f"a text of {size} bytes; at most {TEXT_SIZE_MAX}")
+        try:
+            return self.bytes(size).decode()
+        except UnicodeDecodeError:
+            raise BadMessage("a text is not UTF-8") from None
+
+    def digest(self) -> SegmentDigest:
+        return SegmentDigest(*self.take(DIGEST))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()[:TEXT_SIZE_MAX]
+    data = data.decode(errors="ignore").encode()  # a character is never cut
+    return TEXT.pack(len(data)) + data
+
+
+def _digest(found: SegmentDigest) -> bytes:
+    return DIGEST.pack(found.first_index, found.next_index, found.digest)
+
+
+def _segment_head(segment: Segment, body_size: int) -> bytes:
+    return SEGMENT_HEAD.pack(
+        segment.cycle,
+        segment.first_sequence,
+        segment.appended_at_ns,
+        segment.count_and_flags,
+        segment.record_size,
+        body_size,
+    )
+
+
+def _write_welcome(message: Welcome) -> list[bytes]:
+    head = WELCOME.pack(
+        message.leader_id, message.epoch_offset_s, message.block_size, message.is_encrypted, message.oldest_index
+    )
+    return [head, _text(message.roll_cycle), _text(message.time_zone)]
+
+
+def _read_welcome(session: int, fields: _Fields) -> Welcome:
+    leader_id, epoch_offset_s, block_size, is_encrypted, oldest_index = fields.take(WELCOME)
+    if is_encrypted > 1:
+        raise BadMessage(f"{is_encrypted} is neither yes nor no")
+    roll_cycle, time_zone = fields.text(), fields.text()
+    return Welcome(
+        session, leader_id, roll_cycle, epoch_offset_s, time_zone, block_size, bool(is_encrypted), oldest_index
+    )
+
+
+def _write_position(message: Position) -> list[bytes]:
+    assert len(message.tail) <= TAIL_COUNT_MAX
+    head = POSITION.pack(message.follower_id, message.next_index, len(message.tail))
+    return [head, *map(_digest, message.tail)]
+
+
+def _read_position(session: int, fields: _Fields) -> Position:
+    follower_id, next_index, count = fields.take(POSITION)
+    if count > TAIL_COUNT_MAX:
+        raise BadMessage(f"{count} digests; at most {TAIL_COUNT_MAX}")
+    return Position(session, follower_id, next_index, tuple(fields.digest() for _ in range(count)))
+
+
+def _write_probed(message: Probed) -> list[bytes]:
+    found = message.found
+    return [PROBED.pack(message.index, found is not None), _digest(found) if found else b""]
+
+
+def _read_probed(session: int, fields: _Fields) -> Probed:
+    index, count = fields.take(PROBED)
+    if count > 1:
+        raise BadMessage(f"{count} digests where one is asked for")
+    return Probed(session, index, fields.digest() if count else None)
+
+
+def _write_segments(message: Segments) -> list[bytes]:
+    pieces = [SEGMENTS.pack(message.from_index, len(message.segments))]
+    for segment in message.segments:
+        assert len(segment.body) <= PIECE_SIZE_MAX
+        pieces += (_segment_head(segment, len(segment.body)), segment.body)
+    return pieces
+
+
+def _read_segments(session: int, fields: _Fields) -> Segments:
+    from_index, count = fields.take(SEGMENTS)
+    if count * SEGMENT_HEAD.size > fields.left:
+        raise BadMessage(f"{count} segments were announced in {fields.left} bytes")
+    segments = []
+    for _ in range(count):
+        cycle, first, at_ns, flags, record_size, body_size = fields.take(SEGMENT_HEAD)
+        segment = Segment(cycle, first, at_ns, flags, record_size, fields.bytes(body_size))
+        check_segment(segment)
+        segments.append(segment)
+    return Segments(session, from_index, tuple(segments))
+
+
+def _write_piece(message: Piece) -> list[bytes]:
+    assert 0 < len(message.data) <= PIECE_SIZE_MAX
+    assert message.offset + len(message.data) <= message.body_size <= BODY_SIZE_MAX
+    head = PIECE.pack(message.from_index, message.offset)
+    return [head, _segment_head(message.segment, message.body_size), message.data]
+
+
+def _read_piece(session: int, fields: _Fields) -> Piece:
+    from_index, offset = fields.take(PIECE)
+    cycle, first, at_ns, flags, record_size, body_size = fields.take(SEGMENT_HEAD)
+    segment = Segment(cycle, first, at_ns, flags, record_size, b"")
+    _check_head(segment)
+    size = fields.left
+    if not 0 < size <= PIECE_SIZE_MAX:
+        raise BadMessage(f"a piece of {size} bytes; it has 1 to {PIECE_SIZE_MAX}")
+    if offset + size > body_size:
+        raise BadMessage(f"a piece from {offset} to {offset + size} of a body of {body_size} bytes")
+    return Piece(session, from_index, segment, body_size, offset, fields.bytes(size))
+
+
+def _read_refused(session: int, fields: _Fields) -> Refused:
+    reason, index = fields.take(REFUSED)
+    if reason not in Reason._value2member_map_:
+        raise BadMessage(f"refused for an unknown reason {reason}")
+    return Refused(session, Reason(reason), index, fields.text())
+
+
+_WRITERS: dict[type[Any], tuple[int, Callable[[Any], list[bytes]]]] = {
+    Hello: (1, lambda m: [HELLO.pack(m.leader_id)]),
+    Welcome: (2, _write_welcome),
+    Position: (3, _write_position),
+    Probe: (4, lambda m: [PROBE.pack(m.index)]),
+    Probed: (5, _write_probed),
+    Segments: (6, _write_segments),
+    Piece: (7, _write_piece),
+    Acknowledge: (8, lambda m: [ACKNOWLEDGE.pack(m.next_index, m.taken_size)]),
+    Heartbeat: (9, lambda m: [HEARTBEAT.pack(m.next_index)]),
+    Refused: (10, lambda m: [REFUSED.pack(m.reason, m.index), _text(m.text)]),
+}
+_READERS: dict[int, Callable[[int, _Fields], Message]] = {
+    1: lambda session, fields: Hello(session, *fields.take(HELLO)),
+    2: _read_welcome,
+    3: _read_position,
+    4: lambda session, fields: Probe(session, *fields.take(PROBE)),
+    5: _read_probed,
+    6: _read_segments,
+    7: _read_piece,
+    8: lambda session, fields: Acknowledge(session, *fields.take(ACKNOWLEDGE)),
+    9: lambda session, fields: Heartbeat(session, *fields.take(HEARTBEAT)),
+    10: _read_refused,
+}

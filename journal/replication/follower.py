@@ -1,0 +1,281 @@
+"""A follower of a journal on another host: a thread that performs what the core decides, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import zmq
+
+from journal.errors import Diverged, ForeignFile, JournalError, SettingsDiffer, WrongKey
+from journal.keeper import Upkeep
+from journal.replication.codec import BadMessage, decode, encode
+from journal.replication.effects import (
+    Append,
+    Connect,
+    Disconnect,
+    FollowerEffect,
+    LookUp,
+    OpenJournal,
+    Send,
+    Sync,
+)
+from journal.replication.follower_core import FollowerCore
+from journal.replication.follower_journal import FollowerJournal
+from journal.replication.limits import Limits
+from journal.replication.security import FollowerKeys
+from journal.replication.states import FINAL, FollowerState
+from journal.replication.wire import BROKEN_EVENTS, FRAMES_AT_ONCE, Bell, broken_events, new_socket, timeout_ms, watch
+from journal.store import Journal
+
+LOG = logging.getLogger("journal.replication")
+POLL_MS_MAX = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """How a follower stands.
+
+    Attributes:
+        reason: of the last failure, or of the end; empty while all is well.
+        next_index: behind the last record appended here.
+        leader_next_index: behind the leader's last one, as last heard.
+        diverged_at: the first index that differs; -1 if none does.
+        failure_count: connections that broke, or never came to be.
+    """
+
+    state: FollowerState
+    reason: str
+    next_index: int
+    leader_next_index: int
+    diverged_at: int
+    failure_count: int
+
+
+class ReplicationFollower:
+    """Keeps a journal equal to its leader's. `start` it, preferably by `with`.
+
+    Args:
+        folder: of the follower's journal; made when the leader first answers.
+        connect: the leader's endpoint, "tcp://host:port".
+        key: 32 bytes to encrypt the follower's journal with; required if the leader's is encrypted.
+        keys: of the connection.
+        durable: acknowledge after sync, not just after append.
+        adopt: follow with a journal that was not made by following, if its records are the leader's.
+        upkeep: retention, compression and so on of the follower's own.
+        chance: a random number from 0 up to 1.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        connect: str,
+        *,
+        key: bytes | None = None,
+        keys: FollowerKeys | None = None,
+        durable: bool = False,
+        adopt: bool = False,
+        upkeep: Upkeep | None = None,
+        limits: Limits | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.folder = folder
+        self._endpoint = connect
+        self._keys = keys
+        self._journal = FollowerJournal(folder, key=key, durable=durable, adopt=adopt, upkeep=upkeep)
+        self._core = FollowerCore(chance, leader_id=self._journal.leader_id(), durable=durable, limits=limits)
+        self._effects: deque[FollowerEffect] = deque()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._bell = Bell()
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._status = self._read_status()
+        self._thread = threading.Thread(target=self._run, name=f"follower of {connect}", daemon=True)
+
+    @property
+    def status(self) -> FollowerStatus:
+        """How it stands now."""
+        return self._status
+
+    def start(self) -> Self:
+        """Begin to follow."""
+        self._thread.start()
+        return self
+
+    def wait_for(self, predicate: Callable[[FollowerStatus], bool], timeout_s: float) -> bool:
+        """Wait until the status is so; False after the time-out.
+
+        Raises:
+            Diverged, JournalError: it follows no more, and why; unless the status is so.
+        """
+        with self._changed:
+            is_met = self._changed.wait_for(lambda: predicate(self._status) or self._is_over(), timeout_s)
+        if predicate(self._status):
+            return True
+        self.check()
+        return is_met and predicate(self._status)
+
+    def check(self) -> None:
+        """Raise if it follows no more.
+
+        Raises:
+            Diverged: its records differ from the leader's.
+            JournalError: it cannot follow this leader.
+        """
+        status = self._status
+        if self._error is not None:
+            raise JournalError(f"{self.folder}: the follower failed") from self._error
+        if status.state is FollowerState.DIVERGED:
+            raise Diverged(f"{self.folder}: {status.reason}", status.diverged_at)
+        if status.state is FollowerState.REFUSED:
+            raise JournalError(f"{self.folder}: {status.reason}")
+
+    def stop(self) -> None:
+        """Follow no more; the journal is synced and closed. A second time does nothing."""
+        self._is_stopping = True
+        if self._thread.is_alive():
+            self._bell.ring()
+            self._thread.join()
+
+    def promote(self) -> Journal:
+        """Stop, forget the leader, and open the journal for everybody to append."""
+        self.stop()
+        return self._journal.promote()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._turn()
+            self._perform(self._core.stop())
+        except BaseException as error:
+            LOG.exception("%s: the follower failed", self.folder)
+            self._error = error
+        finally:
+            self._disconnect()
+            self._context.term()
+            self._journal.close()
+            self._publish()
+
+    def _turn(self) -> None:
+        """Wait for something, and do what it asks for."""
+        poller = zmq.Poller()
+        poller.register(self._bell.fileno(), zmq.POLLIN)
+        for socket in (self._socket, self._monitor):
+            if socket is not None:
+                poller.register(socket, zmq.POLLIN)
+        now_ns = time.monotonic_ns()
+        ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, POLL_MS_MAX)))
+        if self._bell.fileno() in ready:
+            self._bell.silence()
+        if self._socket in ready:
+            self._receive()
+        if self._monitor is not None and self._monitor in ready:
+            # The first one says it: the core takes the connection down, and what follows is of the same end.
+            for event in broken_events(self._monitor)[:1]:
+                self._perform(self._core.on_disconnected(BROKEN_EVENTS[event], time.monotonic_ns()))
+        now_ns = time.monotonic_ns()
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            self._perform(self._core.on_timer(now_ns))
+        self._publish()
+
+    def _receive(self) -> None:
+        for _ in range(FRAMES_AT_ONCE):
+            if self._socket is None:
+                return
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            now_ns = time.monotonic_ns()
+            try:
+                effects = self._core.on_message(decode(frame), now_ns)
+            except BadMessage as refused:
+                effects = self._core.on_bad_message(str(refused), now_ns)
+            self._perform(effects)
+        self._perform(self._core.on_drained(time.monotonic_ns()))
+
+    def _perform(self, effects: list[FollowerEffect]) -> None:
+        self._effects.extend(effects)
+        while self._effects:
+            effect = self._effects.popleft()
+            try:
+                self._effects.extend(self._perform_one(effect))
+            except (JournalError, OSError) as failed:
+                self._effects.clear()
+                text, now_ns = str(failed), time.monotonic_ns()
+                if isinstance(effect, OpenJournal):
+                    is_final = isinstance(failed, (SettingsDiffer, WrongKey, ForeignFile))
+                    self._effects.extend(self._core.on_open_failed(text, is_final=is_final, now_ns=now_ns))
+                else:
+                    self._effects.extend(self._core.on_append_failed(text, now_ns))
+
+    def _perform_one(self, effect: FollowerEffect) -> list[FollowerEffect]:
+        match effect:
+            case Append():
+                self._journal.append(effect.index, effect.segment)
+            case Send():
+                assert self._socket is not None
+                self._socket.send(encode(effect.message))
+            case Sync():
+                self._journal.sync()
+            case Connect():
+                self._connect()
+            case Disconnect():
+                self._disconnect()
+            case OpenJournal():
+                return self._core.on_opened(*self._journal.open(effect.welcome), time.monotonic_ns())
+            case LookUp():
+                return self._core.on_looked_up(effect.index, self._journal.look_up(effect.index))
+        return []
+
+    def _connect(self) -> None:
+        self._disconnect()
+        socket = new_socket(self._context, zmq.DEALER)
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)  # the core decides when to try again, on a new socket
+        if self._keys is not None:
+            self._keys.apply(socket)
+        self._socket, self._monitor = socket, watch(socket)
+        socket.connect(self._endpoint)
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket.close()
+        self._socket = self._monitor = None
+
+    def _read_status(self) -> FollowerStatus:
+        core = self._core
+        return FollowerStatus(
+            core.state, core.reason, core.next_index, core.leader_next_index, core.diverged_at, core.failure_count
+        )
+
+    def _is_over(self) -> bool:
+        return self._error is not None or self._status.state in FINAL
+
+    def _publish(self) -> None:
+        status = self._read_status()
+        if status != self._status or self._error is not None:
+            if status.reason and status.reason != self._status.reason:
+                LOG.warning("%s: %s: %s", self.folder, status.state.value, status.reason)
+            with self._changed:
+                self._status = status
+                self._changed.notify_all()

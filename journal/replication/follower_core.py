@@ -1,0 +1,288 @@
+"""What a follower decides: when to connect, what to append and in which order, what to acknowledge.
+
+Pure: messages, times and chance in, effects out. It must never append but at the index where its journal ends, or
+behind a gap that the leader has too, and never acknowledge what is not appended (or synced, if durable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from journal.layout import COUNT_MASK
+from journal.replication.codec import BadMessage, check_segment
+from journal.replication.effects import Append, Connect, Disconnect, FollowerEffect, LookUp, OpenJournal, Send, Sync
+from journal.replication.limits import Limits
+from journal.replication.messages import (
+    NO_ID,
+    Acknowledge,
+    Heartbeat,
+    Hello,
+    Message,
+    Piece,
+    Position,
+    Probe,
+    Probed,
+    Reason,
+    Refused,
+    Segment,
+    SegmentDigest,
+    Segments,
+    Welcome,
+)
+from journal.replication.states import FINAL, FollowerState, check_follower_move
+from journal.roll_cycle import ROLL_CYCLES
+
+SESSION_BITS = 53  # what a random float holds
+DOUBLINGS_MAX = 20
+
+
+class FollowerCore:
+    """The core of a follower.
+
+    Args:
+        chance: a random number from 0 up to 1, for pauses and session numbers.
+        leader_id: the leader remembered; NO_ID: none yet.
+        durable: sync before acknowledging.
+    """
+
+    def __init__(
+        self,
+        chance: Callable[[], float],
+        *,
+        leader_id: bytes = NO_ID,
+        durable: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._chance = chance
+        self._leader_id = leader_id
+        self._durable = durable
+        self._limits = limits or Limits()
+        self.state = FollowerState.WAITING
+        self.reason = ""  # of the last failure, or of the end
+        self.next_index = 0  # behind what was appended
+        self.leader_next_index = 0  # as last heard
+        self.diverged_at = -1
+        self.failure_count = 0
+        self._story: list[str] = []
+        self._session = 0
+        self._attempts = 0
+        self._retry_at_ns = 0
+        self._heard_at_ns = 0
+        self._sent_at_ns = 0
+        self._taken_size = 0
+        self._owes_acknowledgement = False
+        self._has_unsynced = False
+        self._sequence_bits = 0
+        self._long: tuple[int, int, Segment, bytearray] | None = None  # from index, body size, head, body so far
+
+    def next_deadline_ns(self) -> int | None:
+        """When to call `on_timer`; None: never, as things are."""
+        if self.state in FINAL:
+            return None
+        if self.state is FollowerState.WAITING:
+            return self._retry_at_ns
+        silent = self._heard_at_ns + self._limits.silence_ns_max
+        if self.state is not FollowerState.FOLLOWING:
+            return silent
+        return min(silent, self._sent_at_ns + self._limits.heartbeat_interval_ns)
+
+    def on_timer(self, now_ns: int) -> list[FollowerEffect]:
+        """Time has passed: connect, give up, or say that we live."""
+        if self.state in FINAL:
+            return []
+        if self.state is FollowerState.WAITING:
+            return self._greet(now_ns) if now_ns >= self._retry_at_ns else []
+        if now_ns >= self._heard_at_ns + self._limits.silence_ns_max:
+            return self._retry(f"nothing heard for {self._limits.silence_ns_max / 1e9:g} s", now_ns)
+        if self.state is FollowerState.FOLLOWING and now_ns >= self._sent_at_ns + self._limits.heartbeat_interval_ns:
+            self._owes_acknowledgement = True
+            return self.on_drained(now_ns)
+        return []
+
+    def stop(self) -> list[FollowerEffect]:
+        """The last word."""
+        if self.state is FollowerState.STOPPED:
+            return []
+        self._move(FollowerState.STOPPED, "told to")
+        return [Disconnect()]
+
+    def on_disconnected(self, text: str, now_ns: int) -> list[FollowerEffect]:
+        """The connection is gone, or never came to be."""
+        if self.state in FINAL or self.state is FollowerState.WAITING:
+            return []
+        return self._retry(text, now_ns)
+
+    def on_bad_message(self, text: str, now_ns: int) -> list[FollowerEffect]:
+        """A frame that is no message came."""
+        return self.on_disconnected(text, now_ns)
+
+    def on_drained(self, now_ns: int) -> list[FollowerEffect]:
+        """Nothing more is there to be received right now: one acknowledgement, and one sync, for all that came."""
+        if self.state is not FollowerState.FOLLOWING or not self._owes_acknowledgement:
+            return []
+        self._owes_acknowledgement = False
+        self._sent_at_ns = now_ns
+        syncs: list[FollowerEffect] = [Sync()] if self._durable and self._has_unsynced else []
+        self._has_unsynced = False
+        return [*syncs, Send(Acknowledge(self._session, self.next_index, self._taken_size))]
+
+    def on_message(self, message: Message, now_ns: int) -> list[FollowerEffect]:
+        """A message came from the leader."""
+        if self.state in FINAL or self.state is FollowerState.WAITING or message.session != self._session:
+            return []  # stale
+        self._heard_at_ns = now_ns
+        if isinstance(message, Refused):
+            return self._on_refused(message, now_ns)
+        if isinstance(message, Welcome) and self.state is FollowerState.GREETING:
+            return self._on_welcome(message)
+        if isinstance(message, Probe) and self.state is FollowerState.COMPARING:
+            return [LookUp(message.index)]
+        if isinstance(message, Heartbeat) and self.state in (FollowerState.COMPARING, FollowerState.FOLLOWING):
+            return self._on_heartbeat(message)
+        if isinstance(message, Segments) and self.state is FollowerState.FOLLOWING:
+            return self._on_segments(message, now_ns)
+        if isinstance(message, Piece) and self.state is FollowerState.FOLLOWING:
+            return self._on_piece(message, now_ns)
+        return self._retry(f"the leader sent {type(message).__name__} while {self.state.value}", now_ns)
+
+    def on_opened(
+        self, follower_id: bytes, next_index: int, tail: tuple[SegmentDigest, ...], now_ns: int
+    ) -> list[FollowerEffect]:
+        """The answer to OpenJournal; what is there is synced if this follower is durable."""
+        if self.state is not FollowerState.OPENING:
+            return []
+        self._move(FollowerState.COMPARING, f"at {next_index:#x}")
+        self._heard_at_ns = now_ns  # opening took its time
+        self.next_index = next_index
+        return [Send(Position(self._session, follower_id, next_index, tail))]
+
+    def on_open_failed(self, text: str, *, is_final: bool, now_ns: int) -> list[FollowerEffect]:
+        """The other answer to OpenJournal."""
+        if self.state is not FollowerState.OPENING:
+            return []
+        return self._end(FollowerState.REFUSED, text) if is_final else self._retry(text, now_ns)
+
+    def on_looked_up(self, index: int, found: SegmentDigest | None) -> list[FollowerEffect]:
+        """The answer to LookUp."""
+        if self.state is not FollowerState.COMPARING:
+            return []
+        return [Send(Probed(self._session, index, found))]
+
+    def on_append_failed(self, text: str, now_ns: int) -> list[FollowerEffect]:
+        """An Append or Sync could not be done, nor any effect behind it; where the journal ends is asked anew."""
+        return self.on_disconnected(text, now_ns)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _on_welcome(self, message: Welcome) -> list[FollowerEffect]:
+        if self._leader_id not in (NO_ID, message.leader_id):
+            text = f"follows leader {self._leader_id.hex()}, and this one is {message.leader_id.hex()}"
+            return self._end(FollowerState.REFUSED, text)
+        roll_cycle = ROLL_CYCLES.get(message.roll_cycle)
+        if roll_cycle is None:
+            return self._end(FollowerState.REFUSED, f"the leader rolls {message.roll_cycle!r}, unknown to this release")
+        self._sequence_bits = roll_cycle.sequence_bits
+        self._move(FollowerState.OPENING, "welcome")
+        self._leader_id = message.leader_id
+        return [OpenJournal(message)]
+
+    def _on_heartbeat(self, message: Heartbeat) -> list[FollowerEffect]:
+        self.leader_next_index = max(self.leader_next_index, message.next_index)
+        if self.state is FollowerState.COMPARING:
+            self._move(FollowerState.FOLLOWING, "accepted")
+            self._attempts = 0
+            self.reason = ""
+            self._owes_acknowledgement = True
+        return []
+
+    def _on_segments(self, message: Segments, now_ns: int) -> list[FollowerEffect]:
+        if message.from_index != self.next_index or self._long is not None or not message.segments:
+            return self._retry(f"the leader goes on at {message.from_index:#x} and not {self.next_index:#x}", now_ns)
+        effects: list[FollowerEffect] = []
+        for segment in message.segments:
+            if (why := self._misplaced(segment)) is not None:
+                return [*effects, *self._retry(why, now_ns)]
+            effects.append(self._append(segment))
+            self._taken_size += len(segment.body)
+        self._owes_acknowledgement = True
+        return effects
+
+    def _on_piece(self, message: Piece, now_ns: int) -> list[FollowerEffect]:
+        if self._long is None:
+            self._long = message.from_index, message.body_size, message.segment, bytearray()
+        from_index, size, head, body = self._long
+        expected = (self.next_index, size, head, len(body))
+        if (message.from_index, message.body_size, message.segment, message.offset) != expected:
+            return self._retry(f"a piece at {message.offset} of another segment than the one begun", now_ns)
+        assert from_index == self.next_index
+        body += message.data
+        self._taken_size += len(message.data)
+        self._owes_acknowledgement = True
+        if len(body) < size:
+            return []
+        self._long = None
+        whole = Segment(
+            head.cycle, head.first_sequence, head.appended_at_ns, head.count_and_flags, head.record_size, bytes(body)
+        )
+        try:
+            check_segment(whole)
+        except BadMessage as refused:
+            return self._retry(str(refused), now_ns)
+        if (why := self._misplaced(whole)) is not None:
+            return self._retry(why, now_ns)
+        return [self._append(whole)]
+
+    def _misplaced(self, segment: Segment) -> str | None:
+        """Why a segment cannot stand where the journal ends."""
+        first = segment.first_index(self._sequence_bits)
+        if first < self.next_index:
+            return f"a segment at {first:#x}, and everything before {self.next_index:#x} is here"
+        if segment.first_sequence + (segment.count_and_flags & COUNT_MASK) > 1 << self._sequence_bits:
+            return f"a segment at {first:#x} has more records than its cycle has room"
+        return None
+
+    def _append(self, segment: Segment) -> FollowerEffect:
+        first = segment.first_index(self._sequence_bits)
+        self.next_index = segment.next_index(self._sequence_bits)
+        self.leader_next_index = max(self.leader_next_index, self.next_index)
+        self._has_unsynced = True
+        return Append(first, segment)
+
+    def _on_refused(self, message: Refused, now_ns: int) -> list[FollowerEffect]:
+        if message.reason is Reason.DIVERGED and self.state is FollowerState.COMPARING:
+            self.diverged_at = message.index
+            return self._end(FollowerState.DIVERGED, message.text)
+        if message.reason is Reason.FOREIGN and self.state is FollowerState.GREETING:
+            return self._end(FollowerState.REFUSED, message.text)
+        return self._retry(f"the leader refused: {message.text}", now_ns)
+
+    # -- connection --------------------------------------------------------------------------------------------------
+
+    def _greet(self, now_ns: int) -> list[FollowerEffect]:
+        self._move(FollowerState.GREETING, "connects")
+        self._session = int(self._chance() * (1 << SESSION_BITS))
+        self._heard_at_ns = self._sent_at_ns = now_ns
+        self._taken_size = 0
+        self._long = None
+        self._owes_acknowledgement = False
+        return [Connect(), Send(Hello(self._session, self._leader_id))]
+
+    def _retry(self, text: str, now_ns: int) -> list[FollowerEffect]:
+        self._move(FollowerState.WAITING, text)
+        self.reason = text
+        self.failure_count += 1
+        pause_ns = min(self._limits.backoff_ns_max, self._limits.backoff_ns_min << min(self._attempts, DOUBLINGS_MAX))
+        self._attempts += 1
+        # Half of the pause by chance: the followers of a leader that restarts do not all come at once.
+        self._retry_at_ns = now_ns + int(pause_ns * (1 - self._chance() / 2))
+        return [Disconnect()]
+
+    def _end(self, state: FollowerState, text: str) -> list[FollowerEffect]:
+        self._move(state, text)
+        self.reason = text
+        return [Disconnect()]
+
+    def _move(self, state: FollowerState, why: str) -> None:
+        self._story = [*self._story[-20:], f"{self.state.value} -> {state.value}: {why}"]
+        check_follower_move(self.state, state, self._story)
+        self.state = state

@@ -1,0 +1,183 @@
+"""A follower's folder: its journal, opened so that nobody else appends, and the file that names its leader.
+
+The name of the leader is written before there is a journal, so no crash leaves one without it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from journal.block import blocks_in
+from journal.control import Control
+from journal.errors import ForeignFile, SettingsDiffer, WrongKey
+from journal.filesystem import make_folder, sync_folder
+from journal.keeper import Upkeep
+from journal.layout import CONTROL_NAME
+from journal.replication.limits import TAIL_COUNT_MAX
+from journal.replication.messages import NO_ID, Segment, SegmentDigest, Welcome
+from journal.replication.segments import SegmentReader
+from journal.roll_cycle import RollSchedule
+from journal.store import Journal
+
+LEADER_NAME = "leader"
+
+
+class FollowerJournal:
+    """A follower's journal. For one thread.
+
+    Args:
+        folder: of the journal; it need not exist yet.
+        key: to encrypt it with; need not be the leader's.
+        durable: what is there is synced before its position is told.
+        adopt: follow even with a journal that was not made by following.
+        upkeep: retention and so on, of the follower's own.
+    """
+
+    def __init__(self, folder: Path, *, key: bytes | None, durable: bool, adopt: bool, upkeep: Upkeep | None) -> None:
+        self._folder = folder
+        self._key = key
+        self._durable = durable
+        self._adopt = adopt
+        self._upkeep = upkeep
+        self._journal: Journal | None = None
+        self._reader: SegmentReader | None = None
+
+    def leader_id(self) -> bytes:
+        """The leader that is remembered; NO_ID: none.
+
+        Raises:
+            ForeignFile: the file says something else.
+        """
+        path = self._folder / LEADER_NAME
+        try:
+            return bytes.fromhex(path.read_text("ascii").strip()).ljust(len(NO_ID), b"\0")
+        except FileNotFoundError:
+            return NO_ID
+        except ValueError:
+            raise ForeignFile(f"{path} names no leader: restore it, or begin with an empty folder") from None
+
+    def open(self, welcome: Welcome) -> tuple[bytes, int, tuple[SegmentDigest, ...]]:
+        """Open the journal with its leader's settings, if it is not open.
+
+        Returns:
+            Its id, where it ends, and its last segments.
+
+        Raises:
+            SettingsDiffer, WrongKey, ForeignFile: it cannot follow this leader.
+            JournalLocked, DiskFull: not now.
+        """
+        if self._journal is None:
+            self._journal = self._open(welcome)
+            self._reader = SegmentReader(self._folder, self._key)
+        assert self._reader is not None
+        if self._durable:
+            self._journal.sync()
+        journal_id = Control(self._folder / CONTROL_NAME, writable=False).journal_id
+        return journal_id.bytes, self._journal.next_index, self._reader.tail(TAIL_COUNT_MAX)
+
+    def _open(self, welcome: Welcome) -> Journal:
+        if welcome.is_encrypted and self._key is None:
+            raise WrongKey(f"the leader's journal is encrypted: give {self._folder} a key of its own to follow it")
+        schedule = RollSchedule.named(
+            welcome.roll_cycle, epoch_offset_s=welcome.epoch_offset_s, time_zone=welcome.time_zone
+        )
+        make_folder(self._folder)
+        block_size, cycle = welcome.block_size, welcome.oldest_index >> schedule.roll_cycle.sequence_bits
+        if (self._folder / CONTROL_NAME).exists():
+            block_size = self._check_settings(welcome)
+        self._remember(welcome.leader_id)
+        if blocks := blocks_in(self._folder):
+            cycle = blocks[-1].cycle
+        # Its own clock counts for nothing: cycles are the leader's. So recovery begins no cycle of its own either.
+        start_ns = schedule.start_ns(cycle)
+        return Journal.open(
+            self._folder,
+            roll_cycle=welcome.roll_cycle,
+            epoch_offset_s=welcome.epoch_offset_s,
+            time_zone=welcome.time_zone,
+            block_size=block_size,
+            key=self._key,
+            exclusive=True,
+            upkeep=self._upkeep,
+            clock_ns=lambda: start_ns,
+        )
+
+    def _check_settings(self, welcome: Welcome) -> int:
+        """The block size of the journal that is there, if it may follow."""
+        if self.leader_id() == NO_ID and not self._adopt:
+            raise ForeignFile(
+                f"{self._folder} holds a journal that follows nobody: give another folder, or adopt it if it is a copy"
+            )
+        control = Control(self._folder / CONTROL_NAME, writable=False)
+        settings = control.settings
+        control.close()
+        own = (settings.face, settings.roll_cycle, settings.epoch_offset_s, settings.time_zone)
+        theirs = ("journal", welcome.roll_cycle, welcome.epoch_offset_s, welcome.time_zone)
+        if own != theirs:
+            raise SettingsDiffer(f"{self._folder} has {own}, and its leader {theirs}: begin with an empty folder")
+        return settings.block_size
+
+    def _remember(self, leader_id: bytes) -> None:
+        if self.leader_id() == leader_id:
+            return
+        draft = self._folder / f".{LEADER_NAME}.{os.getpid()}"
+        with draft.open("w", encoding="ascii") as file:
+            file.write(leader_id.hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(self._folder / LEADER_NAME)
+        sync_folder(self._folder)
+
+    def append(self, index: int, segment: Segment) -> None:
+        """Append a segment at exactly this index.
+
+        Raises:
+            DiskFull, RecordTooLong: not appended.
+        """
+        assert self._journal is not None
+        found = self._journal.append_segment(
+            segment.body,
+            segment.count_and_flags,
+            segment.record_size,
+            segment.appended_at_ns,
+            segment.cycle,
+            segment.first_sequence,
+        )
+        assert found == index, f"{self._folder}: {found:#x} appended for the leader's {index:#x}"
+
+    def sync(self) -> None:
+        """Everything appended is on the disk."""
+        assert self._journal is not None
+        self._journal.sync()
+
+    def look_up(self, index: int) -> SegmentDigest | None:
+        """The first segment at or behind an index."""
+        assert self._reader is not None
+        found = self._reader.segment_at(index)
+        return self._reader.digest(found) if found is not None else None
+
+    def close(self) -> None:
+        """Sync and release it; it can be opened again."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def promote(self) -> Journal:
+        """Follow nobody any more: the journal, opened for everybody to append."""
+        control = Control(self._folder / CONTROL_NAME, writable=False)
+        settings = control.settings
+        control.close()
+        (self._folder / LEADER_NAME).unlink(missing_ok=True)
+        return Journal.open(
+            self._folder,
+            roll_cycle=settings.roll_cycle,
+            epoch_offset_s=settings.epoch_offset_s,
+            time_zone=settings.time_zone,
+            block_size=settings.block_size,
+            key=self._key,
+            upkeep=self._upkeep,
+        )

@@ -1,0 +1,335 @@
+"""The leader's side: a thread that reads a journal for its followers, as the core decides, and nothing else.
+
+It appends nothing, and who appends need not know of it: it may run in any process that can write the control file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+import zmq
+
+from journal.control import Control
+from journal.errors import JournalError, SettingsDiffer
+from journal.layout import CONTROL_NAME, VISIBLE
+from journal.replication.codec import BadMessage, decode, encode
+from journal.replication.comparison import first_difference, is_same
+from journal.replication.effects import (
+    CompareOne,
+    CompareTail,
+    Forget,
+    LeaderEffect,
+    LookUpOldest,
+    ReadFrom,
+    SendTo,
+    ShowUntil,
+)
+from journal.replication.leader_core import FOLLOWING, LeaderCore
+from journal.replication.limits import Limits
+from journal.replication.security import ZAP_ENDPOINT, LeaderKeys
+from journal.replication.segments import Place, SegmentReader
+from journal.replication.wire import (
+    FAILED_HANDSHAKES,
+    FRAMES_AT_ONCE,
+    Bell,
+    broken_events,
+    new_socket,
+    timeout_ms,
+    watch,
+)
+from journal.sealing import require_key
+
+LOG = logging.getLogger("journal.replication")
+LOOK_MS_MIN = 1  # between looks whether other processes appended: at once after something came,
+LOOK_MS_MAX = 5  # and more seldom while nothing does
+IDLE_MS = 1_000  # without followers there is nothing to look for
+
+
+class Mode(Enum):
+    """What waits for followers, a sentence each."""
+
+    AS_SOON_AS_POSSIBLE = "as soon as possible"  # nobody waits
+    SHOW_REPLICATED = "tailers see only replicated"  # tailers of the leader's journal wait for acknowledgements
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStatus:
+    """How a leader stands.
+
+    Attributes:
+        replicated_index: everything before it is acknowledged by as many followers as are wanted.
+        followers: acknowledged index of each that follows now, by its journal id.
+        failed_handshake_count: connections with wrong keys, or from no ZeroMQ peer.
+        violation_count: followers that said what cannot be.
+    """
+
+    replicated_index: int
+    followers: dict[bytes, int]
+    failed_handshake_count: int
+    violation_count: int
+
+
+class ReplicationLeader:
+    """Serves a journal's records to followers. `start` it, preferably by `with`.
+
+    Args:
+        journal_path: the journal's folder; it must exist.
+        bind: "tcp://address:port"; the port may be `*`.
+        mode: whether tailers wait. In either mode a `ReplicatedAppender` can.
+        acks: how many followers must hold a record.
+        key: of an encrypted journal. Its records travel in plain inside CURVE, so `keys` with `follower_keys` are
+            required then.
+        keys: of the connections.
+
+    Raises:
+        ValueError: an encrypted journal without `follower_keys`, or `acks` below 1.
+        WrongKey, SettingsDiffer, ForeignFile, NewerFormat, ReadOnly: of the journal.
+    """
+
+    def __init__(
+        self,
+        journal_path: Path,
+        bind: str,
+        *,
+        mode: Mode = Mode.AS_SOON_AS_POSSIBLE,
+        acks: int = 1,
+        key: bytes | None = None,
+        keys: LeaderKeys | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.folder = journal_path
+        self.endpoint = bind  # after `start` the real one
+        self._mode = mode
+        self._keys = keys
+        self._control = Control(journal_path / CONTROL_NAME, writable=True)
+        try:
+            self._check(key)
+            self._reader = SegmentReader(journal_path, key)
+            start_index = self._start_index()
+            self._core = LeaderCore(
+                self._control.journal_id.bytes,
+                self._control.settings,
+                start_index=start_index,
+                acks=acks,
+                limits=limits,
+            )
+        except BaseException:
+            self._control.close()
+            raise
+        if mode is Mode.SHOW_REPLICATED:
+            self._control.set_word(VISIBLE, start_index)
+        self._places: dict[bytes, tuple[int, Place]] = {}
+        self._effects: deque[LeaderEffect] = deque()
+        self._words = (0, 0)
+        self._look_ms = LOOK_MS_MIN
+        self._failed_handshake_count = 0
+        self._bell = Bell()
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._status = self._read_status()
+        self._thread = threading.Thread(target=self._run, name=f"leader of {journal_path.name}", daemon=True)
+
+    def _check(self, key: bytes | None) -> None:
+        settings = self._control.settings
+        require_key(key, settings.key_check, self.folder)
+        if settings.face != "journal":
+            raise SettingsDiffer(f"{self.folder} is a {settings.face}; only a journal can be replicated")
+        if settings.key_check and (self._keys is None or self._keys.follower_keys is None):
+            raise ValueError(
+                f"{self.folder} is encrypted and its records would travel in plain: give CURVE keys, with the public "
+                "keys of those who may follow"
+            )
+
+    def _start_index(self) -> int:
+        """What counts as replicated before anybody acknowledged: what tailers see already, or all there is."""
+        end, visible = self._reader.end_index(), self._control.word(VISIBLE)
+        # Records behind a power loss may be new ones: what was shown of the lost ones is no reason to show them.
+        return min(visible, end) if visible and self._mode is Mode.SHOW_REPLICATED else end
+
+    @property
+    def status(self) -> LeaderStatus:
+        """How it stands now."""
+        return self._status
+
+    def start(self) -> Self:
+        """Bind, and begin to serve.
+
+        Raises:
+            OSError: the endpoint cannot be bound.
+        """
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._zap = self._context.socket(zmq.REP)
+        self._router = new_socket(self._context, zmq.ROUTER)
+        try:
+            if self._keys is not None:
+                self._keys.apply(self._router)
+                if self._keys.follower_keys is not None:
+                    self._zap.bind(ZAP_ENDPOINT)
+            self._monitor = watch(self._router)
+            self._router.bind(self.endpoint)
+        except (zmq.ZMQError, ValueError) as refused:
+            self._context.destroy(linger=0)
+            raise OSError(f"{self.endpoint} cannot be bound: {refused}") from refused
+        self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._thread.start()
+        return self
+
+    def wake(self) -> None:
+        """Something was appended: look now. Optional, for whoever cannot wait for the next look."""
+        self._bell.ring()
+
+    def wait_for_replicated(self, index: int, timeout_s: float) -> bool:
+        """Wait until the record at an index is acknowledged; False after the time-out.
+
+        Raises:
+            JournalError: the leader failed, or was stopped.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._status.replicated_index > index or not self._thread.is_alive() or self._is_stopping,
+                timeout_s,
+            )
+        if self._status.replicated_index > index:
+            return True
+        if self._error is not None or self._is_stopping or not self._thread.is_alive():
+            raise JournalError(f"{self.folder}: its leader does not run") from self._error
+        return False
+
+    def wait_for_followers(self, count: int, timeout_s: float) -> bool:
+        """Wait until so many follow; False after the time-out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._status.followers) >= count, timeout_s)
+
+    def stop(self) -> None:
+        """Serve no more. What tailers see stays as it is. A second time does nothing."""
+        self._is_stopping = True
+        if self._thread.is_alive():
+            self._bell.ring()
+            self._thread.join()
+        self._reader.close()
+        self._control.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._bell.fileno(), self._router, self._monitor, self._zap):
+            poller.register(source, zmq.POLLIN)
+        try:
+            while not self._is_stopping:
+                self._turn(poller)
+        except BaseException as error:
+            LOG.exception("%s: the leader failed", self.folder)
+            self._error = error
+        finally:
+            self._router.disable_monitor()
+            self._context.destroy(linger=0)
+            with self._changed:
+                self._changed.notify_all()
+
+    def _turn(self, poller: zmq.Poller) -> None:
+        """Wait for something, and do what it asks for."""
+        now_ns = time.monotonic_ns()
+        look_ms = self._look_ms if self._core.peers else IDLE_MS
+        ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, look_ms)))
+        if self._bell.fileno() in ready:
+            self._bell.silence()
+        if self._zap in ready and self._keys is not None:
+            self._zap.send_multipart(self._keys.answer(self._zap.recv_multipart()))
+        if self._monitor in ready:
+            events = broken_events(self._monitor)
+            self._failed_handshake_count += sum(event in FAILED_HANDSHAKES for event in events)
+        if self._router in ready:
+            self._receive()
+        words, now_ns = self._reader.words(), time.monotonic_ns()
+        if words != self._words:
+            self._words = words
+            self._perform(self._core.on_appended(self._reader.next_index_seen(), now_ns))
+            self._look_ms = LOOK_MS_MIN
+        else:
+            self._look_ms = min(self._look_ms + 1, LOOK_MS_MAX)
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            self._perform(self._core.on_timer(now_ns))
+        self._publish()
+
+    def _receive(self) -> None:
+        for _ in range(FRAMES_AT_ONCE):
+            try:
+                peer, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                if len(frames) != 1:
+                    raise BadMessage(f"a message of {len(frames)} frames")
+                effects = self._core.on_message(peer, decode(frames[0]), time.monotonic_ns())
+            except BadMessage as refused:
+                effects = self._core.on_bad_message(peer, str(refused))
+            self._perform(effects)
+
+    def _perform(self, effects: list[LeaderEffect]) -> None:
+        self._effects.extend(effects)
+        while self._effects:
+            self._effects.extend(self._perform_one(self._effects.popleft()))
+
+    def _perform_one(self, effect: LeaderEffect) -> list[LeaderEffect]:
+        core, reader, now_ns = self._core, self._reader, time.monotonic_ns()
+        match effect:
+            case SendTo():
+                self._router.send_multipart([effect.peer, encode(effect.message)])
+            case ReadFrom():
+                return core.on_read(effect.peer, self._read(effect), now_ns)
+            case ShowUntil():
+                if self._mode is Mode.SHOW_REPLICATED:
+                    self._control.set_word(VISIBLE, effect.index)
+                self._publish()
+            case LookUpOldest():
+                return core.on_oldest(effect.peer, reader.oldest_index(), now_ns)
+            case CompareTail():
+                differs_at = first_difference(reader, effect.next_index, effect.tail)
+                return core.on_tail_compared(effect.peer, differs_at, now_ns)
+            case CompareOne():
+                return core.on_one_compared(effect.peer, effect.found, is_same(reader, effect.found))
+            case Forget():
+                self._places.pop(effect.peer, None)
+        return []
+
+    def _read(self, effect: ReadFrom) -> Any:
+        """Go on where this peer's last reading ended, unless it is to be read again."""
+        bits = self._reader.sequence_bits
+        kept = self._places.get(effect.peer)
+        place = (
+            kept[1] if kept is not None and kept[0] == effect.from_index else self._reader.place_at(effect.from_index)
+        )
+        if place is None:
+            return []
+        found = self._reader.read(place, effect.size_max)
+        next_index = found[-1].next_index(bits) if found else effect.from_index
+        self._places[effect.peer] = next_index, place
+        return found
+
+    def _read_status(self) -> LeaderStatus:
+        core = self._core
+        followers = {peer.follower_id: peer.acked_index for peer in core.peers.values() if peer.state in FOLLOWING}
+        return LeaderStatus(core.replicated_index, followers, self._failed_handshake_count, core.violation_count)
+
+    def _publish(self) -> None:
+        status = self._read_status()
+        if status != self._status:
+            with self._changed:
+                self._status = status
+                self._changed.notify_all()

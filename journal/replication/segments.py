@@ -1,0 +1,246 @@
+"""A journal's segments, whole and in plain, from an index on or before one. Read-only; what VISIBLE hides it sees.
+
+Every segment is checked before it is given. Damage is gone around, as by a tailer: what it took is a jump in the
+indices. Invariant: from one place, first indices strictly ascend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from journal.block import Block
+from journal.kernels import (
+    AT_LINK,
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_SKIP,
+    AT_STATUS,
+    ENDED,
+    SEALED,
+    WAIT,
+    find_behind,
+    new_state,
+    read_ahead,
+)
+from journal.layout import COUNT_MASK, END, IS_SEALED, NEXT_SEQUENCE, ORDINAL, PART_BITS, SEGMENT, SEGMENT_SIZE, aligned
+from journal.library import UNLIMITED, Library
+from journal.replication.messages import Segment, SegmentDigest
+from journal.sealing import BlockCipher
+
+LOG = logging.getLogger("journal.replication")
+COLUMNS_COUNT = 1_024  # records looked at in one compiled call
+DIGESTED = struct.Struct("<QQQII")
+DIGEST_SIZE = 16
+
+
+class Place:
+    """Where a reader of segments stands. Keeps its block mapped."""
+
+    __slots__ = ("block", "offset", "sequence")
+
+    def __init__(self, block: Block, offset: int, sequence: int) -> None:
+        self.block = block
+        self.offset = offset
+        self.sequence = sequence  # due next
+
+
+class SegmentReader:
+    """Reads the segments of one journal, for any number of places.
+
+    Args:
+        folder: of the journal; it need not exist yet.
+        key: of an encrypted one.
+
+    Raises:
+        WrongKey, ForeignFile, NewerFormat, BlockCorrupt: here, or when the journal appears.
+    """
+
+    def __init__(self, folder: Path, key: bytes | None = None) -> None:
+        self._library = Library(folder, key)
+        self._key = key
+        self._state = new_state()
+        self._columns = tuple(np.empty(COLUMNS_COUNT, np.int64) for _ in range(3))
+        self._cipher: tuple[int, BlockCipher] | None = None
+
+    @property
+    def sequence_bits(self) -> int:
+        """How many low bits of an index are the sequence; 0 before there is a journal."""
+        return self._library.sequence_bits if self._library.control is not None else 0
+
+    def words(self) -> tuple[int, int]:
+        """What changes with every append; two looks at memory."""
+        control = self._library.control
+        return (control.word(ORDINAL), control.word(END)) if control is not None else (0, 0)
+
+    def next_index_seen(self) -> int:
+        """Behind the newest record, or a little less while somebody rolls; never more. Two looks at memory."""
+        control = self._library.control
+        if control is None:
+            return 0
+        # The order counts: a roll stores the ordinal last, so a new one has its own sequence.
+        cycle = control.word(ORDINAL) >> PART_BITS
+        return cycle << self.sequence_bits | control.word(NEXT_SEQUENCE)
+
+    def end_index(self) -> int:
+        """Behind the newest record, by the records themselves; 0 before there is a journal."""
+        newest = self._library.newest()
+        if newest is None:
+            return 0
+        self._library.approach(newest, UNLIMITED, self._state)
+        return self._library.index_of(newest, int(self._state[AT_SEQUENCE]))
+
+    def oldest_index(self) -> int:
+        """Where the oldest block begins; 0 before there is a journal."""
+        first = self._library.first()
+        return first.header.first_index if first is not None else 0
+
+    def place_at(self, index: int) -> Place | None:
+        """At the segment that holds an index, or the first one behind it; None before there is a journal."""
+        library = self._library
+        block = library.holding(index) or library.before_index(index) or library.first()
+        if block is None:
+            return None
+        base = library.index_of(block, 0)
+        if index <= block.header.first_index:
+            target = 0
+        else:
+            target = index - base if index >> library.sequence_bits == block.header.cycle else UNLIMITED
+        state = self._state
+        library.approach(block, target, state)
+        return Place(block, int(state[AT_OFFSET]), int(state[AT_SEQUENCE] - state[AT_SKIP]))
+
+    def read(self, place: Place, size_max: int) -> list[Segment]:
+        """The next segments, until they reach so many bytes (at least one if there is one); the place moves on."""
+        found: list[Segment] = []
+        size, looked_again = 0, False
+        while size < size_max:
+            more = self._read_run(place, size_max - size)
+            if more:
+                size += sum(SEGMENT_SIZE + len(each.body) for each in more)
+                found += more
+                looked_again = False
+                continue
+            status = int(self._state[AT_STATUS])
+            if status == WAIT:
+                if not self._library.is_passed(place.block, place.offset):
+                    break
+                if not looked_again:  # something came between the two looks
+                    looked_again = True
+                    continue
+            looked_again = False
+            if not self._go_on(place, status):
+                break
+        return found
+
+    def segment_at(self, index: int) -> Segment | None:
+        """The segment that holds an index, or the first one behind it; None if there is none."""
+        place = self.place_at(index)
+        found = self.read(place, 1) if place is not None else []
+        return found[0] if found else None
+
+    def segment_before(self, index: int) -> Segment | None:
+        """The last segment that begins before an index; None if there is none. Damage hides what is just before it."""
+        library = self._library
+        block = library.before_index(index)
+        while block is not None:
+            base = library.index_of(block, 0)
+            library.approach(block, UNLIMITED, self._state)
+            end = base + int(self._state[AT_SEQUENCE])
+            wanted = min(index, end) - 1
+            if wanted >= block.header.first_index:
+                found = self.segment_at(wanted)
+                if found is not None and found.first_index(self.sequence_bits) < index:
+                    return found
+            block = library.before(block.ordinal)
+        return None
+
+    def tail(self, count_max: int) -> tuple[SegmentDigest, ...]:
+        """Digests of the last segments, ascending."""
+        found: list[SegmentDigest] = []
+        index = self.end_index()
+        while len(found) < count_max and (segment := self.segment_before(index)) is not None:
+            index = segment.first_index(self.sequence_bits)
+            found.append(self.digest(segment))
+        return tuple(reversed(found))
+
+    def digest(self, segment: Segment) -> SegmentDigest:
+        """What tells this segment from any other."""
+        return digest_of(segment, self.sequence_bits)
+
+    def close(self) -> None:
+        """Let go of every block."""
+        self._library.close()
+
+    def _read_run(self, place: Place, size_max: int) -> list[Segment]:
+        """Whole segments from a place on, within its block; none with the reason in AT_STATUS."""
+        state, block = self._state, place.block
+        begin = place.offset
+        state[AT_SEQUENCE] = place.sequence
+        read_ahead(block.address, begin, 0, UNLIMITED, *self._columns, state)
+        if state[AT_STATUS] == SEALED and state[AT_OFFSET] == begin:
+            return self._read_sealed(place)
+        checked_end = int(state[AT_OFFSET])
+        found: list[Segment] = []
+        size, offset = 0, begin
+        # A segment of which only some records fitted the columns was checked as a whole too.
+        while size < size_max and (offset < checked_end or (offset == checked_end and state[AT_SKIP] > 0)):
+            length, _, first, at_ns, flags, record_size = SEGMENT.unpack_from(block.view, offset)
+            body = bytes(block.view[offset + SEGMENT_SIZE : offset + length])
+            found.append(Segment(block.header.cycle, first, at_ns, flags, record_size, body))
+            size += length
+            offset = aligned(offset + length)
+            place.sequence = first + (flags & COUNT_MASK)
+        place.offset = offset
+        return found
+
+    def _read_sealed(self, place: Place) -> list[Segment]:
+        """One encrypted segment, opened; none with BROKEN in AT_STATUS if it was changed."""
+        block, offset = place.block, place.offset
+        length, _, first, at_ns, flags, record_size = SEGMENT.unpack_from(block.view, offset)
+        if self._cipher is None or self._cipher[0] != block.ordinal:
+            assert self._key is not None
+            self._cipher = block.ordinal, BlockCipher(self._key, block.header)
+        body = self._cipher[1].open(
+            bytes(block.view[offset + SEGMENT_SIZE : offset + length]), first, flags, record_size
+        )
+        if body is None:
+            self._state[AT_STATUS] = -1  # neither WAIT nor ENDED: to be gone around
+            return []
+        place.offset, place.sequence = aligned(offset + length), first + (flags & COUNT_MASK)
+        return [Segment(block.header.cycle, first, at_ns, flags & ~IS_SEALED, record_size, body)]
+
+    def _go_on(self, place: Place, status: int) -> bool:
+        """Behind the end of a block to the next one, or around damage; False if there is nothing yet."""
+        library, block = self._library, place.block
+        if status == ENDED:
+            following = library.behind(block.ordinal, int(self._state[AT_LINK]))
+        elif find_behind(block.address, place.offset, library.data_limit(block), place.sequence, self._state):
+            LOG.warning("%s: damage at offset %d is not replicated", block.path, place.offset)
+            place.offset, place.sequence = int(self._state[AT_OFFSET]), int(self._state[AT_SEQUENCE])
+            return True
+        else:
+            following = library.behind(block.ordinal, None)
+        if following is None:
+            return False
+        place.block, place.offset = following, following.header.data_offset
+        place.sequence = following.header.first_sequence
+        return True
+
+
+def digest_of(segment: Segment, sequence_bits: int) -> SegmentDigest:
+    """What tells this segment from any other."""
+    head = (
+        segment.cycle,
+        segment.first_sequence,
+        segment.appended_at_ns,
+        segment.count_and_flags,
+        segment.record_size,
+    )
+    digest = hashlib.blake2b(DIGESTED.pack(*head), digest_size=DIGEST_SIZE)
+    digest.update(segment.body)
+    return SegmentDigest(segment.first_index(sequence_bits), segment.next_index(sequence_bits), digest.digest())

@@ -1,0 +1,84 @@
+"""What both shells need of sockets: options, a bell that other threads ring, and word of broken connections."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from journal.replication.limits import FRAME_SIZE_MAX
+
+BROKEN_EVENTS = {
+    zmq.Event.DISCONNECTED: "the connection broke",
+    zmq.Event.CLOSED: "the connection was refused",
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "the connection's handshake failed",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "the connection's handshake failed: other keys, or no ZeroMQ peer",
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "the connection's handshake failed: this key is not allowed",
+}
+FAILED_HANDSHAKES = frozenset(
+    {
+        zmq.Event.HANDSHAKE_FAILED_NO_DETAIL,
+        zmq.Event.HANDSHAKE_FAILED_PROTOCOL,
+        zmq.Event.HANDSHAKE_FAILED_AUTH,
+    }
+)
+FRAMES_AT_ONCE = 64  # between two looks at timers, other sockets and the bell
+
+
+class Bell:
+    """Wakes a thread that polls."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """To poll."""
+        return self._fd
+
+    def ring(self) -> None:
+        """Wake it."""
+        with contextlib.suppress(BlockingIOError):  # rung 2^64 times and not heard: it is ringing
+            os.eventfd_write(self._fd, 1)
+
+    def silence(self) -> None:
+        """Heard."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        """Nobody may ring any more."""
+        os.close(self._fd)
+
+
+def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A socket that queues without limit, for the window bounds what is queued, and forgets what it closes with."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
+    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    return socket
+
+
+def watch(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """The socket that tells of this one's broken connections."""
+    return socket.get_monitor_socket(sum(BROKEN_EVENTS))
+
+
+def broken_events(monitor: zmq.Socket[bytes]) -> list[zmq.Event]:
+    """What it told since the last time."""
+    found = []
+    while monitor.poll(0):
+        found.append(zmq.Event(recv_monitor_message(monitor)["event"]))
+    return found
+
+
+def timeout_ms(deadline_ns: int | None, now_ns: int, timeout_ms_max: int) -> int:
+    """How long to poll, at most until a deadline, and not a moment less."""
+    if deadline_ns is None:
+        return timeout_ms_max
+    return min(max(-(-(deadline_ns - now_ns) // 1_000_000), 0), timeout_ms_max)
