@@ -162,7 +162,10 @@ def segments(block: Block, written_end: int = 0) -> Iterator[SegmentView | Damag
 
 
 def records_of(block: Block, segment: SegmentView, key: bytes | None = None) -> list[memoryview] | None:
-    """A segment's records; None if it is encrypted and the key is not given, or does not open it."""
+    """A segment's records; None if it is encrypted and the key is not given or does not open it, or if their lengths do
+    not add up."""
+    if not segment.is_consistent:
+        return None
     begin, end = segment.offset + SEGMENT_SIZE, segment.offset + segment.length
     body = block.view[begin:end]
     if segment.is_sealed:

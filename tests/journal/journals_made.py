@@ -32,7 +32,7 @@ def made(
     roll_cycle: str = "SECONDLY",
 ) -> list[int]:
     """A journal of these records, a tenth of a second after one another by its clock: ten to a file. Their indices."""
-    now_ns = BEGIN_NS - step_ns
+    now_ns = BEGIN_NS
 
     def clock_ns() -> int:
         return now_ns
@@ -40,8 +40,8 @@ def made(
     indices = []
     with Journal.open(folder, roll_cycle=roll_cycle, block_size=BLOCK, key=key, clock_ns=clock_ns) as journal:
         for record in records:
-            now_ns += step_ns
             indices.append(journal.append(record))
+            now_ns += step_ns
     if is_compressed:
         for path in files_of(folder)[:-1]:
             compress_block(path)
@@ -122,9 +122,14 @@ class Process:
 def append_in_lines(folder: str) -> None:
     """What an appending process does: append each line of stdin, and say its index."""
     with Journal.open(Path(folder), block_size=BLOCK) as journal:
-        print("ready", flush=True)
+        _say("ready")
         for line in sys.stdin:
-            print(journal.append(line.rstrip("\n").encode()), flush=True)
+            _say(str(journal.append(line.rstrip("\n").encode())))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 class Appender:

@@ -1,0 +1,165 @@
+"""`verify`: is a journal whole, do the numbers of its sources go on, has it all that another one has."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from journal.commands.options import add_subcommand, read_key, require_journal, sequence_rule
+from journal.commands.presentation import to_json
+from journal.commands.streams import Interruption, Streams, meter
+from journal.completeness import Digests, compare, digest
+from journal.findings import Finding
+from journal.inspection import JournalFiles
+from journal.tailer import Tailer
+from journal.verification import Verification
+
+EXAMPLES = [
+    "verify DIR",
+    "verify DIR --sequence 8:u64                 (the number is a little-endian u64 at offset 8)",
+    "verify DIR --sequence 8:u64@2:u16           (… of each stream, whose id is a u16 at offset 2)",
+    r"verify DIR --sequence 'stream=(?P<stream>\w+) seq=(?P<seq>\d+)'",
+    "verify DIR --against COPY                   (every record of COPY is in DIR, in the same order)",
+]
+READ_AT_ONCE = 4_096
+EXIT_FOUND = 1
+EXIT_INTERRUPTED = 130
+
+
+def add_to(subcommands: Any) -> None:
+    """What it takes."""
+    parser = add_subcommand(
+        subcommands,
+        "verify",
+        "check every segment, link, index and sequence",
+        "Check a journal: every segment's CRC, sequences, times, end marks and links, sparse index, checkpoints, "
+        "tails. Changes nothing; works while an appender runs. Exit status: 0 whole, 1 something was found (a line "
+        "each, with file, offset, index), 2 it could not be checked.",
+        EXAMPLES,
+        run,
+    )
+    parser.add_argument(
+        "--sequence",
+        type=sequence_rule,
+        metavar="RULE",
+        help="records have a source's sequence number, which must go on one by one: OFFSET:TYPE[@STREAM_OFFSET:TYPE] "
+        "(u8 to u64, i8 to i64, little-endian; with be behind, big-endian), or a regular expression with the group seq "
+        "and, if there are several streams, stream. Records of another kind are passed over. A history in front of a "
+        "record does not count",
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="DIR", help="another journal, each of whose records must be here, in its order"
+    )
+    parser.add_argument(
+        "--against-key-file", type=Path, metavar="FILE", help="the other journal's key, if it has another"
+    )
+    parser.add_argument("--json", action="store_true", help="findings as JSON, one on a line, then the sums")
+
+
+def run(arguments: argparse.Namespace, streams: Streams) -> int:
+    """Exit status 0 whole, 1 not."""
+    require_journal(arguments.folder)
+    key = read_key(arguments.key_file)
+    if arguments.against is not None:
+        require_journal(arguments.against)
+    with Interruption() as interruption, JournalFiles(arguments.folder) as files:
+        verification = Verification(files, key=key, rule=arguments.sequence)
+        if files.settings.key_check and key is None:
+            streams.note(f"{arguments.folder} is encrypted: without --key-file its records are not opened")
+        found_count = 0
+        for finding in _findings(verification, streams, interruption):
+            found_count += 1
+            streams.say(_shown(finding, arguments))
+        missing_count = 0
+        if arguments.against is not None:
+            for missing in _compared(arguments, key, streams, interruption):
+                missing_count += 1
+                streams.say(_shown(missing, arguments))
+        if interruption.is_asked:
+            streams.note("interrupted: not everything was checked")
+            return EXIT_INTERRUPTED
+        streams.say(_sums(verification, arguments, found_count, missing_count))
+    return EXIT_FOUND if found_count or missing_count else 0
+
+
+def _findings(verification: Verification, streams: Streams, interruption: Interruption) -> Iterator[Finding]:
+    progress = meter(streams, "files checked", len(verification.names), interval_s=0)
+    try:
+        for name in verification.names:
+            for finding in verification.check_file(name):
+                if interruption.is_asked:
+                    return
+                yield finding
+            progress.advance(1, name.path.name)
+        yield from verification.check_end()
+    finally:
+        progress.finish()
+
+
+def _shown(finding: Any, arguments: argparse.Namespace) -> str:
+    if not arguments.json:
+        return str(finding)
+    fields = {name: getattr(finding, name) for each in type(finding).__mro__ for name in getattr(each, "__slots__", ())}
+    return to_json({"finding": type(finding).__name__} | fields | {"text": str(finding)})
+
+
+def _sums(verification: Verification, arguments: argparse.Namespace, found_count: int, missing_count: int) -> str:
+    continuity = verification.continuity
+    if arguments.json:
+        return to_json(
+            {
+                "files": len(verification.names),
+                "segments": verification.segment_count,
+                "records": verification.record_count,
+                "records_with_a_sequence": continuity.counted,
+                "source_streams": continuity.stream_count,
+                "findings": found_count,
+                "missing": missing_count,
+            }
+        )
+    parts = [
+        f"{len(verification.names):,} files, {verification.segment_count:,} segments, "
+        f"{verification.record_count:,} records"
+    ]
+    if arguments.sequence is not None:
+        parts.append(f"{continuity.counted:,} with a sequence number, of {continuity.stream_count:,} source streams")
+    parts.append("whole" if not found_count else f"{found_count:,} findings")
+    if arguments.against is not None:
+        other = arguments.against
+        parts.append(f"{missing_count:,} records of {other} missing" if missing_count else f"all of {other} is here")
+    return "; ".join(parts)
+
+
+def _compared(
+    arguments: argparse.Namespace, key: bytes | None, streams: Streams, interruption: Interruption
+) -> Iterator[Any]:
+    other_key = read_key(arguments.against_key_file)
+    with JournalFiles(arguments.against) as other:
+        if other.settings.key_check and other_key is None:
+            other_key = key
+    # The other one first: what comes to both in the meantime is then missing in neither.
+    theirs = _digests(arguments.against, other_key, streams, interruption)
+    ours = _digests(arguments.folder, key, streams, interruption)
+    if not interruption.is_asked:
+        yield from compare(*ours, *theirs)
+
+
+def _digests(
+    folder: Path, key: bytes | None, streams: Streams, interruption: Interruption
+) -> tuple[Digests, NDArray[np.int64]]:
+    """The contents of all records, and their indices."""
+    digests, indices = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    progress = meter(streams, f"records of {folder} read", None)
+    with Tailer(folder, key=key) as tailer:
+        while not interruption.is_asked and (batch := tailer.read_batch(READ_AT_ONCE)) is not None:
+            found = [digest(record) for record in batch.records()]
+            digests.append(np.array(found, np.uint64))
+            indices.append(np.arange(batch.first_index, batch.next_index, dtype=np.int64))
+            progress.advance(len(found), "")
+    progress.finish()
+    return np.concatenate(digests), np.concatenate(indices)

@@ -1,0 +1,180 @@
+"""A journal checked as a whole: each file against itself, each against the next, all against the control file.
+
+Yields findings, prints nothing, changes nothing, works while an appender runs: it checks what was there when it began,
+and whatever came since in the file that was appended to then. Without the key of an encrypted journal everything but
+the records is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from journal.block import Block, BlockName
+from journal.block_check import BlockCheck
+from journal.errors import JournalError
+from journal.findings import (
+    ControlWrong,
+    EndMarkMissing,
+    FileMissing,
+    FileUnreadable,
+    Finding,
+    SegmentNotOpened,
+    SequenceJumps,
+    SourceGap,
+    SourceGoesBack,
+)
+from journal.history import MalformedHistory, split_history
+from journal.inspection import EndMark, JournalFiles, OpenEnd, SegmentRows, records_of
+from journal.layout import DATA_OFFSET, IS_CLEAN, PART_BITS, block_name
+from journal.sealing import require_key
+from journal.source_sequence import ContinuityCheck, NumbersMissing, SequenceRule
+
+PART_MASK = (1 << PART_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """The block before, as the next one needs to know it."""
+
+    name: BlockName
+    check: BlockCheck
+
+
+class Verification:
+    """One check of one journal.
+
+    Args:
+        files: of the journal.
+        key: of an encrypted one; without it, its records are not opened.
+        rule: where records have the sequence numbers of their sources; those must then go on one by one.
+
+    Attributes:
+        segment_count, record_count: that were whole.
+        continuity: of source sequence numbers.
+
+    Raises:
+        WrongKey: another key than the journal's.
+    """
+
+    def __init__(self, files: JournalFiles, *, key: bytes | None = None, rule: SequenceRule | None = None) -> None:
+        if key is not None or rule is not None:
+            require_key(key, files.settings.key_check, files.folder)
+        self.files = files
+        self.names = files.names()
+        self.segment_count = self.record_count = 0
+        self.continuity = ContinuityCheck()
+        self._key, self._rule = key, rule
+        self._former: _Former | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything there is to find."""
+        for name in self.names:
+            yield from self.check_file(name)
+        yield from self.check_end()
+
+    def check_file(self, name: BlockName) -> Iterator[Finding]:
+        """One file, and how it follows the one checked before. In order, each once."""
+        words = self.files.words()
+        try:
+            block = self.files.open(name)
+        except JournalError as reason:
+            self._former = None
+            yield FileUnreadable(name.path, 0, None, str(reason))
+            return
+        if block is None:  # released meanwhile, and with it everything older
+            self._former = None
+            return
+        if self._former is not None:
+            yield from self._check_link(self._former, block)
+        last_at_ns = self._former.check.last_at_ns if self._former is not None else 0
+        check = BlockCheck(
+            block,
+            lambda sequence: self.files.index_of(block, sequence),
+            self.files.written_end(block, words),
+            words.next_sequence if block.ordinal == words.ordinal else None,
+            last_at_ns,
+            self._check_records,
+        )
+        yield from check.findings()
+        if isinstance(check.end, OpenEnd) and block.ordinal < words.ordinal:
+            yield EndMarkMissing(name.path, check.end.offset, self.files.index_of(block, check.due))
+        self.segment_count += check.segment_count
+        self.record_count += check.record_count
+        self._former = _Former(name, check)
+
+    def check_end(self) -> Iterator[Finding]:
+        """The newest file against the control file, and where its end mark leads."""
+        if self._former is None:
+            return
+        former, names = self._former, self.files.names()
+        end, path = former.check.end, self.files.control.path
+        if isinstance(end, EndMark):
+            if end.link not in {name.ordinal for name in names} and not self.files.appenders():
+                yield self._missing(former, end.link)
+            return
+        is_clean, words = self.files.control.word(IS_CLEAN) == 1, self.files.words()
+        if self.files.appenders() or not is_clean or not isinstance(end, OpenEnd):
+            return  # who opens it next looks for the end anew
+        if words.ordinal != former.name.ordinal:
+            missing = _name_of(words.ordinal)
+            yield ControlWrong(path, 0, None, f"the newest file should be {missing}, and is {former.name.path.name}")
+        elif (words.end, words.next_sequence) != (end.offset, former.check.due):
+            yield ControlWrong(
+                *(path, 0, None),
+                f"says that {former.name.path.name} ends at offset {words.end} before sequence {words.next_sequence}; "
+                f"it does at {end.offset} before {former.check.due}",
+            )
+
+    def _check_link(self, former: _Former, block: Block) -> Iterator[Finding]:
+        """Whether a block is the one behind the one before."""
+        header, end = block.header, former.check.end
+        is_same = former.name.cycle == header.cycle
+        due_part = (former.name.ordinal & PART_MASK) + 1 if is_same else 0
+        due_ordinal = end.link if isinstance(end, EndMark) else header.cycle << PART_BITS | due_part
+        if due_ordinal != header.ordinal:
+            yield self._missing(former, due_ordinal)
+            return
+        due = former.check.due if is_same else 0
+        if header.first_sequence != due:
+            due_index = self.files.index_of(block, due)
+            yield SequenceJumps(block.path, DATA_OFFSET, header.first_index, due_index)
+
+    def _missing(self, former: _Former, ordinal: int) -> FileMissing:
+        check = former.check
+        assert check.end is not None
+        index = self.files.index_of(check.block, check.due)
+        return FileMissing(former.name.path, check.end.offset, index, _name_of(ordinal))
+
+    def _check_records(self, block: Block, rows: SegmentRows) -> Iterator[Finding]:
+        """Encrypted segments opened; sequence numbers of sources followed."""
+        if self._rule is None and self._key is None:
+            return
+        for segment in rows.views():
+            records = records_of(block, segment, self._key)
+            index = self.files.index_of(block, segment.first_sequence)
+            if records is None:
+                if segment.is_sealed:
+                    yield SegmentNotOpened(block.path, segment.offset, index)
+            elif self._rule is not None:
+                for place, record in enumerate(records):
+                    finding = self._follow(block, segment.offset, index + place, record)
+                    if finding is not None:
+                        yield finding
+
+    def _follow(self, block: Block, offset: int, index: int, record: memoryview) -> Finding | None:
+        assert self._rule is not None
+        try:
+            _, body = split_history(record)
+        except MalformedHistory:
+            body = record
+        found = self._rule.find(body)
+        outcome = None if found is None else self.continuity.add(*found)
+        if outcome is None:
+            return None
+        kind = SourceGap if isinstance(outcome, NumbersMissing) else SourceGoesBack
+        return kind(block.path, offset, index, outcome.stream, outcome.due, outcome.found)
+
+
+def _name_of(ordinal: int) -> str:
+    return block_name(ordinal >> PART_BITS, ordinal & PART_MASK)
