@@ -43,6 +43,8 @@ class StoreLimits:
     """Persistent message bytes put by one transaction; they are in memory until it commits or prepares."""
     transaction_operations_max: int = 100_000
     """Messages put, published and taken by one transaction."""
+    open_transactions_max: int = 100_000
+    """Transactions that are open or prepared: each costs some 1,000 bytes of memory."""
     locks_count_max: int = 1_000_000
     """Messages locked by all open and prepared transactions: each costs some 200 bytes of memory."""
     queue_messages_max: int = 10_000_000

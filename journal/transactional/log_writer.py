@@ -195,14 +195,17 @@ class LogWriter:
             removed = set(changes.removed)
             changes.delivery_counts += [(count, *key) for key, count in taken.items() if key not in removed]
 
-    def _administer(self, work: AdministrationWork) -> None:
+    def _administer(self, work: AdministrationWork, *, relieved: bool = False) -> None:
         try:
             with self._pages.transaction() as database:
                 work.run(database)
         except StoreFailed:
             raise
         except TransactionalStoreError as error:
-            work.future.set_exception(error)
+            if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
+                self._administer(work, relieved=True)
+            else:
+                work.future.set_exception(error)
             return
         with self._book.changed:
             work.apply(self._book)

@@ -23,8 +23,8 @@ from journal.transactional.schema import (
     FILE_NAME,
     PAGE_SIZE,
     PAGES_MAX,
-    SCHEMA_VERSION,
     check_file,
+    check_version,
     connect,
     create,
     explained,
@@ -41,6 +41,7 @@ class PageStore:
         self._log_path = folder / f"{FILE_NAME}-wal"
         self._write_lock, self._read_lock = Lock(), Lock()
         self._limits = limits
+        self._may_grow = True
         self._reserve = DiskReserve(folder, limits.log_bytes_max)
         try:
             self._open()
@@ -61,8 +62,7 @@ class PageStore:
             for _ in range(2):
                 opened.append(connect(self.path, cache_bytes=self._limits.page_cache_bytes))
             self._writer, self._reader = opened
-            if (version := self._reader.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
-                raise StoreCorrupt(f"{self.path} has schema version {version} in its log: restore it from a backup")
+            check_version(self.path, self._reader.execute("PRAGMA user_version").fetchone()[0])  # the log's may differ
             self._probe()
             self._reader.execute("PRAGMA query_only=ON")
         except BaseException as error:
@@ -105,18 +105,27 @@ class PageStore:
             except BaseException as error:
                 self._roll_back()
                 if isinstance(error, sqlite3.Error):
-                    raise explained(error, self.path) from error
+                    raise self._explained(error) from error
                 raise
             try:
                 self._writer.execute("COMMIT")
             except sqlite3.Error as error:
                 self._roll_back()
-                refused = explained(error, self.path)
+                refused = self._explained(error)
                 if isinstance(refused, StoreFull):
                     raise refused from error
                 raise StoreFailed(
                     f"{self.path}: {error} while a group was made durable: open the store again"
                 ) from error
+
+    def _explained(self, error: sqlite3.Error) -> TransactionalStoreError:
+        found = explained(error, self.path)
+        if not self._may_grow and isinstance(found, StoreFull):
+            needed = self._limits.log_bytes_max
+            return StoreFull(
+                f"{self.path}: the disk lacks {needed} bytes for the log. Free disk space or consume messages"
+            )
+        return found
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -139,6 +148,7 @@ class PageStore:
 
     def _grow(self, *, allowed: bool) -> None:
         """Say how large the database may become: as large as it may, or as large as it is."""
+        self._may_grow = allowed
         pages_max = self._limits.store_bytes_max // PAGE_SIZE or PAGES_MAX
         if not allowed:
             pages_max = min(pages_max, self._writer.execute("PRAGMA page_count").fetchone()[0])
@@ -153,9 +163,11 @@ class PageStore:
 
     def checkpoint(self) -> bool:
         """Bring the log into the database and empty it; False if another program's read kept that from ending."""
-        with self._write_lock, self._read_lock:
+        with self._write_lock:
             try:
-                (busy, _, _) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # the long part: reads go on
+                with self._read_lock:
+                    (busy, _, _) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:
                 raise explained(error, self.path) from error
             return not busy

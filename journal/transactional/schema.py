@@ -95,12 +95,18 @@ def check_file(path: Path) -> bool:
     application = int.from_bytes(header[_APPLICATION_AT : _APPLICATION_AT + 4], "big")
     if not header.startswith(_MAGIC) or application != APPLICATION_ID:
         raise ForeignStore(f"{path} is no transactional store, and was left as it is: choose another folder")
-    version = int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big")
+    check_version(path, int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big"))
+    return True
+
+
+def check_version(path: Path, version: int) -> None:
+    """Refuse a schema that this release does not know."""
     if version > SCHEMA_VERSION:
         raise NewerStore(
             f"{path} has schema version {version}, this release reads up to {SCHEMA_VERSION}: use a later release"
         )
-    return True
+    if version < SCHEMA_VERSION:
+        raise StoreCorrupt(f"{path} has schema version {version}, which no release wrote: restore it from a backup")
 
 
 def create(path: Path) -> None:

@@ -15,7 +15,14 @@ from journal.transactional import administration
 from journal.transactional.administration import QueueStatus
 from journal.transactional.book import Book, Subscriber
 from journal.transactional.contents import Contents
-from journal.transactional.errors import DuplicateGlobalId, ForeignStore, StoreFull, StoreLocked, StoreReadOnly
+from journal.transactional.errors import (
+    DuplicateGlobalId,
+    ForeignStore,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    TransactionTooLarge,
+)
 from journal.transactional.limits import StoreLimits
 from journal.transactional.log_writer import LogWriter
 from journal.transactional.page_store import PageStore
@@ -132,7 +139,7 @@ class TransactionalStore:
         """A transaction that commits in one phase.
 
         Raises:
-            StoreClosed, StoreFailed.
+            StoreClosed, StoreFailed, TransactionTooLarge (too many are open).
         """
         return self._begin(f"transaction {next(self._numbers)}", two_phase=False)
 
@@ -143,7 +150,7 @@ class TransactionalStore:
             global_id: the coordinator's name for it: 1 to 200 printable ASCII characters without spaces.
 
         Raises:
-            DuplicateGlobalId, BadName, StoreClosed, StoreFailed.
+            DuplicateGlobalId, BadName, StoreClosed, StoreFailed, TransactionTooLarge (too many are open).
         """
         return self._begin(checked_global_id(global_id), two_phase=True)
 
@@ -310,6 +317,8 @@ class TransactionalStore:
                 raise DuplicateGlobalId(
                     f"{name} is open, prepared or decided by hand: end or forget it, or take another"
                 )
+            if len(book.open) >= self.limits.open_transactions_max:
+                raise TransactionTooLarge(f"{len(book.open)} transactions are open: end some, or raise the limit")
             book.open[name] = (machine, contents)
         return Transaction(self._parts, contents, machine, two_phase=two_phase)
 

@@ -66,8 +66,11 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> No
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     database = sqlite3.connect(made(tmp_path / "store"))
     database.execute("PRAGMA user_version=2")
+    shutil.copytree(tmp_path / "store", tmp_path / "in-the-log")
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.close()
+    with pytest.raises(NewerStore, match="schema version 2"):
+        TransactionalStore.open(tmp_path / "in-the-log")
     check_refused(tmp_path / "store", NewerStore, "schema version 2.*later release")
 
 

@@ -298,6 +298,7 @@ def test_every_limit_of_a_transaction_and_of_a_queue_is_refused_before_anything_
         message_bytes_max=100,
         transaction_bytes_max=150,
         locks_count_max=2,
+        open_transactions_max=3,
     )
     with TransactionalStore.open(tmp_path / "store", limits=limits) as store:
         store.create_queue("orders")
@@ -323,6 +324,10 @@ def test_every_limit_of_a_transaction_and_of_a_queue_is_refused_before_anything_
             taker.ack(message)  # settling what it has is never too much
         taker.commit()
         assert len(bodies(store, "orders")) == 1
+        store.transaction()
+        store.transaction()
+        with pytest.raises(TransactionTooLarge, match="3 transactions"):
+            store.transaction()
 
 
 def test_queues_and_subscribers_are_made_listed_and_deleted(store: TransactionalStore, tmp_path: Path) -> None:
