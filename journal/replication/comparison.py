@@ -20,6 +20,9 @@ class Segments(Protocol):
     def end_index(self) -> int:
         """Behind the newest record."""
 
+    def cycle_end(self, index: int) -> int | None:
+        """Behind the last record that was ever appended in an index's cycle; None: released, and so not known."""
+
     def digest(self, segment: Segment) -> SegmentDigest:
         """What tells this segment from any other."""
 
@@ -27,12 +30,12 @@ class Segments(Protocol):
 def is_same(ours: Segments, found: SegmentDigest) -> bool | None:
     """Whether a follower's segment is ours; None: ours is lost or released, so nothing can be said."""
     own = ours.segment_at(found.first_index)
-    if own is None:
-        return False if found.next_index > ours.end_index() else None
-    first = own.first_index(ours.sequence_bits)
-    if first > found.first_index:
-        return False if first < found.next_index else None
-    return ours.digest(own) == found
+    first = own.first_index(ours.sequence_bits) if own is not None else None
+    if own is not None and first is not None and first < found.next_index:
+        return ours.digest(own) == found
+    # Nothing there: either we had it once, or we never did.
+    end = ours.cycle_end(found.first_index)
+    return False if end is not None and found.next_index > end else None
 
 
 def first_difference(ours: Segments, next_index: int, tail: tuple[SegmentDigest, ...]) -> int | None:

@@ -159,6 +159,20 @@ class SegmentReader:
             block = library.before(block.ordinal)
         return None
 
+    def cycle_end(self, index: int) -> int | None:
+        """Behind the last record that was ever appended in an index's cycle; None: released, and so not known."""
+        library, cycle = self._library, index >> self.sequence_bits
+        first, newest = library.first(), library.newest()
+        if first is None or newest is None or cycle < first.header.cycle:
+            return None
+        block = library.before_index((cycle + 1) << self.sequence_bits)
+        if block is None or block.header.cycle != cycle:
+            return cycle << self.sequence_bits  # a cycle in which nothing was appended
+        if (tail := block.tail()) is not None:  # it knows of records that damage took since
+            return library.index_of(block, tail[2])
+        library.approach(block, UNLIMITED, self._state)
+        return library.index_of(block, int(self._state[AT_SEQUENCE]))
+
     def tail(self, count_max: int) -> tuple[SegmentDigest, ...]:
         """Digests of the last segments, ascending."""
         found: list[SegmentDigest] = []
