@@ -44,17 +44,17 @@ class PageStore:
         self._may_grow = True
         self._reserve = DiskReserve(folder, limits.log_bytes_max)
         try:
-            self._open()
+            reserved_end = self._open()
         except StoreFull:
             if not self._reserve.is_there:
                 raise
             self._reserve.spend()
-            self._open()
-        (reserved_end,) = self._reader.execute("SELECT position_reserved_end FROM counter").fetchone()
+            reserved_end = self._open()
         self.positions = Positions(next=reserved_end, reserved_end=reserved_end)
         self._grow(allowed=self._reserve.make())
 
-    def _open(self) -> None:
+    def _open(self) -> int:
+        """Make both connections; the end of the reserved positions."""
         opened: list[sqlite3.Connection] = []
         try:
             if not check_file(self.path):
@@ -65,6 +65,8 @@ class PageStore:
             check_version(self.path, self._reader.execute("PRAGMA user_version").fetchone()[0])  # the log's may differ
             self._probe()
             self._reader.execute("PRAGMA query_only=ON")
+            reserved_end: int = self._reader.execute("SELECT position_reserved_end FROM counter").fetchone()[0]
+            return reserved_end
         except BaseException as error:
             for database in opened:
                 database.close()

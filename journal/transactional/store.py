@@ -113,7 +113,10 @@ class TransactionalStore:
         """
         try:
             folder.mkdir(exist_ok=True)
-            check_file(folder / FILE_NAME)
+            if not (folder / LOCK_NAME).exists():
+                # Leave no lock in somebody else's folder. But never look into a store that may be open in this process:
+                # closing any descriptor of its file would drop the locks that SQLite has on it.
+                check_file(folder / FILE_NAME)
             descriptor = _locked(folder / LOCK_NAME)
             try:
                 return cls(folder, limits or StoreLimits(), descriptor)

@@ -29,6 +29,8 @@ from journal.transactional import (
     TransactionalStore,
     TransactionState,
 )
+from journal.transactional import page_store as page_store_module
+from journal.transactional import store as store_module
 from tests.journal.transactional.store_copies import bodies, crashed_copy, put_all
 
 
@@ -54,6 +56,7 @@ def check_refused(folder: Path, error: type[JournalError], text: str) -> None:
 def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
     check_refused(tmp_path, ForeignStore, "store.db is no transactional store")
+    assert not (tmp_path / "store.lock").exists()
 
 
 def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -119,6 +122,19 @@ def test_a_damaged_message_can_be_passed_over(tmp_path: Path) -> None:
 def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     with TransactionalStore.open(tmp_path / "store"), pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
         TransactionalStore.open(tmp_path / "store")
+
+
+def test_a_second_opener_does_not_touch_the_file_which_would_drop_the_locks_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def touched(_: Path) -> bool:
+        raise AssertionError
+
+    with TransactionalStore.open(tmp_path / "store"):
+        for module in (store_module, page_store_module):
+            monkeypatch.setattr(module, "check_file", touched)
+        with pytest.raises(StoreLocked):
+            TransactionalStore.open(tmp_path / "store")
 
 
 def _hold(folder: Path, pipe: Connection) -> None:
