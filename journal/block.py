@@ -6,6 +6,7 @@ Knows headers, checkpoints and the tail; segments are the kernels' affair (kerne
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
@@ -184,6 +185,12 @@ class Block:
         entries = entries.reshape(-1, 3)
         entries[entries[:, 2] >= end] = 0
 
+    def write(self, offset: int, data: bytes) -> None:
+        """Store bytes by a call instead of through the map: for who flushes after each, since the first store through
+        the map behind a flush stops for a page fault."""
+        if os.pwrite(self._fd, data, offset) != len(data):
+            raise OSError(errno.EIO, f"{self.path}: the file system took only a part of {len(data)} bytes")
+
     def flush(self) -> None:
         """Everything in the map is on the disk when this returns. Lets other threads run meanwhile."""
         os.fdatasync(self._fd)
@@ -282,6 +289,24 @@ def begin(
     spare.path = path
     spare.header = read_header(spare.view, path)
     return spare
+
+
+def recycle(block: Block, path: Path) -> Block:
+    """Make a block that nobody needs any more a spare again; on the disk when this returns.
+
+    Its old segments stay where they are: the salt of the next header makes every one of them fail its check.
+    """
+    block.path.rename(path)
+    block.path = path
+    header = block.header
+    head = _header(header.block_size, UUID(int=0), 0, 0, 0, 0, 0, 0)
+    block.view[: len(head)] = head
+    block.flush()  # first of all: under its old header, cleared states would be believed
+    block.array[len(head) : DATA_OFFSET + LINK_SIZE] = 0
+    block.array[header.state_offset :] = 0  # and the index and the tail, which lie behind
+    block.header = read_header(block.view, path)
+    block.flush()
+    return block
 
 
 def _header(
