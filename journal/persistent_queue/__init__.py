@@ -1,0 +1,37 @@
+"""The second face of the engine: an order queue whose items survive any crash.
+
+docs/persistent-queue.md is the manual.
+"""
+
+from journal.persistent_queue.errors import NotInFlight, PathMissing, QueueFailed, QueueFull, TooManyInFlight
+from journal.persistent_queue.item_state import (
+    AlreadyCancelled,
+    AlreadyDelivered,
+    Cancelled,
+    CancelResult,
+    InFlight,
+    ItemState,
+    Lost,
+    Recycled,
+    Unknown,
+)
+from journal.persistent_queue.queue import PersistentQueue, QueueStatistics
+
+__all__ = [
+    "AlreadyCancelled",
+    "AlreadyDelivered",
+    "CancelResult",
+    "Cancelled",
+    "InFlight",
+    "ItemState",
+    "Lost",
+    "NotInFlight",
+    "PathMissing",
+    "PersistentQueue",
+    "QueueFailed",
+    "QueueFull",
+    "QueueStatistics",
+    "Recycled",
+    "TooManyInFlight",
+    "Unknown",
+]

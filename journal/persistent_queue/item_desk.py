@@ -1,0 +1,217 @@
+"""Who has which item: hands out the oldest pending one, and settles items in memory and in their blocks' state areas.
+
+What is settled is collected as changes for the next group to note. PENDING costs no memory; only items in flight and
+items given back are remembered one by one. Every method takes the lock for states, which is also what `get` waits on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from journal.persistent_queue.errors import NotInFlight, TooManyInFlight
+from journal.persistent_queue.item_reader import ItemReader
+from journal.persistent_queue.item_state import (
+    CANCEL_ANSWERS,
+    CANCELLED_BITS,
+    DELIVERED_BITS,
+    LOST_BITS,
+    STORED,
+    CancelResult,
+    ItemState,
+    Recycled,
+    Unknown,
+)
+from journal.persistent_queue.log import Position
+from journal.persistent_queue.segments import Changes
+from journal.persistent_queue.state_bits import next_pending
+
+LOG = logging.getLogger("journal")
+
+
+class ItemDesk:
+    """The items of one queue.
+
+    Args:
+        states: the lock.
+        in_flight_max: items in flight at once.
+    """
+
+    def __init__(self, catalogue: Catalogue, states: threading.Lock, in_flight_max: int) -> None:
+        self._catalogue = catalogue
+        self._states = states
+        self._in_flight_max = in_flight_max
+        self._arrived = threading.Condition(states)
+        self._waiting_count = 0
+        self._closed: BaseException | None = None
+        self._in_flight: set[int] = set()
+        self._given_back: list[int] = []  # a heap
+        self._cursor = 0  # pending items before it were given back
+        self._reader = ItemReader()
+        self._changes = Changes()
+        self._durable: Position | None = None
+        self.durable_id = 0  # items before it are on the disk
+        self.delivered_count = self.cancelled_count = self.lost_count = 0
+
+    def advance(self, durable: Position) -> None:
+        """Items before this are on the disk."""
+        with self._states:
+            self._durable, self.durable_id = durable, durable.next_id
+            if self._waiting_count:
+                self._arrived.notify_all()
+
+    def get(self, timeout_s: float | None) -> tuple[int, bytes] | None:
+        """Hand out the oldest pending item; wait for one so long."""
+        with self._states:
+            entry = self._take()
+            if entry is not None or not timeout_s:
+                return entry
+            deadline = time.monotonic() + timeout_s
+            self._waiting_count += 1
+            try:
+                while entry is None and (left := deadline - time.monotonic()) > 0:
+                    self._arrived.wait(left)
+                    if self._closed is not None:
+                        raise self._closed
+                    entry = self._take()
+            finally:
+                self._waiting_count -= 1
+            return entry
+
+    def deliver(self, item_ids: Iterable[int]) -> None:
+        """Settle items in flight: all of them, or none if one is not in flight."""
+        with self._states:
+            ids = sorted(item_ids)
+            self._require_in_flight(ids)
+            self._in_flight.difference_update(ids)
+            start = 0
+            for place in range(1, len(ids) + 1):
+                if place == len(ids) or ids[place] != ids[place - 1] + 1:
+                    self.delivered_count += self._settle(ids[start], ids[place - 1] + 1, DELIVERED_BITS)
+                    start = place
+
+    def release(self, item_id: int) -> None:
+        """Give an item back."""
+        with self._states:
+            self._require_in_flight([item_id])
+            self._in_flight.remove(item_id)
+            heappush(self._given_back, item_id)
+            if self._waiting_count:
+                self._arrived.notify_all()
+
+    def cancel(self, item_id: int) -> CancelResult:
+        """Cancel an item if it is pending; what it is else."""
+        with self._states:
+            if not 0 <= item_id < self.durable_id:
+                return Unknown(item_id)
+            block = self._catalogue.holding(item_id)
+            if block is None:
+                return Recycled(item_id)
+            state = ItemState.IN_FLIGHT if item_id in self._in_flight else STORED[self._catalogue.bits(block, item_id)]
+            if state is ItemState.PENDING:
+                self.cancelled_count += self._settle(item_id, item_id + 1, CANCELLED_BITS)
+            return CANCEL_ANSWERS[state](item_id)
+
+    def cancel_all(self) -> int:
+        """Cancel everything pending; returns how many."""
+        with self._states:
+            count, start = 0, 0
+            for stop in (*sorted(self._in_flight), self.durable_id):
+                count += self._settle(start, stop, CANCELLED_BITS)
+                start = stop + 1
+            self._given_back.clear()
+            self._cursor = self.durable_id
+            self.cancelled_count += count
+            return count
+
+    def take_changes(self) -> Changes:
+        """What was settled since this was last asked."""
+        with self._states:
+            changes, self._changes = self._changes, Changes()
+            return changes
+
+    @property
+    def change_count(self) -> int:
+        """Changes that no group has taken yet."""
+        return len(self._changes)
+
+    def counts(self) -> tuple[int, int, list[tuple[int, int]]]:
+        """(active, in flight, (ordinal, active) of each block)."""
+        with self._states:
+            blocks = [(block.ordinal, block.active_count) for block in self._catalogue.blocks]
+            unflushed = max((block.end_id for block in self._catalogue.blocks), default=0) - self.durable_id
+            return sum(count for _, count in blocks) - unflushed, len(self._in_flight), blocks
+
+    def idle_blocks(self, before_ordinal: int) -> list[QueueBlock]:
+        """The blocks before this one that hold nothing active; nothing in them will be looked at again."""
+        with self._states:
+            idle = [each for each in self._catalogue.blocks if each.ordinal < before_ordinal and not each.active_count]
+            if idle:
+                self._reader.forget()
+            return idle
+
+    def close(self, reason: BaseException) -> None:
+        """Whoever waits for an item gets this instead."""
+        with self._states:
+            self._closed = reason
+            self._reader.forget()
+            self._arrived.notify_all()
+
+    def _require_in_flight(self, ids: list[int]) -> None:
+        for item_id in ids:
+            if item_id not in self._in_flight:
+                raise NotInFlight(f"item {item_id} is not in flight: `get` did not hand it out, or it is settled")
+        if len(set(ids)) != len(ids):
+            raise NotInFlight(f"an item was given twice in {ids[:10]}")
+
+    def _settle(self, first_id: int, end_id: int, bits: int) -> int:
+        total = 0
+        for block in self._catalogue.from_id(first_id):
+            if block.first_id >= end_id:
+                break
+            if block.active_count:
+                first, end = max(first_id, block.first_id), min(end_id, block.end_id)
+                count = self._catalogue.settle(block, first, end, bits)
+                if count:  # noted only after the block is known as changed: see Catalogue.settle
+                    self._changes.add(first, end, bits)
+                    total += count
+        return total
+
+    def _take(self) -> tuple[int, bytes] | None:
+        while (found := self._next()) is not None:
+            block, item_id = found
+            mapped, durable = self._catalogue.mapped(block), self._durable
+            assert durable is not None
+            end = durable.end if block.ordinal == durable.block.ordinal else mapped.header.data_end
+            item = self._reader.read(mapped, item_id, end, self.durable_id)
+            if item is not None:
+                self._in_flight.add(item_id)
+                return item_id, item
+            self.lost_count += self._settle(item_id, item_id + 1, LOST_BITS)
+            LOG.warning("%s: damage took item %d; it is not delivered", block.path, item_id)
+        return None
+
+    def _next(self) -> tuple[QueueBlock, int] | None:
+        """The oldest pending item, which is taken off the cursor's way."""
+        if len(self._in_flight) >= self._in_flight_max:
+            raise TooManyInFlight(f"{len(self._in_flight)} items are in flight: say done or release for some first")
+        while self._given_back:
+            item_id = heappop(self._given_back)
+            block = self._catalogue.holding(item_id)
+            if block is not None and not self._catalogue.bits(block, item_id):
+                return block, item_id
+        for block in self._catalogue.from_id(self._cursor):
+            first, end = max(self._cursor, block.first_id), min(block.end_id, self.durable_id)
+            if first < end and block.active_count:
+                mapped = self._catalogue.mapped(block)
+                states, base = mapped.address + mapped.header.state_offset, block.first_id
+                found = base + int(next_pending(states, first - base, end - base))
+                if found < end:
+                    self._cursor = found + 1
+                    return block, found
+        self._cursor = max(self._cursor, self.durable_id)
+        return None

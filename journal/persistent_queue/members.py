@@ -1,0 +1,102 @@
+"""The folders of a queue: the first has its control file, the others say whose they are, and none may be missing.
+
+Every further folder holds a marker with the queue's id and its own number; the first folder holds the list of all. The
+marker is written before the list, so a crash between the two leaves a folder that the next opening takes in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+from journal.block import blocks_in
+from journal.errors import BlockCorrupt, ForeignFile, ReadOnly
+from journal.filesystem import make_folder, sync_folder
+from journal.layout import CONTROL_NAME
+from journal.persistent_queue.errors import PathMissing
+
+LIST_NAME = "paths.json"
+MARKER_NAME = "queue-path.json"
+
+
+def join(main: Path, more_paths: Sequence[Path], queue_id: UUID) -> list[Path]:
+    """Check every folder, take new ones in, and return them all in the order in which blocks go round them.
+
+    Raises:
+        PathMissing: a folder of this queue was not given; the text names it.
+        ForeignFile: a folder belongs to another journal.
+        ReadOnly, NetworkFileSystem, BlockCorrupt.
+    """
+    known = _read_list(main)
+    numbered: dict[int, Path] = {}
+    strangers = []
+    for folder in more_paths:
+        if folder.resolve() == main.resolve() or folder in strangers:
+            raise ValueError(f"{folder} was given twice")
+        number = _number_of(folder, queue_id)
+        if number is None:
+            strangers.append(folder)
+        elif numbered.setdefault(number, folder) != folder:
+            raise ValueError(f"{folder} and {numbered[number]} are the same folder, or copies of it")
+    if missing := [path for number, path in sorted(known.items()) if number not in numbered]:
+        raise PathMissing(
+            f"{', '.join(missing)}: holds blocks of {main} and was not given, or is empty now: give it in more_paths, "
+            "under whatever name it has now, with its disk mounted"
+        )
+    for folder in strangers:
+        number = max([0, *known, *numbered]) + 1
+        _take_in(folder, queue_id, number)
+        numbered[number] = folder
+    listed = {number: str(folder.resolve()) for number, folder in numbered.items()}
+    if listed != known:
+        _write(main / LIST_NAME, {str(number): path for number, path in sorted(listed.items())})
+    return [main, *(numbered[number] for number in sorted(numbered))]
+
+
+def _read_list(main: Path) -> dict[int, str]:
+    path = main / LIST_NAME
+    if not path.exists():
+        return {}
+    try:
+        return {int(number): str(each) for number, each in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError):
+        raise BlockCorrupt(f"{path}: is damaged; restore the file from a copy") from None
+
+
+def _number_of(folder: Path, queue_id: UUID) -> int | None:
+    """The number in a folder's marker; None if it has none."""
+    path = folder / MARKER_NAME
+    if not path.exists():
+        return None
+    try:
+        fields = json.loads(path.read_text())
+        owner, number = UUID(fields["queue"]), int(fields["number"])
+    except (ValueError, KeyError, TypeError):
+        raise ForeignFile(f"{path}: says not whose folder this is; move it away") from None
+    if owner != queue_id:
+        raise ForeignFile(f"{folder}: belongs to another queue ({owner}); give another folder")
+    return number
+
+
+def _take_in(folder: Path, queue_id: UUID, number: int) -> None:
+    make_folder(folder)
+    if (folder / CONTROL_NAME).exists() or blocks_in(folder):
+        raise ForeignFile(f"{folder}: holds a journal already; give another folder")
+    _write(folder / MARKER_NAME, {"queue": str(queue_id), "number": number})
+
+
+def _write(path: Path, fields: object) -> None:
+    """All or nothing, and on the disk."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("w") as file:
+            json.dump(fields, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as refused:
+        raise ReadOnly(f"{path}: {refused.strerror}; give a folder with room that you may write") from None

@@ -1,0 +1,52 @@
+"""Becoming the one process that has a queue: its folder, its control file, its settings for good."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from journal.block import blocks_in
+from journal.control import Control, Settings
+from journal.errors import ForeignFile, SettingsDiffer
+from journal.filesystem import make_folder
+from journal.layout import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CONTROL_NAME
+from journal.persistent_queue.segments import state_size_for
+
+FACE = "queue"
+
+
+def open_control(path: Path, block_size: int) -> Control:
+    """Make the queue's control file if needed, check it, and be its only user.
+
+    Raises:
+        ValueError: no such block size.
+        JournalLocked, SettingsDiffer, ForeignFile, NewerFormat, BlockCorrupt, ReadOnly, NetworkFileSystem: nothing was
+            changed.
+    """
+    if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
+        raise ValueError(f"block_size {block_size}: whole pages, from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes")
+    # A queue never rolls by time; the cycle is what a Tailer that looks into one goes by.
+    wanted = Settings("DAILY", 0, "UTC", block_size, state_size_for(block_size), "", FACE)
+    make_folder(path)
+    if not (path / CONTROL_NAME).exists():
+        if strangers := blocks_in(path):
+            raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that, or move it")
+        Control.create(path, wanted)
+    control = Control(path / CONTROL_NAME, writable=True)
+    try:
+        _check_settings(path, wanted, control.settings)
+        with control.opening():
+            control.take_slot(exclusive=True)
+            control.seize_lock()
+    except BaseException:
+        control.close()
+        raise
+    return control
+
+
+def _check_settings(path: Path, wanted: Settings, found: Settings) -> None:
+    if found.face != FACE:
+        raise SettingsDiffer(f"{path} is a {found.face}, not a {FACE}: open it as that, or give another folder")
+    for (name, was), now in zip(asdict(found).items(), asdict(wanted).values(), strict=True):
+        if was != now:
+            raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}: give that, or another folder")

@@ -1,0 +1,201 @@
+"""Opening is recovery: from the newest checkpoint roll forward, replay what became of items, and find the log's end.
+
+A checkpoint says that every block's state area was on the disk with all changes noted before it. So only what lies
+behind the newest one is walked and replayed: the time that takes is bounded by the checkpoint interval. Of older blocks
+only the state areas are counted. Replaying a note twice, or over states that reached the disk early, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+from journal.block import Block, blocks_in
+from journal.errors import BlockCorrupt, ForeignFile
+from journal.kernels import (
+    AT_OFFSET,
+    AT_SEQUENCE,
+    AT_STATUS,
+    AT_TIME,
+    BROKEN,
+    ENDED,
+    find_behind,
+    new_state,
+    roll_forward,
+)
+from journal.layout import DATA_OFFSET, HEADER, INDEX_SIZE, SEGMENT, SEGMENT_SIZE
+from journal.persistent_queue.catalogue import Catalogue, QueueBlock
+from journal.persistent_queue.item_state import LOST_BITS
+from journal.persistent_queue.log import Position, end_block
+from journal.persistent_queue.segments import changes_in
+from journal.persistent_queue.state_bits import count_settled, next_note
+
+LOG = logging.getLogger("journal")
+
+
+class Stretch(NamedTuple):
+    """Whole segments that follow one another, from offset to before end."""
+
+    block: Block
+    offset: int
+    end: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """What rolling forward through a block found."""
+
+    end: int
+    next_id: int
+    last_at_ns: int
+    is_ended: bool
+    stretches: list[Stretch] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)  # ids from, to before
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Where the log goes on. The catalogue is filled."""
+
+    position: Position | None
+    is_ended: bool
+    next_ordinal: int
+    replayed_count: int  # state changes
+
+
+def recover(folders: Sequence[Path], catalogue: Catalogue, queue_id: UUID) -> Recovered:
+    """Find every block, put right what a crash left, and fill the catalogue.
+
+    Raises:
+        ForeignFile, NewerFormat, BlockCorrupt.
+    """
+    found = _find(folders, queue_id)
+    anchor = max((place for place, (_, has_checkpoint) in enumerate(found) if has_checkpoint), default=0)
+    stretches: list[Stretch] = []
+    lost: list[tuple[int, int]] = []
+    position, is_ended = None, False
+    for place, (block, _) in enumerate(found):
+        mapped = Block(block.path, writable=True, journal_id=queue_id)
+        if mapped.was_cut:
+            LOG.warning("%s was cut short; what is left in it is looked for and is pending again", block.path)
+        if place < anchor and (tail := mapped.tail()) is not None:
+            block.end_id = tail[2]
+        else:
+            walk = _walk(mapped, from_checkpoint=place >= anchor and not mapped.was_cut)
+            block.end_id = walk.next_id
+            stretches += walk.stretches
+            lost += walk.lost
+            if place + 1 < len(found) and not walk.is_ended:
+                _disarm(mapped, walk)
+                end_block(mapped, walk.end, walk.next_id, walk.last_at_ns, found[place + 1][0].ordinal)
+                mapped.flush()
+            elif place + 1 == len(found):
+                position = Position(mapped, walk.end, walk.next_id, walk.last_at_ns)
+                is_ended = walk.is_ended
+                if not is_ended:
+                    _disarm(mapped, walk)
+        if block.end_id > block.first_id:
+            states = mapped.address + mapped.header.state_offset
+            block.settled_count = int(count_settled(states, block.end_id - block.first_id))
+        catalogue.add(block, mapped)
+    for first_id, end_id in lost:
+        _apply(catalogue, first_id, end_id, LOST_BITS)
+    replayed_count = sum(_replay(catalogue, stretch) for stretch in stretches)
+    return Recovered(position, is_ended, found[-1][0].ordinal + 1 if found else 0, replayed_count)
+
+
+def _find(folders: Sequence[Path], queue_id: UUID) -> list[tuple[QueueBlock, bool]]:
+    """Every block, oldest first, its end not known yet, and whether it has a checkpoint.
+
+    One that was named and never begun is removed.
+    """
+    found = []
+    for folder in folders:
+        for name in blocks_in(folder):
+            if _is_spare(name.path):
+                LOG.warning("%s: was to be a block when its process ended; removed, nothing was in it", name.path)
+                name.path.unlink()
+                continue
+            mapped = Block(name.path, writable=True, journal_id=queue_id)
+            header = mapped.header
+            if header.ordinal != name.ordinal:
+                raise ForeignFile(f"{name.path}: is block {header.ordinal:#x} by its header; give it its name back")
+            block = QueueBlock(name.ordinal, name.path, header.first_sequence, header.first_sequence)
+            found.append((block, mapped.checkpoint().generation > 0))
+    found.sort(key=lambda each: each[0].ordinal)
+    for (before, _), (behind, _) in pairwise(found):
+        if before.ordinal == behind.ordinal or before.first_id > behind.first_id:
+            raise BlockCorrupt(f"{before.path} and {behind.path} cannot both be of this queue: move the copy away")
+    return found
+
+
+def _is_spare(path: Path) -> bool:
+    """The name got to the disk before the header: the file still says that it belongs to nobody."""
+    with path.open("rb") as file:
+        head = file.read(HEADER.size)
+    return len(head) == HEADER.size and not any(HEADER.unpack(head)[7])
+
+
+def _walk(block: Block, *, from_checkpoint: bool) -> Walk:
+    """Roll forward to the end of what is whole, around damage."""
+    state = new_state()
+    state[AT_OFFSET], state[AT_SEQUENCE] = DATA_OFFSET, block.header.first_sequence
+    if from_checkpoint:
+        checkpoint = block.checkpoint()
+        state[AT_OFFSET], state[AT_SEQUENCE] = checkpoint.end, checkpoint.next_sequence
+        state[AT_TIME] = checkpoint.last_at_ns
+    stretches, lost = [], []
+    while True:
+        offset = int(state[AT_OFFSET])
+        roll_forward(block.address, state)
+        end, sequence = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
+        stretches.append(Stretch(block, offset, end))
+        if state[AT_STATUS] != BROKEN or not find_behind(block.address, end, block.header.data_end, sequence, state):
+            break
+        behind = int(state[AT_SEQUENCE])
+        LOG.warning("%s: damage at offset %d took the items %d to %d", block.path, end, sequence, behind - 1)
+        lost.append((sequence, behind))
+    return Walk(end, sequence, int(state[AT_TIME]), bool(state[AT_STATUS] == ENDED), stretches, lost)
+
+
+def _disarm(block: Block, walk: Walk) -> None:
+    """Behind the end nothing may ever look whole: a page of it may have reached the disk without those before it."""
+    state, offset, view = new_state(), walk.end - 8, block.view
+    while find_behind(block.address, offset, block.header.data_end, 0, state):
+        offset = int(state[AT_OFFSET])
+        view[offset : offset + 4] = bytes(4)
+    view[walk.end : walk.end + 4] = bytes(4)
+    index_offset = block.header.index_offset
+    entries = block.array[index_offset : index_offset + INDEX_SIZE].view(np.uint64).reshape(-1, 3)
+    entries[entries[:, 2] >= walk.end] = 0
+    # Only if damage took items that were durable once: their ids are given anew.
+    states, place = block.state, walk.next_id - block.header.first_sequence
+    states[place // 4] &= (1 << 2 * (place % 4)) - 1
+    if states[place // 4 + 1 :].any():
+        states[place // 4 + 1 :] = 0
+
+
+def _replay(catalogue: Catalogue, stretch: Stretch) -> int:
+    """Apply the notes of a stretch; returns how many changes they hold."""
+    block, offset, count = stretch.block, stretch.offset, 0
+    while (offset := int(next_note(block.address, offset, stretch.end))) >= 0:
+        length = SEGMENT.unpack_from(block.view, offset)[0]
+        for change in changes_in(bytes(block.view[offset + SEGMENT_SIZE : offset + length])):
+            _apply(catalogue, *change)
+            count += 1
+        offset += (length + 7) & -8
+    return count
+
+
+def _apply(catalogue: Catalogue, first_id: int, end_id: int, bits: int) -> None:
+    for block in catalogue.from_id(first_id):
+        if block.first_id >= end_id:
+            break
+        catalogue.settle(block, first_id, end_id, bits)

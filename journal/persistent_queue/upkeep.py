@@ -1,0 +1,176 @@
+"""Work beside the callers, on two threads: checkpoints, recycling and the next block; and groups that nobody waits for.
+
+Never writes the log except as any other caller of a group does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from journal.persistent_queue.catalogue import Catalogue
+from journal.persistent_queue.item_desk import ItemDesk
+from journal.persistent_queue.log import QueueLog
+from journal.persistent_queue.spares import Spares
+
+LOG = logging.getLogger("journal")
+CHANGES_DELAY_S = 0.005  # asynchronous changes wait so long for a group of puts that takes them along
+
+
+class Checkpointer:
+    """Writes checkpoints, and recycles what they allow to.
+
+    Args:
+        states: the queue's lock for states.
+    """
+
+    def __init__(
+        self, log: QueueLog, catalogue: Catalogue, desk: ItemDesk, spares: Spares, states: threading.Lock
+    ) -> None:
+        self._log = log
+        self._catalogue = catalogue
+        self._desk = desk
+        self._spares = spares
+        self._states = states
+        self._checkpointing = threading.RLock()
+        self.count = 0
+        self.next_id = 0  # of the newest checkpoint
+        self._at: tuple[int, int] | None = None
+
+    def checkpoint(self) -> None:
+        """Everything that is durable now need not be walked by the next recovery."""
+        with self._checkpointing:
+            position = self._log.durable  # before the changed blocks are taken: see Catalogue.settle
+            at = (position.block.ordinal, position.end)
+            if at == self._at:
+                return
+            self.flush_states()
+            active_count = self._desk.counts()[0]
+            position.block.write_checkpoint(position.end, position.next_id, position.last_at_ns, active_count)
+            position.block.flush()
+            self._at, self.next_id = at, position.next_id
+            self.count += 1
+
+    def flush_states(self) -> None:
+        """Every state set so far is on the disk when this returns."""
+        with self._states:
+            changed = self._catalogue.take_changed()
+        for block in changed:
+            block.flush()
+
+    def recycle(self) -> None:
+        """Make spares of the blocks that hold nothing active and nothing that a recovery would walk."""
+        with self._checkpointing:
+            if self._at is None:
+                return
+            for block in self._desk.idle_blocks(self._at[0]):
+                with self._states:
+                    mapped = self._catalogue.remove(block)
+                self._spares.recycle(mapped)
+
+    def reclaim(self) -> None:
+        """Recycle what can be recycled, at once."""
+        if any(count == 0 for _, count in self._desk.counts()[2][:-1]):
+            self.checkpoint()
+            self.recycle()
+
+
+class Upkeep:
+    """The two threads.
+
+    Args:
+        commit: takes part in a group, if there is anything for one.
+        on_failure: told when a checkpoint did not reach the disk.
+        interval_s, interval_items: between checkpoints, whichever is over first.
+    """
+
+    def __init__(
+        self,
+        log: QueueLog,
+        checkpointer: Checkpointer,
+        spares: Spares,
+        commit: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        *,
+        interval_s: float,
+        interval_items: int,
+    ) -> None:
+        self._log = log
+        self._checkpointer = checkpointer
+        self._spares = spares
+        self._commit = commit
+        self._on_failure = on_failure
+        self._interval_s = interval_s
+        self._interval_items = interval_items
+        self._closing = threading.Event()
+        self._bell = threading.Event()
+        self._commit_bell = threading.Event()
+        self._urgent = threading.Event()
+        self._prepared_for = -1
+        self._threads = [
+            threading.Thread(target=run, name=name, daemon=True)
+            for run, name in ((self._keep, "queue-keeper"), (self._commit_for_others, "queue-committer"))
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def after_group(self) -> None:
+        """Ring if there is something to do."""
+        next_id = self._log.durable.next_id
+        if next_id - self._checkpointer.next_id >= self._interval_items or (
+            self._log.is_half_full and self._prepared_for != self._log.position.block.ordinal
+        ):
+            self._bell.set()
+
+    def call_committer(self, *, is_urgent: bool = True) -> None:
+        """There are futures, or if it is not urgent asynchronous changes, and maybe nobody who leads a group."""
+        if is_urgent:
+            self._urgent.set()
+        if not self._commit_bell.is_set():
+            self._commit_bell.set()
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        self._closing.set()
+        self._bell.set()
+        self._commit_bell.set()
+        self._urgent.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _keep(self) -> None:
+        due_at = time.monotonic() + self._interval_s
+        while True:
+            self._bell.wait(max(due_at - time.monotonic(), 0))
+            if self._closing.is_set():
+                return
+            self._bell.clear()
+            try:
+                behind = self._log.durable.next_id - self._checkpointer.next_id
+                if time.monotonic() >= due_at or behind >= self._interval_items:
+                    self._checkpointer.checkpoint()
+                    self._checkpointer.recycle()
+                    due_at = time.monotonic() + self._interval_s
+                ordinal = self._log.position.block.ordinal
+                if self._log.is_half_full and self._prepared_for != ordinal:
+                    self._spares.prepare(ordinal + 1)
+                    self._prepared_for = ordinal
+            except OSError as reason:
+                LOG.exception("a checkpoint did not reach the disk")
+                self._on_failure(reason)
+                return
+
+    def _commit_for_others(self) -> None:
+        while True:
+            self._commit_bell.wait()
+            self._urgent.wait(CHANGES_DELAY_S)
+            if self._closing.is_set():
+                return
+            self._commit_bell.clear()
+            self._urgent.clear()
+            self._commit()

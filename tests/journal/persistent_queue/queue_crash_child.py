@@ -1,0 +1,134 @@
+"""A process that works on a queue until it is killed, and what must be true of the queue afterwards.
+
+The child tells of an operation before it begins (`("begin", ...)`) and after it was acknowledged (`("end", ...)`). What
+was begun and not acknowledged may have happened or not; everything else is certain.
+"""
+
+from __future__ import annotations
+
+import random
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from journal.layout import BLOCK_SIZE_MIN
+from journal.persistent_queue import Cancelled, PersistentQueue
+
+BLOCK = BLOCK_SIZE_MIN
+PUTS_MAX = 20
+Report = tuple[Any, ...]  # ("begin" or "end", kind, ...)
+
+
+def open_queue(folder: Path) -> PersistentQueue:
+    """As the child does: small blocks on two paths, checkpoints often, so that every path of the code is gone."""
+    return PersistentQueue.open(
+        folder / "first", more_paths=[folder / "second"], block_size=BLOCK, checkpoint_interval_items=500,
+        checkpoint_interval_s=0.05,
+    )  # fmt: skip
+
+
+def child(folder: Path, pipe: Connection, seed: int) -> None:
+    """Put, get, say done, release and cancel at random, for ever, and report."""
+    chance = random.Random(seed)
+    with open_queue(folder) as queue:
+        ids: list[int] = []
+        held: list[int] = []
+        while True:
+            kind = chance.choice(
+                ["put", "put", "many", "get", "get", "get", "done", "done", "release", "cancel", "all"]
+            )
+            if kind == "put":
+                item = chance.randbytes(chance.randrange(200))
+                pipe.send(("begin", "put", [item]))
+                ids.append(queue.put(item))
+                pipe.send(("end", "put", ids[-1:], [item]))
+            elif kind == "many":
+                items = [chance.randbytes(chance.randrange(200)) for _ in range(chance.randrange(1, PUTS_MAX))]
+                pipe.send(("begin", "put", items))
+                found = list(queue.put_many(items))
+                ids += found
+                pipe.send(("end", "put", found, items))
+            elif kind == "get":
+                entry = queue.get()
+                if entry is not None:
+                    held.append(entry[0])
+                    pipe.send(("end", "get", *entry))
+            elif kind == "done" and held:
+                item_id = held.pop(chance.randrange(len(held)))
+                pipe.send(("begin", "done", item_id))
+                queue.done(item_id, durable=chance.random() < 0.5)
+                pipe.send(("end", "done", item_id))
+            elif kind == "release" and held:
+                queue.release(held.pop(chance.randrange(len(held))))
+            elif kind == "cancel" and ids:
+                item_id = chance.choice(ids)
+                pipe.send(("begin", "cancel", item_id))
+                if isinstance(queue.cancel(item_id), Cancelled):
+                    pipe.send(("end", "cancel", item_id))
+            elif kind == "all" and chance.random() < 0.01:
+                pipe.send(("begin", "cancel_all"))
+                queue.cancel_all()
+                pipe.send(("end", "cancel_all", set(held)))
+
+
+def verify(folder: Path, reported: list[Report]) -> None:
+    """Open the queue, take everything out, and hold it against what was reported over all lives of the queue.
+
+    Reports come in the order in which they were sent, the lives' behind one another.
+
+    Raises:
+        AssertionError: something acknowledged is lost, came twice, or was never put.
+    """
+    expected = Expected()
+    for report in reported:
+        expected.note(report)
+    with open_queue(folder) as queue:
+        served: list[tuple[int, bytes]] = []
+        while (entry := queue.get()) is not None:
+            served.append(entry)
+        for item_id, _ in served:
+            queue.release(item_id)
+    ids = [item_id for item_id, _ in served]
+    assert ids == sorted(set(ids)), "served out of order, or twice"
+    assert not (again := expected.settled & set(ids)), f"delivered or cancelled, and served again: {sorted(again)[:5]}"
+    for item_id, item in served:
+        if item_id in expected.items:
+            assert item == expected.items[item_id], f"item {item_id} is not what was put"
+        else:
+            assert item in expected.doubtful_items, f"item {item_id} was never put: {item!r}"
+    certain = expected.items.keys() - expected.settled - expected.doubtful_ids
+    assert not (lost := certain - set(ids)), f"acknowledged and lost: {sorted(lost)[:5]} of {len(certain)}"
+
+
+class Expected:
+    """What the reports say."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, bytes] = {}
+        self.settled: set[int] = set()
+        self.doubtful_items: set[bytes] = set()  # begun, not acknowledged
+        self.doubtful_ids: set[int] = set()
+
+    def note(self, report: Report) -> None:
+        """One report."""
+        match report:
+            case "begin", "put", items:
+                self.doubtful_items.update(items)
+            case "end", "put", ids, items:
+                assert not self.items.keys() & set(ids), f"an id was given twice: {ids}"
+                self.items.update(zip(ids, items, strict=True))
+            case "begin", ("done" | "cancel"), item_id:
+                self.doubtful_ids.add(item_id)
+            case "end", ("done" | "cancel"), item_id:
+                self.settled.add(item_id)
+            case "end", "get", item_id, item:
+                assert item_id not in self.settled, f"item {item_id} was settled and came again"
+                assert self.items.get(item_id, item) == item, f"item {item_id} came as something else"
+                assert item_id in self.items or item in self.doubtful_items, f"item {item_id} was never put"
+                self.items[item_id] = item
+            case "begin", "cancel_all":
+                self.doubtful_ids.update(self.items)
+            case "end", "cancel_all", held:
+                self.settled.update(self.items.keys() - held)
+            case _:
+                raise AssertionError(f"no such report: {report!r}")
