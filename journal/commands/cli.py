@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from journal.commands import dump, look, tail, verify
+from journal.commands import dump, look, replay, tail, upkeep, verify
 from journal.commands.options import REFUSALS, Parser
 from journal.commands.streams import Streams
 
 EXIT_REFUSED = 2
-GROUPS = (tail, dump, look, verify)
+GROUPS = (dump, tail, look, verify, replay, upkeep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,6 +19,7 @@ from journal.typed import NotAMethodRecord, describe
 # What moves a terminal's cursor, or worse, is never printed as it is.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 LINE_BREAKS = {"\n": "\\n", "\t": "\\t"}
+METHOD_ARRAY = b"\x92"  # MessagePack's array of two, with which each method record begins
 HEX_WIDTH = 16
 SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -51,6 +52,8 @@ class RecordView:
     @cached_property
     def typed(self) -> dict[str, Any] | None:
         """Method and arguments, if a method writer made it."""
+        if self.body[:1] != METHOD_ARRAY:  # seen at a glance, where decoding would take longer than all the rest
+            return None
         try:
             return describe(self.record)
         except NotAMethodRecord:

@@ -1,0 +1,127 @@
+"""`replay`: records again, at the times between them, to a socket or a file."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from fractions import Fraction
+from typing import Any
+
+from journal.commands.destinations import Destination, Interrupted, ReceiverGone, opened
+from journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
+from journal.commands.presentation import RecordView, time_text
+from journal.commands.reading import Entry, Range, forward, to_begin
+from journal.commands.streams import Interruption, Meter, Streams, meter
+from journal.pacing import Pacer, parse_speed
+from journal.roll_cycle import NS_PER_S, format_index
+from journal.tailer import Tailer
+
+EXAMPLES = [
+    "replay DIR --to tcp://127.0.0.1:9000",
+    "replay DIR --to udp://239.1.1.1:7000 --speed 10 --from-time 2026-11-21T08:00:00Z",
+    "replay DIR --to - --lines --speed max | grep symbol",
+]
+EXIT_GONE = 1
+
+
+def add_to(subcommands: Any) -> None:
+    """What it takes."""
+    parser = add_subcommand(
+        subcommands,
+        "replay",
+        "send records again, at their times",
+        "Send records to a socket or a file with the time between them that they were appended with. Streams and files "
+        "get each record behind its length (u32, little-endian); a UDP datagram is a record. Ends with the newest "
+        "record. Exit status 1: the receiver went away before.",
+        EXAMPLES,
+        run,
+    )
+    parser.add_argument("--to", required=True, metavar="WHERE",
+                        help="tcp://HOST:PORT, udp://HOST:PORT, unix:PATH, FILE, or - for stdout")  # fmt: skip
+    parser.add_argument("--speed", type=_speed, default=Fraction(1), metavar="FACTOR",
+                        help="1 as recorded (default), 10 ten times as fast, 0.5, or max: without waiting")  # fmt: skip
+    parser.add_argument("--lines", action="store_true", help="each record as a line of text, line breaks escaped")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+    parser.add_argument("--max", type=count, metavar="N", help="stop after N records")
+    add_range(parser)
+
+
+def _speed(text: str) -> Fraction | None:
+    try:
+        return parse_speed(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
+def run(arguments: argparse.Namespace, streams: Streams) -> int:
+    """Exit status 0, also when interrupted; 1 if the receiver went away."""
+    require_journal(arguments.folder)
+    wanted = Range.of(arguments)
+    with Interruption() as interruption, Tailer(arguments.folder, key=read_key(arguments.key_file)) as tailer:
+        to_begin(tailer, wanted, arguments.folder)
+        destination = opened(
+            arguments.to, as_lines=arguments.lines, overwrite=arguments.overwrite, interruption=interruption
+        )
+        replay = _Replay(destination, Pacer(arguments.speed), interruption, meter(streams, "records sent", None))
+        try:
+            replay.send_all(tailer, wanted, arguments.max)
+        finally:
+            replay.end()
+    streams.note(f"{replay.told()} to {arguments.to}")
+    return EXIT_GONE if replay.why.startswith("the receiver") else 0
+
+
+class _Replay:
+    """One replay, and how far it came."""
+
+    def __init__(self, destination: Destination, pacer: Pacer, interruption: Interruption, progress: Meter) -> None:
+        self._destination, self._pacer = destination, pacer
+        self._interruption, self._progress = interruption, progress
+        self.why = "the end was reached"
+        self._count = 0
+        self._last: Entry | None = None
+
+    def send_all(self, tailer: Tailer, wanted: Range, count_max: int | None) -> None:
+        """Until the range ends, or the receiver goes, or somebody asks to stop."""
+        try:
+            for entries in forward(tailer, wanted, is_over=lambda: self._interruption.is_asked):
+                for entry in entries:
+                    self._await(entry)
+                    self._destination.send(RecordView(*entry))
+                    self._count, self._last = self._count + 1, entry
+                    if self._count == count_max:
+                        break
+                self._progress.advance(len(entries), format_index(entry.index))
+                if self._count == count_max:
+                    break
+            self._destination.flush()
+        except Interrupted:
+            self.why = "interrupted"
+        except ReceiverGone as gone:
+            self.why = f"the receiver has gone ({gone})"
+        if self._interruption.is_asked:
+            self.why = "interrupted"
+
+    def _await(self, entry: Entry) -> None:
+        """Until the record is due."""
+        now_ns = time.monotonic_ns()
+        due_ns = self._pacer.due_ns(entry.appended_at_ns, now_ns)
+        if due_ns > now_ns:
+            self._destination.flush()  # what is due is not held back by what is not
+        while (left_ns := due_ns - time.monotonic_ns()) > 0:
+            if self._interruption.wait(left_ns / NS_PER_S):
+                break
+        if self._interruption.is_asked:
+            raise Interrupted
+
+    def end(self) -> None:
+        """Close."""
+        self._destination.close()
+        self._progress.finish()
+
+    def told(self) -> str:
+        """How far it came."""
+        if self._last is None:
+            return f"{self.why}: no record sent"
+        at = f"the last {format_index(self._last.index)} of {time_text(self._last.appended_at_ns)}"
+        return f"{self.why}: {self._count:,} records sent, {at},"
