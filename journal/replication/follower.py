@@ -219,6 +219,9 @@ class ReplicationFollower:
             effect = self._effects.popleft()
             try:
                 self._effects.extend(self._perform_one(effect))
+            except zmq.Again:  # its pipe went with the connection, which the monitor has yet to tell
+                self._effects.clear()
+                self._effects.extend(self._core.on_disconnected("the connection broke", time.monotonic_ns()))
             except (JournalError, OSError) as failed:
                 self._effects.clear()
                 text, now_ns = str(failed), time.monotonic_ns()
@@ -234,7 +237,7 @@ class ReplicationFollower:
                 self._journal.append(effect.index, effect.segment)
             case Send():
                 assert self._socket is not None
-                self._socket.send(encode(effect.message))
+                self._socket.send(encode(effect.message), zmq.NOBLOCK)
             case Sync():
                 self._journal.sync()
             case Connect():
@@ -249,7 +252,7 @@ class ReplicationFollower:
 
     def _connect(self) -> None:
         self._disconnect()
-        socket = new_socket(self._context, zmq.DEALER)
+        socket = new_socket(self._context, zmq.DEALER, self._endpoint)
         socket.setsockopt(zmq.RECONNECT_IVL, -1)  # the core decides when to try again, on a new socket
         if self._keys is not None:
             self._keys.apply(socket)

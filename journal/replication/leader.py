@@ -167,7 +167,7 @@ class ReplicationLeader:
         """
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
-        self._router = new_socket(self._context, zmq.ROUTER)
+        self._router = new_socket(self._context, zmq.ROUTER, self.endpoint)
         try:
             if self._keys is not None:
                 self._keys.apply(self._router)

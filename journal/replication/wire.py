@@ -52,14 +52,14 @@ class Bell:
         os.close(self._fd)
 
 
-def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -> zmq.Socket[bytes]:
     """A socket that queues without limit, for the window bounds what is queued, and forgets what it closes with."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
-    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)  # else a port of both families reports itself as ::ffff:a.b.c.d
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     return socket
 
