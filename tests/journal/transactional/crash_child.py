@@ -178,7 +178,7 @@ def _finish(
         transaction.prepare()
         report("prepared", token)
         # One left undecided keeps its locks: few, or the queues would run dry.
-        if chance.random() < 0.95 or len(store.prepared()) > 20:
+        if chance.random() < 0.8 or len(store.prepared()) > 20:
             _decide(store, report, token, commit=chance.random() < 0.7, by_hand=False)
 
 
@@ -213,7 +213,11 @@ def verify(folder: Path, reported: Iterable[Report]) -> None:
     told, started = _told(reported)
     if not started:
         return  # killed before there was a store
-    with TransactionalStore.open(folder, limits=LIMITS) as store:
+    try:
+        opened = TransactionalStore.open(folder, limits=LIMITS)
+    except TransactionalStoreError as error:
+        raise AssertionError(f"the store does not open after a kill: {error}") from error
+    with opened as store:
         problems = store.problems()
         assert not problems, f"the page store is damaged: {problems[:3]}"
         in_doubt = {each.global_id for each in store.in_doubt()}
