@@ -91,17 +91,22 @@ class Pruning:
     """What of a journal may go, oldest first, and what holds the next one back."""
 
     files: list[BlockName]
-    kept_for: dict[str, int | None]  # named tailers that have not read the file behind these, and where they are
+    kept_for: dict[str, int | None]  # who has not read the file behind these, and where they are
 
 
 def plan_pruning(files: JournalFiles, retention: Retention, now_s: float, *, even_unread: bool = False) -> Pruning:
-    """Which files a retention does not keep: never the one that is appended to, and none that a named tailer needs.
+    """Which files a retention does not keep: never the one that is appended to.
+
+    Args:
+        even_unread: also what named tailers have not read, or followers not acknowledged.
 
     Raises:
         BlockCorrupt, ForeignFile, NewerFormat: a file cannot be read, so that nobody knows whether it was.
     """
     surplus = _surplus(files, retention, now_s)
-    positions = {} if even_unread else files.named_positions()
+    positions = {} if even_unread else {f"named tailer {name}": at for name, at in files.named_positions().items()}
+    if not even_unread and (visible := files.words().visible):
+        positions["replication"] = visible
     free: list[BlockName] = []
     for name in surplus:
         summary = files.summary(name) if positions else None

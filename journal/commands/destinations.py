@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import socket
 import stat
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +26,7 @@ from journal.commands.streams import Interruption
 LENGTH = struct.Struct("<I")
 DATAGRAM_SIZE_MAX = 65_507  # RFC 768: 65,535 bytes less the headers of UDP and IPv4
 CONNECT_TIMEOUT_S = 10.0
+HELD_SIZE_MAX = 256 << 10  # of records on their way to a file
 ADDRESS = re.compile(r"(tcp|udp)://(\[[^\]]+\]|[^:/]+):([0-9]{1,5})")
 HOW = "write tcp://HOST:PORT, udp://HOST:PORT, unix:PATH, a file's name, or - for stdout"
 
@@ -37,10 +40,18 @@ class ReceiverGone(Exception):
 
 
 class Destination(Protocol):
-    """Takes records one by one."""
+    """Takes records one by one.
+
+    Attributes:
+        sent_count: how many went out whole.
+        last: the last of them.
+    """
+
+    sent_count: int
+    last: RecordView | None
 
     def send(self, view: RecordView) -> None:
-        """Send one.
+        """Send one, or keep it to be sent with the next ones.
 
         Raises:
             ReceiverGone, Interrupted, CommandError.
@@ -72,6 +83,8 @@ class StreamDestination:
     def __init__(self, stream: socket.socket, frame: Callable[[RecordView], bytes], interruption: Interruption) -> None:
         stream.setblocking(False)
         self._stream, self._frame, self._interruption = stream, frame, interruption
+        self.sent_count = 0
+        self.last: RecordView | None = None
 
     def send(self, view: RecordView) -> None:
         """All of it, however slow the receiver."""
@@ -84,6 +97,7 @@ class StreamDestination:
                     raise Interrupted from None
             except OSError as gone:
                 raise ReceiverGone(gone.strerror or str(gone)) from None
+        self.sent_count, self.last = self.sent_count + 1, view
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -101,6 +115,8 @@ class DatagramDestination:
     def __init__(self, sender: socket.socket, interruption: Interruption) -> None:
         sender.setblocking(False)
         self._sender, self._interruption = sender, interruption
+        self.sent_count = 0
+        self.last: RecordView | None = None
 
     def send(self, view: RecordView) -> None:
         """A datagram. Whether anybody gets it, nobody knows."""
@@ -112,15 +128,15 @@ class DatagramDestination:
         while True:
             try:
                 self._sender.send(view.record)
+                break
             except BlockingIOError:
                 if not self._interruption.wait_writable(self._sender.fileno()):
                     raise Interrupted from None
-            except ConnectionRefusedError:  # told of an earlier datagram: nobody listens yet, or any more
-                return
+            except ConnectionRefusedError:  # told of an earlier datagram, and not sent: nobody listens yet, or any more
+                continue
             except OSError as gone:
                 raise ReceiverGone(gone.strerror or str(gone)) from None
-            else:
-                return
+        self.sent_count, self.last = self.sent_count + 1, view
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -133,28 +149,40 @@ class DatagramDestination:
 class FileDestination:
     """A file, a pipe, or stdout."""
 
-    def __init__(self, descriptor: int, frame: Callable[[RecordView], bytes]) -> None:
-        self._file = os.fdopen(descriptor, "wb", buffering=1 << 18)
-        self._frame = frame
+    def __init__(self, descriptor: int, frame: Callable[[RecordView], bytes], interruption: Interruption) -> None:
+        self._descriptor, self._frame, self._interruption = descriptor, frame, interruption
+        # What can be written to takes at least so much without stopping this process (pipe(7)).
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._at_once = HELD_SIZE_MAX if is_file else select.PIPE_BUF
+        self._held = bytearray()
+        self._held_views: deque[tuple[int, RecordView]] = deque()  # with where each ends in what is held
+        self.sent_count = 0
+        self.last: RecordView | None = None
 
     def send(self, view: RecordView) -> None:
-        """Into the buffer."""
-        try:
-            self._file.write(self._frame(view))
-        except OSError as gone:
-            raise ReceiverGone(gone.strerror or str(gone)) from None
+        """Held until there is enough."""
+        self._held += self._frame(view)
+        self._held_views.append((len(self._held), view))
+        if len(self._held) >= HELD_SIZE_MAX:
+            self.flush()
 
     def flush(self) -> None:
-        """Out of the buffer."""
-        try:
-            self._file.flush()
-        except OSError as gone:
-            raise ReceiverGone(gone.strerror or str(gone)) from None
+        """Write what is held."""
+        written, held = 0, bytes(self._held)
+        while written < len(held):
+            if not self._interruption.wait_writable(self._descriptor):
+                raise Interrupted
+            try:
+                written += os.write(self._descriptor, held[written : written + self._at_once])
+            except OSError as gone:
+                raise ReceiverGone(gone.strerror or str(gone)) from None
+            while self._held_views and self._held_views[0][0] <= written:
+                self.sent_count, self.last = self.sent_count + 1, self._held_views.popleft()[1]
+        self._held.clear()
 
     def close(self) -> None:
-        """With what is in the buffer, if anybody takes it."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        """No more."""
+        os.close(self._descriptor)
 
 
 def opened(text: str, *, as_lines: bool, overwrite: bool, interruption: Interruption) -> Destination:
@@ -180,7 +208,7 @@ def opened(text: str, *, as_lines: bool, overwrite: bool, interruption: Interrup
             return StreamDestination(stream, frame, interruption)
         if "://" in text:
             raise CommandError(f"--to {text!r} is no destination: {HOW}")
-        return FileDestination(_file(text, overwrite=overwrite), frame)
+        return FileDestination(_file(text, overwrite=overwrite), frame, interruption)
     except (OSError, OverflowError) as refused:
         reason = refused.strerror if isinstance(refused, OSError) and refused.strerror else refused
         raise CommandError(f"--to {text}: {reason}; is the receiver there? {HOW}") from None

@@ -12,15 +12,16 @@ from typing import Any, NoReturn
 from journal.control import Control
 from journal.errors import JournalError
 from journal.layout import CONTROL_NAME
-from journal.roll_cycle import NS_PER_S, parse_index
+from journal.roll_cycle import NS_PER_S, TIME_NS_END, parse_index
 from journal.sealing import KEY_SIZE
 from journal.source_sequence import SequenceRule, parse_rule
 
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)", re.IGNORECASE)
+AGE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([smhdw]?)", re.IGNORECASE)
 AGE_FACTORS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 FRACTION = re.compile(r"(?P<whole>[^.,]+?:\d\d)[.,](?P<fraction>\d{1,9})(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?")
+KEY_FILE_SIZE_MAX = 1_024  # enough to see that it is none
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXAMPLES_INDENT = "  "
 
@@ -73,7 +74,7 @@ def index(text: str) -> int:
 def time_ns(text: str) -> int:
     """A time: nanoseconds since 1970, or ISO 8601, in UTC if it names no zone."""
     if text.isdecimal():
-        return int(text)
+        return _checked_time(text, int(text))
     found = FRACTION.fullmatch(text)
     whole, fraction_ns = text, 0
     if found is not None:  # datetime knows microseconds only
@@ -85,7 +86,13 @@ def time_ns(text: str) -> int:
             f"{text!r} is no time: write 2026-11-21T08:30:00Z, 2026-11-21, or nanoseconds since 1970"
         ) from None
     since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - EPOCH
-    return (since.days * 86_400 + since.seconds) * NS_PER_S + fraction_ns
+    return _checked_time(text, (since.days * 86_400 + since.seconds) * NS_PER_S + fraction_ns)
+
+
+def _checked_time(text: str, at_ns: int) -> int:
+    if not 0 <= at_ns < TIME_NS_END:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time a journal can hold: from 1970 to 2262")
+    return at_ns
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -113,7 +120,8 @@ def read_key(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(KEY_FILE_SIZE_MAX)
     except OSError as refused:
         raise CommandError(f"{path}: {refused.strerror}; give the file that holds the journal's key") from None
     if len(data) == KEY_SIZE:

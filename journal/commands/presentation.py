@@ -98,6 +98,8 @@ class RecordView:
 
 def one_line(text: str) -> str:
     """Line breaks and controls escaped."""
+    if text.isprintable():
+        return text
     return re.sub(r"[\n\t]", lambda found: LINE_BREAKS[found[0]], CONTROLS.sub(_escaped, text))
 
 

@@ -62,7 +62,9 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
         destination = opened(
             arguments.to, as_lines=arguments.lines, overwrite=arguments.overwrite, interruption=interruption
         )
-        replay = _Replay(destination, Pacer(arguments.speed), interruption, meter(streams, "records sent", None))
+        has_bar = not (arguments.to == "-" and streams.out.isatty())
+        progress = meter(streams, "records sent", None, has_bar=has_bar)
+        replay = _Replay(destination, Pacer(arguments.speed), interruption, progress)
         try:
             replay.send_all(tailer, wanted, arguments.max)
         finally:
@@ -78,21 +80,17 @@ class _Replay:
         self._destination, self._pacer = destination, pacer
         self._interruption, self._progress = interruption, progress
         self.why = "the end was reached"
-        self._count = 0
-        self._last: Entry | None = None
 
     def send_all(self, tailer: Tailer, wanted: Range, count_max: int | None) -> None:
         """Until the range ends, or the receiver goes, or somebody asks to stop."""
+        left = count_max
         try:
             for entries in forward(tailer, wanted, is_over=lambda: self._interruption.is_asked):
-                for entry in entries:
+                for entry in entries[:left]:
                     self._await(entry)
                     self._destination.send(RecordView(*entry))
-                    self._count, self._last = self._count + 1, entry
-                    if self._count == count_max:
-                        break
-                self._progress.advance(len(entries), format_index(entry.index))
-                if self._count == count_max:
+                self._progress.advance(len(entries[:left]), format_index(entries[0].index))
+                if left is not None and (left := left - len(entries)) <= 0:
                     break
             self._destination.flush()
         except Interrupted:
@@ -121,7 +119,10 @@ class _Replay:
 
     def told(self) -> str:
         """How far it came."""
-        if self._last is None:
+        count_, last = self._destination.sent_count, self._destination.last
+        if last is None:
             return f"{self.why}: no record sent"
-        at = f"the last {format_index(self._last.index)} of {time_text(self._last.appended_at_ns)}"
-        return f"{self.why}: {self._count:,} records sent, {at},"
+        return (
+            f"{self.why}: {count_:,} records sent, the last {format_index(last.index)} of "
+            f"{time_text(last.appended_at_ns)},"
+        )

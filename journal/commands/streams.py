@@ -77,7 +77,10 @@ class Interruption:
         self.is_asked = True
         self._waker.send(b"\0")
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.is_asked:  # a second time: whatever it is that does not come to an end
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         self.ask()
 
     def wait(self, timeout_s: float) -> bool:
@@ -87,12 +90,11 @@ class Interruption:
         return self.is_asked
 
     def wait_writable(self, descriptor: int) -> bool:
-        """Wait until something can be written; False if asked to stop before."""
-        while not self.is_asked:
+        """Wait until something can be written; False if asked to stop before it can."""
+        while True:
             _, ready, _ = select.select([self._wake], [descriptor], [])
-            if ready:
-                return True
-        return False
+            if ready or self.is_asked:
+                return bool(ready)
 
 
 class Meter(Protocol):
@@ -100,6 +102,10 @@ class Meter(Protocol):
 
     def advance(self, count: int, what: str) -> None:
         """So much more, of which the last was `what`."""
+        ...
+
+    def hide(self) -> None:
+        """Something else is about to be printed."""
         ...
 
     def finish(self) -> None:
@@ -117,7 +123,11 @@ class _Bar:
         self._progress.start()
 
     def advance(self, count: int, what: str) -> None:
+        self._progress.start()  # does nothing unless it is hidden
         self._progress.update(self._task, advance=count, description=what)
+
+    def hide(self) -> None:
+        self._progress.stop()
 
     def finish(self) -> None:
         self._progress.stop()
@@ -135,14 +145,25 @@ class _Lines:
         self._count += count
         if time.monotonic() - self._told_at >= self._interval_s:
             self._told_at = time.monotonic()
-            self._streams.note(f"{self._title}: {self._count:,}{self._of}, {what}")
+            self._streams.note(f"{self._title}: {self._count:,}{self._of}" + (f", {what}" if what else ""))
+
+    def hide(self) -> None:
+        pass
 
     def finish(self) -> None:
         pass
 
 
-def meter(streams: Streams, title: str, total: int | None, *, interval_s: float = LINE_INTERVAL_S) -> Meter:
-    """A bar on a terminal, lines otherwise."""
-    if streams.err.isatty() and os.environ.get("TERM") != "dumb":
+def meter(
+    streams: Streams, title: str, total: int | None, *, interval_s: float = LINE_INTERVAL_S, has_bar: bool = True
+) -> Meter:
+    """A bar on a terminal, lines otherwise.
+
+    Args:
+        total: how far it goes, if that is known.
+        interval_s: between lines.
+        has_bar: False: lines on a terminal too, because something else is printed all the time.
+    """
+    if has_bar and streams.err.isatty() and os.environ.get("TERM") != "dumb":
         return _Bar(streams.err, title, total)
     return _Lines(streams, title, total, interval_s)

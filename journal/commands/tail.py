@@ -20,6 +20,7 @@ from journal.commands.options import (
 from journal.commands.presentation import RecordView, time_text, to_json
 from journal.commands.reading import Entry, Range, backward, forward, to_begin
 from journal.commands.streams import Interruption, Streams
+from journal.layout import CONTROL_NAME
 from journal.roll_cycle import format_index
 from journal.tailer import NAME, Tailer
 
@@ -65,10 +66,10 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
     """Exit status 0, also when interrupted or when the reader has gone."""
     _check(arguments)
     key, show = read_key(arguments.key_file), _shower(arguments, streams)
-    if not (arguments.follow and not arguments.folder.exists()):
-        require_journal(arguments.folder)
+    if arguments.follow and not (arguments.folder / CONTROL_NAME).exists():
+        streams.note(f"{arguments.folder} is no journal yet; waiting for one to appear")
     else:
-        streams.note(f"{arguments.folder} is not there yet; waiting for a journal to appear")
+        require_journal(arguments.folder)
     wanted = Range.of(arguments)
     with Interruption() as interruption:
         if arguments.reverse:

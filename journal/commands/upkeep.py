@@ -37,7 +37,7 @@ def add_to(subcommands: Any) -> None:
         "prune",
         "release old files",
         "Delete whole files, oldest first, that the given bounds do not keep: never the newest, and none from the "
-        "first on that a named tailer has not read to its end. Works beside appenders.",
+        "first on that a named tailer has not read, or a follower not acknowledged. Works beside appenders.",
         ["prune DIR --age 7d --dry-run", "prune DIR --size 100G", "prune DIR --files 30 --even-unread"],
         run_prune,
     )
@@ -45,7 +45,11 @@ def add_to(subcommands: Any) -> None:
     prune_parser.add_argument("--size", type=size, metavar="SIZE", help="keep so many bytes in all: 512M, 10G")
     prune_parser.add_argument("--files", type=count, metavar="N", help="keep so many files")
     prune_parser.add_argument("--dry-run", action="store_true", help="only say what would go")
-    prune_parser.add_argument("--even-unread", action="store_true", help="also what named tailers have not read")
+    prune_parser.add_argument(
+        "--even-unread",
+        action="store_true",
+        help="also what named tailers have not read, or followers not acknowledged",
+    )
 
 
 def run_unlock(arguments: argparse.Namespace, streams: Streams) -> int:
@@ -92,8 +96,8 @@ def run_prune(arguments: argparse.Namespace, streams: Streams) -> int:
         streams.say(f"{'would release' if arguments.dry_run else 'released'} {name.path.name}  {size_text(file_size)}")
     freed = sum(sizes.values()) if arguments.dry_run else prune(pruning)
     for name_, position in pruning.kept_for.items():
-        at = "has committed no position" if position is None else f"reads {format_index(position)} next"
-        streams.note(f"the next file is kept for the named tailer {name_}, which {at}; --even-unread releases it")
+        at = "nowhere yet" if position is None else f"at {format_index(position)}"
+        streams.note(f"the next file is kept for {name_}, which is {at}; --even-unread releases it")
     verb = "would be released" if arguments.dry_run else "released"
     streams.say(f"{len(sizes):,} files {verb}, {size_text(freed)}; {kept_count:,} kept")
     return 0

@@ -39,7 +39,7 @@ def add_to(subcommands: Any) -> None:
         "check every segment, link, index and sequence",
         "Check a journal: every segment's CRC, sequences, times, end marks and links, sparse index, checkpoints, "
         "tails. Changes nothing; works while an appender runs. Exit status: 0 whole, 1 something was found (a line "
-        "each, with file, offset, index), 2 it could not be checked.",
+        "each, with file, offset, index), 2 it could not be checked, 130 interrupted.",
         EXAMPLES,
         run,
     )
@@ -92,10 +92,13 @@ def _findings(verification: Verification, streams: Streams, interruption: Interr
     try:
         for name in verification.names:
             for finding in verification.check_file(name):
+                progress.hide()
+                yield finding
                 if interruption.is_asked:
                     return
-                yield finding
             progress.advance(1, name.path.name)
+            if interruption.is_asked:
+                return
         yield from verification.check_end()
     finally:
         progress.finish()

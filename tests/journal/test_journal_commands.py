@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import pty
 import signal
+import subprocess
 from pathlib import Path
 from typing import Protocol
 
 import pytest
-from journals_made import BEGIN_NS, KEY, STEP_NS, Appender, Process, made, numbered
+from journals_made import (
+    BEGIN_NS,
+    KEY,
+    ROOT,
+    STEP_NS,
+    Appender,
+    Process,
+    command,
+    damage,
+    files_of,
+    made,
+    numbered,
+)
 
 from journal import Journal, NamedPosition
 from journal.commands.cli import main
+from journal.commands.options import age_s, size, time_ns
 from journal.history import HopStamper
+from journal.layout import DATA_OFFSET
 from journal.roll_cycle import format_index
 from journal.typed import method_writer
 
@@ -196,8 +213,83 @@ def test_follow_ends_when_whoever_reads_it_goes_though_nothing_comes(tmp_path: P
 
 def test_follow_waits_for_a_journal_that_is_not_there_yet(tmp_path: Path) -> None:
     with Process("tail", tmp_path / "later", "--follow") as tail:
-        assert "waiting for a journal" in tail.line(tail.err)
+        assert "waiting for one" in tail.line(tail.err)
         with Appender(tmp_path / "later") as appender:
             appender.append("here")
             assert tail.line() == "here"
         assert tail.end(signal.SIGTERM) == (0, "")
+
+
+def test_follow_ends_at_a_time_that_has_come_though_nothing_comes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path, numbered(25))
+    until = str(BEGIN_NS + 5 * STEP_NS)
+    assert main(["tail", str(tmp_path), "--follow", "--until-time", until]) == 0
+    assert lines(capsys) == [record.decode() for record in numbered(5)]
+    assert main(["tail", str(tmp_path), "--follow", "--until-time", str(BEGIN_NS + 99 * STEP_NS)]) == 0
+    assert len(lines(capsys)) == 25
+
+
+def test_tail_goes_around_damage_and_says_how_much_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(tmp_path, numbered(25))
+    damage(files_of(tmp_path)[1], DATA_OFFSET + 36)
+    assert main(["tail", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [record.decode() for record in numbered(25) if record != b"record 10"]
+    assert "damage took 1 records" in err
+    assert main(["tail", str(tmp_path), "--reverse"]) == 0
+    assert lines(capsys) == [record.decode() for record in reversed(numbered(25)) if record != b"record 10"]
+
+
+def test_on_a_terminal_there_is_a_bar_and_no_lines_of_progress(tmp_path: Path) -> None:
+    made(tmp_path, numbered(25))
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("verify", tmp_path),
+        cwd=ROOT,
+        env=os.environ | {"TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as verify:
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+        except OSError:  # the other end was closed
+            pass
+        assert verify.stdout is not None
+        assert verify.stdout.read().endswith(b"; whole\n")
+    os.close(ours)
+    assert b"3/3" in shown
+    assert b"files checked: 1 of" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000_000_000),
+        ("1970-01-01T00:00:01.000000007", 1_000_000_007),
+        ("1970-01-01T01:00:00.5+01:00", 500_000_000),
+        ("1970-01-02", 86_400_000_000_000),
+        ("12345", 12_345),
+    ],
+)
+def test_a_time_is_iso_8601_to_the_nanosecond_in_utc_or_a_number_of_nanoseconds(text: str, expected: int) -> None:
+    assert time_ns(text) == expected
+
+
+@pytest.mark.parametrize("text", ["noon", "1969-12-31", "99999999999999999999", "2026-13-01", ""])
+def test_what_is_no_time_of_a_journal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    made(tmp_path, numbered(1))
+    assert "is no time" in refusal(capsys, "tail", tmp_path, "--from-time", text)
+
+
+def test_sizes_and_ages_have_suffixes() -> None:
+    assert [size(text) for text in ("500", "10K", "1.5M", "10G", "2TiB", "3kb")] == [
+        500, 10 << 10, 3 << 19, 10 << 30, 2 << 40, 3 << 10
+    ]  # fmt: skip
+    assert [age_s(text) for text in ("90", "90s", "15m", "12h", "7d", "1.5w")] == [
+        90, 90, 900, 43_200, 604_800, 907_200
+    ]  # fmt: skip

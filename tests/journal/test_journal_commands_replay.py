@@ -207,3 +207,14 @@ def test_a_signal_ends_the_wait_for_a_receiver_that_does_not_read(tmp_path: Path
             status, err = replay.end(signal.SIGTERM)
             connection.close()
     assert (status, err.split(":")[0]) == (0, "interrupted")
+
+
+def test_a_signal_ends_the_wait_for_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    indices = made(tmp_path, [b"0" * 100_000] * 50)
+    with Process("replay", tmp_path, "--to", "-", "--lines", "--speed", "max") as replay:
+        assert replay.line() == "0" * 100_000
+        replay.process.send_signal(signal.SIGTERM)
+        assert replay.process.wait(60) == 0
+        err = replay.err.read().decode()
+    assert err.startswith("interrupted: ")
+    assert format_index(indices[-1]) not in err

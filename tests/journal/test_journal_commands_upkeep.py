@@ -311,7 +311,7 @@ def test_prune_keeps_what_a_named_tailer_has_not_read_unless_told_to(
     assert main(["prune", str(tmp_path), "--files", "1"]) == 0
     out, err = capsys.readouterr()
     assert "2 files released" in out
-    assert f"kept for the named tailer audit, which reads {format_index(indices[19] + 1)} next" in err
+    assert f"kept for named tailer audit, which is at {format_index(indices[19] + 1)}" in err
     assert files_of(tmp_path) == files[2:]
     output(capsys, "prune", tmp_path, "--files", "1", "--even-unread")
     assert files_of(tmp_path) == files[4:]
