@@ -46,14 +46,16 @@ DIGEST = struct.Struct("<QQ16s")
 HELLO = struct.Struct("<16s")
 WELCOME = struct.Struct("<16sqQBQ")  # leader, epoch offset, block size, is encrypted, oldest index; two texts
 POSITION = struct.Struct("<16sQB")  # follower, next index, digests that follow
-PROBE = struct.Struct("<Q")
+INDEX = struct.Struct("<Q")  # all of a probe, all of a heartbeat
 PROBED = struct.Struct("<QB")  # index, digests that follow: 0 or 1
 SEGMENTS = struct.Struct("<QI")  # from index, segments that follow
 PIECE = struct.Struct("<QQ")  # from index, offset; a segment head with the whole body's size, the data to the end
-ACKNOWLEDGE = struct.Struct("<QQ")
-HEARTBEAT = struct.Struct("<Q")
+TAKEN = struct.Struct("<Q")  # bytes taken in, behind the index of an acknowledgement
 REFUSED = struct.Struct("<BQ")  # reason, index; a text
 TEXT = struct.Struct("<H")
+
+
+INDEX_END = 1 << 63  # indices, sequences and times have 63 bits
 
 
 class BadMessage(ValueError):
@@ -80,10 +82,17 @@ def check_segment(segment: Segment) -> None:
 
 
 def _check_head(segment: Segment) -> None:
+    _check_indices(segment.cycle, segment.first_sequence, segment.appended_at_ns)
     if segment.count_and_flags & ~(COUNT_MASK | HAS_TABLE):
         raise BadMessage(f"unknown flags of a segment: {segment.count_and_flags:#010x}")
     if not segment.count_and_flags & COUNT_MASK:
         raise BadMessage("a segment without records")
+
+
+def _check_indices(*values: int) -> None:
+    for value in values:
+        if value >= INDEX_END:
+            raise BadMessage(f"{value:#x} where an index, a sequence or a time of 63 bits is expected")
 
 
 def encode(message: Message) -> bytes:
@@ -152,8 +161,15 @@ class _Fields:
         except UnicodeDecodeError:
             raise BadMessage("a text is not UTF-8") from None
 
+    def index(self) -> int:
+        (value,) = self.take(INDEX)
+        _check_indices(value)
+        return int(value)
+
     def digest(self) -> SegmentDigest:
-        return SegmentDigest(*self.take(DIGEST))
+        first_index, next_index, digest = self.take(DIGEST)
+        _check_indices(first_index, next_index)
+        return SegmentDigest(first_index, next_index, digest)
 
 
 def _text(text: str) -> bytes:
@@ -186,6 +202,7 @@ def _write_welcome(message: Welcome) -> list[bytes]:
 
 def _read_welcome(session: int, fields: _Fields) -> Welcome:
     leader_id, epoch_offset_s, block_size, is_encrypted, oldest_index = fields.take(WELCOME)
+    _check_indices(oldest_index)
     if is_encrypted > 1:
         raise BadMessage(f"{is_encrypted} is neither yes nor no")
     roll_cycle, time_zone = fields.text(), fields.text()
@@ -202,6 +219,7 @@ def _write_position(message: Position) -> list[bytes]:
 
 def _read_position(session: int, fields: _Fields) -> Position:
     follower_id, next_index, count = fields.take(POSITION)
+    _check_indices(next_index)
     if count > TAIL_COUNT_MAX:
         raise BadMessage(f"{count} digests; at most {TAIL_COUNT_MAX}")
     return Position(session, follower_id, next_index, tuple(fields.digest() for _ in range(count)))
@@ -214,6 +232,7 @@ def _write_probed(message: Probed) -> list[bytes]:
 
 def _read_probed(session: int, fields: _Fields) -> Probed:
     index, count = fields.take(PROBED)
+    _check_indices(index)
     if count > 1:
         raise BadMessage(f"{count} digests where one is asked for")
     return Probed(session, index, fields.digest() if count else None)
@@ -229,6 +248,7 @@ def _write_segments(message: Segments) -> list[bytes]:
 
 def _read_segments(session: int, fields: _Fields) -> Segments:
     from_index, count = fields.take(SEGMENTS)
+    _check_indices(from_index)
     if count * SEGMENT_HEAD.size > fields.left:
         raise BadMessage(f"{count} segments were announced in {fields.left} bytes")
     segments = []
@@ -252,6 +272,7 @@ def _read_piece(session: int, fields: _Fields) -> Piece:
     cycle, first, at_ns, flags, record_size, body_size = fields.take(SEGMENT_HEAD)
     segment = Segment(cycle, first, at_ns, flags, record_size, b"")
     _check_head(segment)
+    _check_indices(from_index)
     size = fields.left
     if not 0 < size <= PIECE_SIZE_MAX:
         raise BadMessage(f"a piece of {size} bytes; it has 1 to {PIECE_SIZE_MAX}")
@@ -262,6 +283,7 @@ def _read_piece(session: int, fields: _Fields) -> Piece:
 
 def _read_refused(session: int, fields: _Fields) -> Refused:
     reason, index = fields.take(REFUSED)
+    _check_indices(index)
     if reason not in Reason._value2member_map_:
         raise BadMessage(f"refused for an unknown reason {reason}")
     return Refused(session, Reason(reason), index, fields.text())
@@ -271,23 +293,23 @@ _WRITERS: dict[type[Any], tuple[int, Callable[[Any], list[bytes]]]] = {
     Hello: (1, lambda m: [HELLO.pack(m.leader_id)]),
     Welcome: (2, _write_welcome),
     Position: (3, _write_position),
-    Probe: (4, lambda m: [PROBE.pack(m.index)]),
+    Probe: (4, lambda m: [INDEX.pack(m.index)]),
     Probed: (5, _write_probed),
     Segments: (6, _write_segments),
     Piece: (7, _write_piece),
-    Acknowledge: (8, lambda m: [ACKNOWLEDGE.pack(m.next_index, m.taken_size)]),
-    Heartbeat: (9, lambda m: [HEARTBEAT.pack(m.next_index)]),
+    Acknowledge: (8, lambda m: [INDEX.pack(m.next_index), TAKEN.pack(m.taken_size)]),
+    Heartbeat: (9, lambda m: [INDEX.pack(m.next_index)]),
     Refused: (10, lambda m: [REFUSED.pack(m.reason, m.index), _text(m.text)]),
 }
 _READERS: dict[int, Callable[[int, _Fields], Message]] = {
     1: lambda session, fields: Hello(session, *fields.take(HELLO)),
     2: _read_welcome,
     3: _read_position,
-    4: lambda session, fields: Probe(session, *fields.take(PROBE)),
+    4: lambda session, fields: Probe(session, fields.index()),
     5: _read_probed,
     6: _read_segments,
     7: _read_piece,
-    8: lambda session, fields: Acknowledge(session, *fields.take(ACKNOWLEDGE)),
-    9: lambda session, fields: Heartbeat(session, *fields.take(HEARTBEAT)),
+    8: lambda session, fields: Acknowledge(session, fields.index(), *fields.take(TAKEN)),
+    9: lambda session, fields: Heartbeat(session, fields.index()),
     10: _read_refused,
 }

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import zmq
 
-from journal.errors import Diverged, ForeignFile, JournalError, SettingsDiffer, WrongKey
+from journal.errors import DiskFull, Diverged, JournalError, JournalLocked
 from journal.keeper import Upkeep
 from journal.replication.codec import BadMessage, decode, encode
 from journal.replication.effects import (
@@ -92,7 +92,6 @@ class ReplicationFollower:
         self._journal = FollowerJournal(folder, key=key, durable=durable, adopt=adopt, upkeep=upkeep)
         self._core = FollowerCore(chance, leader_id=self._journal.leader_id(), durable=durable, limits=limits)
         self._effects: deque[FollowerEffect] = deque()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._bell = Bell()
@@ -108,7 +107,8 @@ class ReplicationFollower:
         return self._status
 
     def start(self) -> Self:
-        """Begin to follow."""
+        """Begin to follow; once."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._thread.start()
         return self
 
@@ -222,11 +222,11 @@ class ReplicationFollower:
             except zmq.Again:  # its pipe went with the connection, which the monitor has yet to tell
                 self._effects.clear()
                 self._effects.extend(self._core.on_disconnected("the connection broke", time.monotonic_ns()))
-            except (JournalError, OSError) as failed:
+            except (JournalError, OSError, ValueError) as failed:
                 self._effects.clear()
                 text, now_ns = str(failed), time.monotonic_ns()
                 if isinstance(effect, OpenJournal):
-                    is_final = isinstance(failed, (SettingsDiffer, WrongKey, ForeignFile))
+                    is_final = not isinstance(failed, (JournalLocked, DiskFull, OSError))
                     self._effects.extend(self._core.on_open_failed(text, is_final=is_final, now_ns=now_ns))
                 else:
                     self._effects.extend(self._core.on_append_failed(text, now_ns))

@@ -73,6 +73,7 @@ class FollowerCore:
         self._owes_acknowledgement = False
         self._has_unsynced = False
         self._sequence_bits = 0
+        self._cycle_max = 0
         self._long: tuple[int, int, Segment, bytearray] | None = None  # from index, body size, head, body so far
 
     def next_deadline_ns(self) -> int | None:
@@ -181,7 +182,7 @@ class FollowerCore:
         roll_cycle = ROLL_CYCLES.get(message.roll_cycle)
         if roll_cycle is None:
             return self._end(FollowerState.REFUSED, f"the leader rolls {message.roll_cycle!r}, unknown to this release")
-        self._sequence_bits = roll_cycle.sequence_bits
+        self._sequence_bits, self._cycle_max = roll_cycle.sequence_bits, roll_cycle.cycle_max
         self._move(FollowerState.OPENING, "welcome")
         self._leader_id = message.leader_id
         return [OpenJournal(message)]
@@ -237,8 +238,11 @@ class FollowerCore:
         first = segment.first_index(self._sequence_bits)
         if first < self.next_index:
             return f"a segment at {first:#x}, and everything before {self.next_index:#x} is here"
-        if segment.first_sequence + (segment.count_and_flags & COUNT_MASK) > 1 << self._sequence_bits:
-            return f"a segment at {first:#x} has more records than its cycle has room"
+        if (
+            segment.cycle > self._cycle_max
+            or segment.first_sequence + (segment.count_and_flags & COUNT_MASK) > 1 << self._sequence_bits
+        ):
+            return f"a segment at {first:#x}, for whose records an index has no room"
         return None
 
     def _append(self, segment: Segment) -> FollowerEffect:

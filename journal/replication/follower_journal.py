@@ -73,7 +73,8 @@ class FollowerJournal:
         assert self._reader is not None
         if self._durable:
             self._journal.sync()
-        journal_id = Control(self._folder / CONTROL_NAME, writable=False).journal_id
+        with Control(self._folder / CONTROL_NAME, writable=False) as control:
+            journal_id = control.journal_id
         return journal_id.bytes, self._journal.next_index, self._reader.tail(TAIL_COUNT_MAX)
 
     def _open(self, welcome: Welcome) -> Journal:
@@ -109,9 +110,8 @@ class FollowerJournal:
             raise ForeignFile(
                 f"{self._folder} holds a journal that follows nobody: give another folder, or adopt it if it is a copy"
             )
-        control = Control(self._folder / CONTROL_NAME, writable=False)
-        settings = control.settings
-        control.close()
+        with Control(self._folder / CONTROL_NAME, writable=False) as control:
+            settings = control.settings
         own = (settings.face, settings.roll_cycle, settings.epoch_offset_s, settings.time_zone)
         theirs = ("journal", welcome.roll_cycle, welcome.epoch_offset_s, welcome.time_zone)
         if own != theirs:
@@ -168,9 +168,8 @@ class FollowerJournal:
 
     def promote(self) -> Journal:
         """Follow nobody any more: the journal, opened for everybody to append."""
-        control = Control(self._folder / CONTROL_NAME, writable=False)
-        settings = control.settings
-        control.close()
+        with Control(self._folder / CONTROL_NAME, writable=False) as control:
+            settings = control.settings
         (self._folder / LEADER_NAME).unlink(missing_ok=True)
         return Journal.open(
             self._folder,

@@ -160,7 +160,7 @@ class ReplicationLeader:
         return self._status
 
     def start(self) -> Self:
-        """Bind, and begin to serve.
+        """Bind, and begin to serve; once.
 
         Raises:
             OSError: the endpoint cannot be bound.
@@ -284,7 +284,14 @@ class ReplicationLeader:
     def _perform(self, effects: list[LeaderEffect]) -> None:
         self._effects.extend(effects)
         while self._effects:
-            self._effects.extend(self._perform_one(self._effects.popleft()))
+            effect = self._effects.popleft()
+            try:
+                self._effects.extend(self._perform_one(effect))
+            except (JournalError, OSError) as failed:
+                if isinstance(effect, ShowUntil):
+                    raise
+                LOG.warning("%s: cannot be read for a follower: %s", self.folder, failed)
+                self._effects.extend(self._core.on_read_failed(effect.peer, str(failed)))
 
     def _perform_one(self, effect: LeaderEffect) -> list[LeaderEffect]:
         core, reader, now_ns = self._core, self._reader, time.monotonic_ns()

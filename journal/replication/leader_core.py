@@ -135,6 +135,11 @@ class LeaderCore:
         peer = self.peers.get(key)
         return self._refuse(key, peer, Reason.VIOLATION, text) if peer is not None else []
 
+    def on_read_failed(self, key: bytes, text: str) -> list[LeaderEffect]:
+        """What a peer needs cannot be read; the others are served."""
+        peer = self.peers.get(key)
+        return self._refuse(key, peer, Reason.FAILED, text) if peer is not None else []
+
     def on_message(self, key: bytes, message: Message, now_ns: int) -> list[LeaderEffect]:
         """A message came from a peer."""
         peer = self.peers.get(key)

@@ -22,6 +22,7 @@ class Reason(IntEnum):
     VIOLATION = 3  # the follower said what it cannot have
     FOREIGN = 4  # the follower belongs to another leader
     DIVERGED = 5  # the follower holds other records
+    FAILED = 6  # the leader cannot read its journal; later perhaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,8 @@ class Bell:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
-    def close(self) -> None:
-        """Nobody may ring any more."""
-        os.close(self._fd)
+    def __del__(self) -> None:
+        os.close(self._fd)  # not before: other threads may ring when nobody listens any more
 
 
 def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -> zmq.Socket[bytes]:

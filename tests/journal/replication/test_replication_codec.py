@@ -32,7 +32,8 @@ from journal.replication.messages import (
 )
 from tests.journal.replication.replication_messages import MESSAGES, PLAIN, SESSION, VECTORS, WITH_TABLE
 
-WORDS = st.integers(0, 2**64 - 1)
+SESSIONS = st.integers(0, 2**64 - 1)
+WORDS = st.integers(0, 2**63 - 1)
 IDS = st.binary(min_size=16, max_size=16)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=TEXT_SIZE_MAX // 4)
 DIGESTS = st.builds(SegmentDigest, WORDS, WORDS, IDS)
@@ -61,16 +62,16 @@ def _pieces(draw: st.DrawFn) -> Piece:
 
 
 ANY = st.one_of(
-    st.builds(Hello, WORDS, IDS),
-    st.builds(Welcome, WORDS, IDS, TEXTS, st.integers(-(2**63), 2**63 - 1), TEXTS, WORDS, st.booleans(), WORDS),
-    st.builds(Position, WORDS, IDS, WORDS, st.lists(DIGESTS, max_size=TAIL_COUNT_MAX).map(tuple)),
-    st.builds(Probe, WORDS, WORDS),
-    st.builds(Probed, WORDS, WORDS, st.none() | DIGESTS),
-    st.builds(Segments, WORDS, WORDS, st.lists(_segments(), max_size=5).map(tuple)),
+    st.builds(Hello, SESSIONS, IDS),
+    st.builds(Welcome, SESSIONS, IDS, TEXTS, st.integers(-(2**63), 2**63 - 1), TEXTS, WORDS, st.booleans(), WORDS),
+    st.builds(Position, SESSIONS, IDS, WORDS, st.lists(DIGESTS, max_size=TAIL_COUNT_MAX).map(tuple)),
+    st.builds(Probe, SESSIONS, WORDS),
+    st.builds(Probed, SESSIONS, WORDS, st.none() | DIGESTS),
+    st.builds(Segments, SESSIONS, WORDS, st.lists(_segments(), max_size=5).map(tuple)),
     _pieces(),
-    st.builds(Acknowledge, WORDS, WORDS, WORDS),
-    st.builds(Heartbeat, WORDS, WORDS),
-    st.builds(Refused, WORDS, st.sampled_from(Reason), WORDS, TEXTS),
+    st.builds(Acknowledge, SESSIONS, WORDS, WORDS),
+    st.builds(Heartbeat, SESSIONS, WORDS),
+    st.builds(Refused, SESSIONS, st.sampled_from(Reason), WORDS, TEXTS),
 )
 
 
@@ -123,6 +124,7 @@ def test_a_stranger_with_a_right_check_is_understood_or_refused_and_nothing_else
         (HEAD.pack(1, 10, 0) + b"\x63" + bytes(10), "unknown reason 99"),
         (HEAD.pack(1, 10, 0) + b"\x01" + bytes(8) + b"\x02\x00\xff\xff", "not UTF-8"),
         (HEAD.pack(1, 10, 0) + b"\x01" + bytes(8) + b"\xff\xff", "a text of 65535 bytes"),
+        (HEAD.pack(1, 9, 0) + b"\xff" * 8, "63 bits"),
         (HEAD.pack(1, 2, 0) + bytes(32) + b"\x07" + bytes(12), "neither yes nor no"),
     ],
 )
@@ -143,6 +145,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_looked_at() -> None:
     [
         replace(PLAIN, body=b"abcde"),
         replace(PLAIN, count_and_flags=0),
+        replace(PLAIN, first_sequence=1 << 63),
         replace(PLAIN, count_and_flags=2 | IS_SEALED),
         replace(WITH_TABLE, body=WITH_TABLE.body + b"!"),
         replace(WITH_TABLE, body=WITH_TABLE.body[:7]),
