@@ -1,54 +1,30 @@
-"""A journal looked at from outside: its files, segments, appenders, named tailers. Pure reading, beside any appender.
+"""A block looked at from outside: its segments, their records, what is damaged, where it ends. Pure reading.
 
-Needs no key but for the records of an encrypted journal, takes no slot and no lock, makes no file. What is damaged is
-listed as what it is, where the tailer would go around it.
+Needs no key but for the records of an encrypted journal. What is damaged is listed as what it is, where the tailer
+would go around it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
-from journal.compression import open_to_read
-from journal.control import FLOCK, Control
-from journal.errors import ForeignFile
-from journal.kernels import AT_LINK, AT_OFFSET, AT_STATUS, ENDED, FILLED, find_behind, new_state
+from journal.block import Block
+from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_STATUS, ENDED, FILLED, WAIT, find_behind, new_state
 from journal.layout import (
-    CONTROL_NAME,
     COUNT_MASK,
-    CRC,
     DATA_OFFSET,
-    END,
     HAS_TABLE,
     IS_SEALED,
-    LAST_AT,
-    LOCK,
-    NEXT_SEQUENCE,
-    ORDINAL,
-    PART_BITS,
-    PIDS,
     SEGMENT_SIZE,
-    SLOT_COUNT,
-    SLOT_LOCKS,
-    VISIBLE,
 )
-from journal.named_position import SLOT, SLOT_SIZE
-from journal.roll_cycle import RollSchedule
 from journal.sealing import BlockCipher
 from journal.segment_walk import FIRST_SEQUENCE, FLAGS, new_columns, walk_segments
-from journal.tailer import TAILERS_FOLDER
 
 SEGMENTS_AT_ONCE = 4_096
-POSITION_SUFFIX = ".position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +117,13 @@ def stretches(block: Block, written_end: int = 0) -> Iterator[Stretch]:
         if status == ENDED:
             yield EndMark(offset, due, int(state[AT_LINK]))
             return
-        if status == 0 and offset >= written_end:
+        if status == WAIT and offset >= written_end:
             yield OpenEnd(offset, due)
             return
         if not find_behind(block.address, offset, block.header.data_end, due, state):
             yield DamagedStretch(offset, None, due, None)
             return
-        end, due_before = int(state[AT_OFFSET]), due
-        walk_segments(block.address, state.copy(), one := new_columns(1))
-        yield DamagedStretch(offset, end, due_before, int(one[FIRST_SEQUENCE, 0]))
+        yield DamagedStretch(offset, int(state[AT_OFFSET]), due, int(state[AT_SEQUENCE]))
 
 
 def segments(block: Block, written_end: int = 0) -> Iterator[SegmentView | DamagedStretch | EndMark | OpenEnd]:
@@ -182,205 +156,3 @@ def records_of(block: Block, segment: SegmentView, key: bytes | None = None) -> 
     ends = np.frombuffer(body[: 4 * count], "<u4").tolist()
     data = body[4 * count :]
     return [data[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What the appenders agree on, as of one moment each."""
-
-    ordinal: int
-    end: int
-    next_sequence: int
-    last_at_ns: int
-    visible: int  # tailers read below this index; 0: everything
-
-
-@dataclass(frozen=True, slots=True)
-class Appender:
-    """A living process that has the journal open for appending."""
-
-    slot: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class LockHolder:
-    """Who holds the appenders' lock; the next appender takes it over from a dead one by itself."""
-
-    slot: int
-    pid: int
-    is_alive: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FileSummary:
-    """A block file, without its records. A time is 0 if there is no record."""
-
-    name: BlockName
-    size: int
-    first_index: int
-    end_index: int
-    first_at_ns: int
-    last_at_ns: int
-    is_ended: bool
-
-    @property
-    def record_count(self) -> int:
-        """Records, with those that damage took."""
-        return self.end_index - self.first_index
-
-    @property
-    def is_compressed(self) -> bool:
-        """True for a `.zst`."""
-        return self.name.path.suffix == COMPRESSED_SUFFIX
-
-
-class JournalFiles:
-    """The files of a journal, for looking at.
-
-    Raises:
-        ForeignFile: no journal is there.
-        NewerFormat, BlockCorrupt: the control file.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        if not (folder / CONTROL_NAME).exists():
-            what = f"it has no {CONTROL_NAME}" if folder.is_dir() else "no such folder"
-            raise ForeignFile(f"{folder} is no journal: {what}; give the folder of a journal")
-        self.control = Control(folder / CONTROL_NAME, writable=False)
-        self.settings = self.control.settings
-        self.schedule = RollSchedule.named(
-            self.settings.roll_cycle, epoch_offset_s=self.settings.epoch_offset_s, time_zone=self.settings.time_zone
-        )
-        self.sequence_bits = self.schedule.roll_cycle.sequence_bits
-
-    def words(self) -> Words:
-        """The words in the control file. The place in a block is read first, and so is never ahead of the block."""
-        word = self.control.word
-        while True:
-            ordinal = word(ORDINAL)
-            words = Words(ordinal, word(END), word(NEXT_SEQUENCE), word(LAST_AT), word(VISIBLE))
-            if word(ORDINAL) == ordinal:  # else it rolled meanwhile, and these are of two blocks
-                return words
-
-    def names(self) -> list[BlockName]:
-        """The block files, oldest first; without one that an appender is only just beginning."""
-        ordinal, is_appended = self.words().ordinal, bool(self.appenders())
-        return [name for name in blocks_in(self.folder) if name.ordinal <= ordinal or not is_appended]
-
-    def open(self, name: BlockName) -> Block | None:
-        """A block, to read; None if it was released meanwhile.
-
-        Raises:
-            BlockCorrupt, ForeignFile, NewerFormat: nothing in it can be trusted.
-        """
-        plain = name.path.with_name(name.path.name.removesuffix(COMPRESSED_SUFFIX))
-        for path in (name.path, plain.with_name(plain.name + COMPRESSED_SUFFIX)):  # it may get compressed meanwhile
-            try:
-                return open_to_read(path, self.control.journal_id)
-            except FileNotFoundError:
-                continue
-        return None
-
-    def index_of(self, block: Block, sequence: int) -> int:
-        """The index of a record in a block."""
-        return block.header.cycle << self.sequence_bits | sequence
-
-    def label(self, name: BlockName) -> str:
-        """Cycle and part for people: "20261121" or "20261121/2"."""
-        part = name.ordinal & ((1 << PART_BITS) - 1)
-        return self.schedule.label(name.cycle) + (f"/{part}" if part else "")
-
-    def written_end(self, block: Block, words: Words) -> int:
-        """Up to where something is written for certain."""
-        if block.ordinal == words.ordinal:
-            return words.end
-        tail = block.tail()
-        return tail[0] if tail is not None else block.header.data_end if block.ordinal < words.ordinal else 0
-
-    def summary(self, name: BlockName) -> FileSummary | None:
-        """A file's summary; None if it was released meanwhile.
-
-        Raises:
-            BlockCorrupt, ForeignFile, NewerFormat
-        """
-        block, words = self.open(name), self.words()
-        if block is None:
-            return None
-        tail = block.tail()
-        if tail is not None:  # before the words: they move on in the middle of a roll, when the tail is there already
-            _, _, sequence, last_at_ns = tail
-        elif block.ordinal == words.ordinal:
-            sequence, last_at_ns = words.next_sequence, words.last_at_ns
-        else:
-            sequence, last_at_ns = _walked_end(block)
-        header = block.header
-        first_at_ns = next((each.appended_at_ns for each in segments(block) if isinstance(each, SegmentView)), 0)
-        has_records = sequence > header.first_sequence
-        return FileSummary(
-            name=name,
-            size=name.path.stat().st_size if name.path.exists() else header.block_size,
-            first_index=header.first_index,
-            end_index=self.index_of(block, sequence),
-            first_at_ns=first_at_ns,
-            last_at_ns=last_at_ns if has_records else 0,
-            is_ended=tail is not None,
-        )
-
-    def appenders(self) -> list[Appender]:
-        """Who has it open for appending: of a slot with a process id, its byte-range lock tells whether that lives."""
-        word = self.control.word
-        taken = [(slot, pid) for slot in range(1, SLOT_COUNT + 1) if (pid := word(PIDS + 8 * slot))]
-        return [Appender(slot, pid) for slot, pid in taken if self._is_locked(slot)]
-
-    def lock_holder(self) -> LockHolder | None:
-        """Who holds the appenders' lock; None: nobody, as nearly always."""
-        slot = self.control.word(LOCK)
-        if not slot:
-            return None
-        pid = self.control.word(PIDS + 8 * slot) if slot <= SLOT_COUNT else 0
-        return LockHolder(slot, pid, slot <= SLOT_COUNT and self._is_locked(slot))
-
-    def named_positions(self) -> dict[str, int | None]:
-        """Named tailers, and the index that each reads next; None: it committed none yet."""
-        folder = self.folder / TAILERS_FOLDER
-        paths = sorted(folder.glob(f"*{POSITION_SUFFIX}")) if folder.is_dir() else []
-        return {path.name.removesuffix(POSITION_SUFFIX): read_position(path) for path in paths}
-
-    def close(self) -> None:
-        """Let go of the control file."""
-        self.control.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def _is_locked(self, slot: int) -> bool:
-        descriptor = os.open(self.control.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, SLOT_LOCKS + slot, 1, 0)
-            return bool(FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
-        finally:
-            os.close(descriptor)
-
-
-def read_position(path: Path) -> int | None:
-    """What a NamedPosition keeps in a file, which is left as it is."""
-    data, best = path.read_bytes(), (0, 0)
-    for begin in (0, SLOT_SIZE):
-        fields, crc = data[begin : begin + SLOT.size], data[begin + SLOT.size : begin + SLOT.size + CRC.size]
-        if crc == CRC.pack(google_crc32c.value(fields)) and len(fields) == SLOT.size:
-            best = max(best, SLOT.unpack(fields))
-    return int(best[1]) if best[0] else None
-
-
-def _walked_end(block: Block) -> tuple[int, int]:
-    """Next sequence and last time of a block that nobody summed up."""
-    sequence, at_ns = block.header.first_sequence, 0
-    for stretch in segments(block):
-        if isinstance(stretch, SegmentView):
-            sequence, at_ns = stretch.first_sequence + stretch.record_count, stretch.appended_at_ns
-    return sequence, at_ns

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from journal.block import BlockName
+from journal.block import COMPRESSED_SUFFIX, BlockName
 from journal.chain import BlockChain
 from journal.control import Control
-from journal.inspection import JournalFiles, LockHolder
+from journal.journal_files import JournalFiles, LockHolder, paths_of, size_on_disk
 from journal.keeper import Keeper, Retention, Upkeep
 from journal.kernels import take_lock
 from journal.layout import CONTROL_NAME
@@ -92,6 +92,7 @@ class Pruning:
 
     files: list[BlockName]
     kept_for: dict[str, int | None]  # who has not read the file behind these, and where they are
+    is_busy: bool = False  # the file behind these is being compressed just now
 
 
 def plan_pruning(files: JournalFiles, retention: Retention, now_s: float, *, even_unread: bool = False) -> Pruning:
@@ -109,6 +110,8 @@ def plan_pruning(files: JournalFiles, retention: Retention, now_s: float, *, eve
         positions["replication"] = visible
     free: list[BlockName] = []
     for name in surplus:
+        if any(files.folder.glob(f".{name.path.name}{COMPRESSED_SUFFIX}.*")):
+            return Pruning(free, {}, is_busy=True)  # its compressed form would appear behind our back
         summary = files.summary(name) if positions else None
         if summary is not None:
             waiting = {each: at for each, at in positions.items() if at is None or at < summary.end_index}
@@ -131,9 +134,7 @@ def prune(pruning: Pruning) -> int:
     """Release them; returns the bytes that became free."""
     freed = 0
     for name in pruning.files:
-        try:
-            freed += name.path.stat().st_size
-        except FileNotFoundError:  # the appender's own retention was faster
-            continue
-        name.path.unlink(missing_ok=True)
+        freed += size_on_disk(name)  # 0 if the appender's own retention was faster
+        for path in paths_of(name):
+            path.unlink(missing_ok=True)
     return freed

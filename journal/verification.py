@@ -25,7 +25,8 @@ from journal.findings import (
     SourceGoesBack,
 )
 from journal.history import MalformedHistory, split_history
-from journal.inspection import EndMark, JournalFiles, OpenEnd, SegmentRows, records_of
+from journal.inspection import EndMark, OpenEnd, SegmentRows, records_of
+from journal.journal_files import JournalFiles
 from journal.layout import DATA_OFFSET, IS_CLEAN, PART_BITS, block_name
 from journal.sealing import require_key
 from journal.source_sequence import ContinuityCheck, NumbersMissing, SequenceRule

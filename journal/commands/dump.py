@@ -12,7 +12,8 @@ from journal.commands.options import add_subcommand, read_key, require_journal, 
 from journal.commands.presentation import RecordView, hex_lines, time_text
 from journal.commands.streams import Interruption, Streams
 from journal.errors import JournalError
-from journal.inspection import DamagedStretch, EndMark, JournalFiles, OpenEnd, SegmentView, records_of, segments
+from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
+from journal.journal_files import JournalFiles
 from journal.roll_cycle import format_index
 from journal.sealing import require_key
 

@@ -14,10 +14,7 @@ from journal.commands.reading import Range, forward, to_begin
 from journal.commands.streams import Interruption, Streams
 from journal.errors import JournalError
 from journal.history import LatencyStatistics, MalformedHistory, split_history
-from journal.inspection import (
-    FileSummary,
-    JournalFiles,
-)
+from journal.journal_files import FileSummary, JournalFiles
 from journal.layout import IS_CLEAN
 from journal.roll_cycle import format_index
 from journal.tailer import Tailer

@@ -9,7 +9,7 @@ from typing import Any
 from journal.commands.options import CommandError, add_subcommand, age_s, count, read_key, require_journal, size
 from journal.commands.presentation import size_text
 from journal.commands.streams import Streams
-from journal.inspection import JournalFiles
+from journal.journal_files import JournalFiles, size_on_disk
 from journal.keeper import Retention
 from journal.roll_cycle import format_index
 from journal.sealing import require_key
@@ -91,13 +91,15 @@ def run_prune(arguments: argparse.Namespace, streams: Streams) -> int:
     with JournalFiles(arguments.folder) as files:
         pruning = plan_pruning(files, retention, time.time(), even_unread=arguments.even_unread)
         kept_count = len(files.names()) - len(pruning.files)
-    sizes = {name: name.path.stat().st_size for name in pruning.files if name.path.exists()}
+    sizes = {name: found for name in pruning.files if (found := size_on_disk(name))}
     for name, file_size in sizes.items():
         streams.say(f"{'would release' if arguments.dry_run else 'released'} {name.path.name}  {size_text(file_size)}")
     freed = sum(sizes.values()) if arguments.dry_run else prune(pruning)
     for name_, position in pruning.kept_for.items():
         at = "nowhere yet" if position is None else f"at {format_index(position)}"
         streams.note(f"the next file is kept for {name_}, which is {at}; --even-unread releases it")
+    if pruning.is_busy:
+        streams.note("the next file is being compressed; prune again in a moment")
     verb = "would be released" if arguments.dry_run else "released"
     streams.say(f"{len(sizes):,} files {verb}, {size_text(freed)}; {kept_count:,} kept")
     return 0

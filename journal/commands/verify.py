@@ -15,7 +15,7 @@ from journal.commands.presentation import to_json
 from journal.commands.streams import Interruption, Streams, meter
 from journal.completeness import Digests, compare, digest
 from journal.findings import Finding
-from journal.inspection import JournalFiles
+from journal.journal_files import JournalFiles
 from journal.tailer import Tailer
 from journal.verification import Verification
 

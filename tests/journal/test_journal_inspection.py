@@ -31,7 +31,8 @@ from journal.findings import (
     TailWrong,
     TimeGoesBack,
 )
-from journal.inspection import DamagedStretch, EndMark, JournalFiles, OpenEnd, SegmentView, records_of, segments
+from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
+from journal.journal_files import JournalFiles
 from journal.layout import (
     CHECKPOINT_OFFSETS,
     CONTROL_NAME,
