@@ -101,10 +101,9 @@ class FollowerCore:
         return []
 
     def stop(self) -> list[FollowerEffect]:
-        """The last word."""
-        if self.state is FollowerState.STOPPED:
-            return []
-        self._move(FollowerState.STOPPED, "told to")
+        """The last word, unless there was one."""
+        if self.state not in FINAL:
+            self._move(FollowerState.STOPPED, "told to")
         return [Disconnect()]
 
     def on_disconnected(self, text: str, now_ns: int) -> list[FollowerEffect]:

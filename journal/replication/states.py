@@ -40,15 +40,15 @@ class FollowerState(Enum):
     STOPPED = "stopped"  # was told to; final
 
 
-_RETRY = frozenset({FollowerState.WAITING, FollowerState.REFUSED, FollowerState.DIVERGED, FollowerState.STOPPED})
+_ENDS = frozenset({FollowerState.WAITING, FollowerState.STOPPED})
 FOLLOWER_MOVES: Mapping[FollowerState, frozenset[FollowerState]] = {
     FollowerState.WAITING: frozenset({FollowerState.GREETING, FollowerState.STOPPED}),
-    FollowerState.GREETING: frozenset({FollowerState.OPENING}) | _RETRY - {FollowerState.DIVERGED},
-    FollowerState.OPENING: frozenset({FollowerState.COMPARING}) | _RETRY - {FollowerState.DIVERGED},
-    FollowerState.COMPARING: frozenset({FollowerState.FOLLOWING}) | _RETRY,
-    FollowerState.FOLLOWING: frozenset({FollowerState.WAITING, FollowerState.STOPPED}),
-    FollowerState.DIVERGED: frozenset({FollowerState.STOPPED}),
-    FollowerState.REFUSED: frozenset({FollowerState.STOPPED}),
+    FollowerState.GREETING: _ENDS | {FollowerState.OPENING, FollowerState.REFUSED},
+    FollowerState.OPENING: _ENDS | {FollowerState.COMPARING, FollowerState.REFUSED},
+    FollowerState.COMPARING: _ENDS | {FollowerState.FOLLOWING, FollowerState.DIVERGED},
+    FollowerState.FOLLOWING: _ENDS,
+    FollowerState.DIVERGED: frozenset(),
+    FollowerState.REFUSED: frozenset(),
     FollowerState.STOPPED: frozenset(),
 }
 FINAL = frozenset({FollowerState.DIVERGED, FollowerState.REFUSED, FollowerState.STOPPED})

@@ -172,7 +172,9 @@ def test_a_follower_with_other_records_says_from_where_on(tmp_path: Path) -> Non
         with _follower(tmp_path / "follower", leader) as follower, pytest.raises(Diverged) as diverged:
             follower.wait_for(lambda _: False, WAIT_S)
     assert diverged.value.index == differs_at == last + 1
-    assert follower.status.state is FollowerState.STOPPED
+    assert follower.status.state is FollowerState.DIVERGED
+    with pytest.raises(Diverged):
+        follower.check()
 
 
 def test_a_follower_remembers_its_leader_and_refuses_another(tmp_path: Path) -> None:
