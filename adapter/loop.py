@@ -24,6 +24,7 @@ from feedcore.effects import (
     RequestSnapshot,
     RequestSource,
     RunsLost,
+    SaveState,
     StateMoved,
     Transmit,
 )
@@ -84,6 +85,7 @@ class AdapterLoop:
             self._sources[receiver.socket] = receiver
             self._poller.register(receiver.socket, zmq.POLLIN)
         self._actions: dict[type, Callable[[Any], None]] = {
+            SaveState: self._save_state,
             RequestSource: self._request_source,
             RequestRuns: self._request_runs,
             RequestSnapshot: self._request_snapshot,
@@ -109,6 +111,7 @@ class AdapterLoop:
             if now_ns >= report_at_ns:
                 report_at_ns = now_ns + self._report_interval_ns
                 self._on_report_due()
+        self.perform(self._engine.on_stop())
 
     def hear_outputs(self, receivers: list[MulticastReceiver]) -> None:
         """Hear these groups of other adapters from now on, beside those heard already; from the loop's thread."""
@@ -197,6 +200,10 @@ class AdapterLoop:
             LOG.error("not transmitted", extra={"why": str(missing)})
             return
         self._outgoing.append((self._groups[packet.channel_id], datagram))
+
+    def _save_state(self, effect: SaveState) -> None:
+        config = self._engine.config
+        self._journal.save(config.feed_id, config.session, effect.snapshot)
 
     def _request_source(self, effect: RequestSource) -> None:
         if self._peers is not None:

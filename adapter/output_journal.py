@@ -1,89 +1,213 @@
-"""The output journal: every output packet this adapter transmitted, in plaintext, found again by `message_seq`.
+"""The output journal: every output packet this adapter transmitted, in plaintext, found again by `message_seq`; and,
+now and then, the state of its channels, from which a restart goes on.
 
-The loop's thread appends; replay threads look up. A newer epoch's numbering replaces an older one's from where it
-begins, so a lookup never serves a packet that a newer epoch superseded here.
+The loop's thread appends; replay threads look up. The journal itself is the index: in memory is only every
+`MARK_EVERY`th packet's place, from which a lookup reads on. A newer epoch's numbering replaces an older one's from
+where it begins, so a lookup never serves a packet that a newer epoch superseded here.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
+import numpy as np
+from numpy.typing import NDArray
+
+from adapter.saved_state import MAGIC, SavedState, decode_saved_state, encode_saved_state
+from feedcore.output_packet import (
+    OUTPUT_HEADER_SIZE,
+    OUTPUT_MAGIC,
+    OutputFlag,
+    OutputPacket,
+    decode_output_packet,
+    encode_output_packet,
+)
+from feedcore.position import SEQ_MAX, ChannelSnapshot
 from feedcore.refusal import PacketRefused
-from journal import Journal, NoSuchRecord, Retention, Upkeep
+from journal import Batch, Journal, NoSuchRecord, Retention, Tailer, Upkeep
 
 LOG = logging.getLogger("adapter.output_journal")
 BLOCK_SIZE = 32 << 20
 RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
+MARK_EVERY = 64  # a lookup reads on at some ten microseconds a packet; memory is a quarter byte a packet
+READ_COUNT = 4 * MARK_EVERY
+SCAN_COUNT = 16_384
+# The fields of an output packet's header that the index needs (feedcore.output_packet has them all).
+HEADER_FIELDS = np.dtype(
+    {
+        "names": ["magic", "channel_id", "message_count", "first_message_seq"],
+        "formats": ["<u4", "<u2", "<u2", "<u8"],
+        "offsets": [0, 8, 28, 40],
+        "itemsize": OUTPUT_HEADER_SIZE,
+    }
+)
+
+
+class Stretch(NamedTuple):
+    """Where to look: from a place in the journal on, for packets before `until_seq`."""
+
+    begin_index: int
+    until_seq: int
 
 
 @dataclass(slots=True)
-class _ChannelIndex:
-    """Ascending first `message_seq` of the packets, and where each is."""
+class _Marks:
+    """Some of a channel's packets, ascending by first `message_seq`, and where they are."""
 
-    firsts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
+    first_seqs: array[int] = field(default_factory=lambda: array("Q"))
+    indices: array[int] = field(default_factory=lambda: array("Q"))
+    next_seq: int = 0
+    unmarked_count: int = 0
 
-    def add(self, packet: OutputPacket, index: int) -> None:
-        place = len(self.firsts)
-        if place and self.firsts[-1] >= packet.first_message_seq:
-            place = bisect_left(self.firsts, packet.first_message_seq)
-            for column in (self.firsts, self.ends, self.indices):
-                del column[place:]
-        self.firsts.append(packet.first_message_seq)
-        self.ends.append(packet.end_message_seq)
-        self.indices.append(index)
+    def note(self, first_seq: int, end_seq: int, index: int) -> None:
+        """The next packet of the channel in the journal."""
+        is_renumbered = first_seq < self.next_seq
+        if is_renumbered:
+            place = bisect_left(self.first_seqs, first_seq)
+            del self.first_seqs[place:], self.indices[place:]
+        if is_renumbered or not self.first_seqs or self.unmarked_count >= MARK_EVERY:
+            self.first_seqs.append(first_seq)
+            self.indices.append(index)
+            self.unmarked_count = 0
+        self.unmarked_count += 1
+        self.next_seq = end_seq
 
-    def find(self, first_seq: int, last_seq: int) -> list[int]:
-        begin = max(0, bisect_right(self.firsts, first_seq) - 1)
-        if begin < len(self.ends) and self.ends[begin] <= first_seq:
-            begin += 1
-        return self.indices[begin : bisect_right(self.firsts, last_seq)]
+    def stretches(self, first_seq: int, last_seq: int) -> list[Stretch]:
+        """What to read for the messages first…last."""
+        begin = max(bisect_right(self.first_seqs, first_seq) - 1, 0)
+        end = bisect_right(self.first_seqs, last_seq)
+        untils = [*self.first_seqs[begin + 1 : end + 1], SEQ_MAX][: end - begin]
+        return [Stretch(index, until) for index, until in zip(self.indices[begin:end], untils, strict=True)]
+
+    def release(self, first_index: int) -> None:
+        """Forget what is no longer in the journal."""
+        gone = sum(1 for index in self.indices if index < first_index)
+        del self.first_seqs[:gone], self.indices[:gone]
 
 
 class OutputJournal:
-    """Opened by one adapter process; refuses a second one."""
+    """Opened by one adapter process; refuses a second one.
 
-    def __init__(self, path: Path) -> None:
-        self._journal = Journal.open(
-            path, block_size=BLOCK_SIZE, exclusive=True, upkeep=Upkeep(retention=Retention(files=RETAIN_BLOCKS))
-        )
-        self._channels: dict[int, _ChannelIndex] = {}
+    Raises:
+        JournalError: the journal cannot be opened; the text says why and what to do.
+    """
+
+    def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
+        self._has_released = False
+        upkeep = Upkeep(retention=Retention(files=retain_blocks), on_file_released=self._on_released)
+        self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
+        self._channels: dict[int, _Marks] = {}
+        self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._lock = threading.Lock()
-        for index, record in self._journal.records():
-            try:
-                self._note(decode_output_packet(record), index)
-            except PacketRefused as foreign:
-                LOG.warning("a record is no output packet", extra={"index": f"{index:#x}", "why": str(foreign)})
+        with self._journal.tailer() as tailer:
+            while (batch := tailer.read_batch(SCAN_COUNT)) is not None:
+                self._scan(batch)
 
     def append(self, packet: OutputPacket) -> None:
         """Append; visible to replay when this returns."""
         index = self._journal.append(encode_output_packet(packet))
         if packet.message_count:
-            self._note(packet, index)
+            self._note(packet.channel_id, packet.first_message_seq, packet.end_message_seq, index)
+
+    def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
+        """Append a channel's state."""
+        self._states[snapshot.channel_id] = self._journal.append(
+            encode_saved_state(SavedState(feed_id, session, snapshot))
+        )
+
+    def saved_states(self, feed_id: int, session: int) -> list[ChannelSnapshot]:
+        """The newest state of each channel, if it is of this feed and session."""
+        found = []
+        for index in self._states.values():
+            try:
+                state = decode_saved_state(self._journal.read(index))
+            except (NoSuchRecord, ValueError) as unreadable:
+                LOG.warning("a saved state is of no use", extra={"index": f"{index:#x}", "why": str(unreadable)})
+                continue
+            if (state.feed_id, state.session) == (feed_id, session):
+                found.append(state.snapshot)
+        return found
 
     def replay(self, channel_id: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
         """The packets that hold `message_seq` first…last, flagged as retransmissions; what is not here is left out."""
         with self._lock:
-            channel = self._channels.get(channel_id)
-            indices = channel.find(first_seq, last_seq) if channel is not None else []
-        for index in indices:
-            try:
-                packet = decode_output_packet(self._journal.read(index))
-            except (NoSuchRecord, ValueError):
-                continue  # released by retention meanwhile
-            yield encode_output_packet(packet._replace(flags=packet.flags | OutputFlag.RETRANSMISSION))
+            marks = self._channels.get(channel_id)
+            stretches = marks.stretches(first_seq, last_seq) if marks is not None else []
+        if not stretches:
+            return
+        with self._journal.tailer() as tailer:
+            for stretch in stretches:
+                for packet in _packets(tailer, stretch, channel_id):
+                    if packet.first_message_seq > last_seq:
+                        break
+                    if packet.end_message_seq > first_seq:
+                        yield encode_output_packet(packet._replace(flags=packet.flags | OutputFlag.RETRANSMISSION))
 
     def close(self) -> None:
         """Sync and close."""
         self._journal.close()
 
-    def _note(self, packet: OutputPacket, index: int) -> None:
+    def _note(self, channel_id: int, first_seq: int, end_seq: int, index: int) -> None:
         with self._lock:
-            self._channels.setdefault(packet.channel_id, _ChannelIndex()).add(packet, index)
+            marks = self._channels.get(channel_id)
+            if marks is None:
+                marks = self._channels[channel_id] = _Marks()
+            marks.note(first_seq, end_seq, index)
+            if self._has_released:
+                self._has_released = False
+                first_index = self._journal.first_index
+                for each in self._channels.values():
+                    each.release(first_index)
+
+    def _scan(self, batch: Batch) -> None:
+        """Note what a former life appended."""
+        headers = _headers(batch)
+        for place in np.flatnonzero(headers["magic"] == int.from_bytes(MAGIC, "little")).tolist():
+            self._states[int.from_bytes(batch[place][6:8].tobytes(), "little")] = batch.first_index + place
+        chosen = np.flatnonzero((headers["magic"] == OUTPUT_MAGIC) & (headers["message_count"] > 0))
+        rows = headers[chosen]
+        ends = rows["first_message_seq"] + rows["message_count"]
+        columns = (rows["channel_id"], rows["first_message_seq"], ends, chosen + batch.first_index)
+        for row in zip(*(column.tolist() for column in columns), strict=True):
+            self._note(*row)
+
+    def _on_released(self, _path: Path) -> None:
+        self._has_released = True  # the keeper's thread: the marks are the loop's to change
+
+
+def _headers(batch: Batch) -> NDArray[np.void]:
+    """The first bytes of each record, as output packets' headers; zeros for records that are shorter."""
+    size = OUTPUT_HEADER_SIZE
+    long_enough = batch.sizes >= size
+    found = np.zeros((len(batch), size), np.uint8)
+    found[long_enough] = batch.data[batch.starts[long_enough, None] + np.arange(size)]
+    short_states = np.flatnonzero(~long_enough & (batch.sizes >= len(MAGIC)))
+    for place in short_states.tolist():
+        found[place, : len(MAGIC)] = batch[place][: len(MAGIC)]
+    return found.view(HEADER_FIELDS).reshape(-1)
+
+
+def _packets(tailer: Tailer, stretch: Stretch, channel_id: int) -> Iterator[OutputPacket]:
+    """The channel's packets in a stretch of the journal."""
+    try:
+        tailer.to_index(stretch.begin_index)
+    except NoSuchRecord:
+        return  # released by retention meanwhile
+    while batch := tailer.read_many(READ_COUNT):
+        for _, record in batch:
+            try:
+                packet = decode_output_packet(record)
+            except PacketRefused:
+                continue  # a saved state
+            if packet.channel_id != channel_id or not packet.message_count:
+                continue
+            if packet.first_message_seq >= stretch.until_seq:
+                return
+            yield packet

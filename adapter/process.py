@@ -81,7 +81,11 @@ class AdapterProcess:
         self._registry = Registry(
             connection.admin, connection.ca_pem, self._token, request, self._on_order, self._on_registered
         )
-        registered = self._registry.register()
+        registered = self._registry.register(self._stop)
+        if registered is None:
+            self._registry.stop()
+            self._end(rpc)
+            return
         self._build(registered)
         serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._gauges))
         self._registry.start()
@@ -94,10 +98,13 @@ class AdapterProcess:
         finally:
             self._registry.stop()
             self._peers.stop()
-            rpc.stop(0.2)
             self._loop.close()
-            self._journal.close()
-            self._context.term()
+            self._end(rpc)
+
+    def _end(self, rpc: RpcServer) -> None:
+        rpc.stop(0.2)
+        self._journal.close()
+        self._context.term()
 
     # ---- start-up ----
 
@@ -136,6 +143,9 @@ class AdapterProcess:
             for each in feed.channels
         }
         self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
+        for snapshot in self._journal.saved_states(feed.feed_id, feed.session):
+            if snapshot.channel_id in converters:
+                engine.resume_from(snapshot)
         self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
         self._adopt_keys(registered.keys)
         connection = self._connection

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +17,12 @@ import grpc
 
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from transport.login import AuthenticationRefused
+from transport.process_shell import StopSignal
 from transport.rpc import open_channel
 
 LOG = logging.getLogger("adapter.registry")
 RETRY_PAUSE_S = 0.2
+LOOK_FOR_STOP_S = 0.05
 REPORTS_REMEMBERED = 256  # when each was sent: some ten seconds of them, many times a lease's term
 MARGIN_PER_TTL = 10  # a lease ends for us a tenth of its term early: clocks drift, packets linger
 
@@ -51,21 +54,23 @@ class Registry:
         self._channel: grpc.Channel | None = None
         self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
 
-    def register(self) -> admin_pb2.RegisterReply:
-        """Register, waiting for the server as long as it takes.
+    def register(self, stop: StopSignal) -> admin_pb2.RegisterReply | None:
+        """Register, waiting for the server as long as it takes; None if the stop signal came first.
 
         Raises:
             AuthenticationRefused, grpc.RpcError: the server refuses this adapter; trying again will not help.
         """
-        while True:
+        while not stop.is_set:
             try:
-                return self._register_once()
+                return self._register_once(stop)
+            except grpc.FutureCancelledError:
+                break
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
                 LOG.warning("the admin server does not answer; trying again", extra={"why": str(error.details())})
-            if self._stopped.wait(RETRY_PAUSE_S):
-                raise ConnectionError("stopped before registering")
+            select.select([stop], [], [], RETRY_PAUSE_S)
+        return None
 
     def start(self) -> None:
         """Attend from now on."""
@@ -93,11 +98,17 @@ class Registry:
 
     # ---- inside ----
 
-    def _register_once(self) -> admin_pb2.RegisterReply:
+    def _register_once(self, stop: StopSignal | None = None) -> admin_pb2.RegisterReply:
         if self._channel is not None:
             self._channel.close()
         self._channel = open_channel(self._endpoint, self._ca_pem, self._token)
-        reply = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register(self._request, timeout=10)
+        call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=10)
+        done = threading.Event()
+        call.add_done_callback(lambda _call: done.set())
+        while not done.wait(LOOK_FOR_STOP_S):
+            if stop is not None and stop.is_set:
+                call.cancel()
+        reply = call.result()
         self._request.resume_incarnation = reply.self.incarnation
         self._lease_ttl_ns = reply.lease_ttl_ns
         self._on_registered(reply)

@@ -20,6 +20,7 @@ class Counter(Enum):
     RUNS_FOLLOWED = "Runs applied as backup."
     RUN_REQUESTS = "Requests to the active for missed runs."
     SNAPSHOTS_INSTALLED = "Conversion-state snapshots installed."
+    STATES_RESUMED = "Restarts that went on from this adapter's own journal instead of a snapshot."
     MESSAGES_OUT = "Application messages transmitted, retransmissions not counted."
     PACKETS_OUT = "Output packets transmitted, heartbeats included."
     STALE_EPOCH_PACKETS = "Packets of an epoch that a newer one has ended."

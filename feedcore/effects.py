@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from feedcore.output_packet import OutputPacket
-from feedcore.position import MessageStreamState
+from feedcore.position import ChannelSnapshot, MessageStreamState
 from feedcore.states import ReplicaState
 
 
@@ -19,6 +19,14 @@ class AppendToJournal:
     client may have heard can be replayed by whoever sent it."""
 
     packet: OutputPacket
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """Append the channel's state to the output journal, behind every packet that it includes: a restart of this adapter
+    goes on from there (`AdapterEngine.resume_from`) and needs only what it missed."""
+
+    snapshot: ChannelSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +90,13 @@ class RunsLost:
 
 
 AdapterEffect: TypeAlias = (
-    AppendToJournal | Transmit | RequestSource | RequestRuns | RequestSnapshot | RenewLease | StateMoved | RunsLost
+    AppendToJournal
+    | SaveState
+    | Transmit
+    | RequestSource
+    | RequestRuns
+    | RequestSnapshot
+    | RenewLease
+    | StateMoved
+    | RunsLost
 )

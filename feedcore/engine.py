@@ -112,6 +112,13 @@ class AdapterEngine:
 
     # ---- events ----
 
+    def resume_from(self, snapshot: ChannelSnapshot) -> None:
+        """What the output journal holds of this adapter's former life: a channel's newest saved state.
+
+        Before any other event. It is used if the active's decisions continue it; else the active gives its own.
+        """
+        self.replicas[snapshot.channel_id].resume_from(snapshot)
+
     def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
         """A datagram of a source stream, from multicast or from the source journal; a bad one is counted, no more."""
         effects = self._fence(now_ns)
@@ -211,6 +218,10 @@ class AdapterEngine:
         for replica in self.replicas.values():
             effects += replica.on_timer(now_ns)
         return effects
+
+    def on_stop(self) -> list[AdapterEffect]:
+        """This adapter is about to stop in order: what its next start can go on from."""
+        return [effect for replica in self.replicas.values() for effect in replica.on_stop()]
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""

@@ -11,6 +11,7 @@ between `promote` and `demote`; whatever is transmitted was put in the journal's
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from feedcore.backlog import Backlog
@@ -23,10 +24,12 @@ from feedcore.effects import (
     RequestRuns,
     RequestSnapshot,
     RunsLost,
+    SaveState,
     StateMoved,
     Transmit,
 )
 from feedcore.output_packet import FROM_ACTIVE_BIT, OutputFlag, OutputPacket
+from feedcore.own_past import OwnPast
 from feedcore.position import FIRST_SEQ, ChannelSnapshot, ChannelStatus
 from feedcore.production import ConversionDiverged, ProductionLine
 from feedcore.refusal import PacketRefused, Refusal
@@ -52,6 +55,7 @@ class ReplicaConfig:
         detach_after_ns: silence of the active after which a backup calls itself detached.
         resynchronizing_after_ns: how long decisions or source messages may be outstanding before the state says so.
         snapshot_retry_ns: pause between requests for a snapshot.
+        state_interval_ns: between two savings of the channel's state in the output journal.
         backlog_count_max: source messages waiting for decisions; beyond it a backup joins anew.
     """
 
@@ -59,6 +63,7 @@ class ReplicaConfig:
     detach_after_ns: int = 100 * MS
     resynchronizing_after_ns: int = 50 * MS
     snapshot_retry_ns: int = 250 * MS
+    state_interval_ns: int = 5_000 * MS
     backlog_count_max: int = 2_000_000
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     intake: IntakeConfig = field(default_factory=IntakeConfig)
@@ -88,9 +93,14 @@ class ChannelReplica:
         self._blocked_since_ns: int | None = None
         self._heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self._snapshot_at_ns = now_ns
+        self._past = OwnPast(config.state_interval_ns, now_ns)
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
 
     # ---- events ----
+
+    def resume_from(self, snapshot: ChannelSnapshot) -> None:
+        """What the output journal holds of this adapter's former life; before any other event."""
+        self._past.adopt(snapshot)
 
     def on_source_packet(self, packet: SourcePacket, now_ns: int) -> list[AdapterEffect]:
         """A source packet of one of the channel's streams, its frames checked."""
@@ -147,6 +157,25 @@ class ChannelReplica:
         """The decisions asked for."""
         if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED):
             return []
+        if self.state is ReplicaState.JOINING:
+            return self._resume(reply, now_ns)
+        return self._take_runs(reply, now_ns)
+
+    def _resume(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
+        """Go on from this adapter's own past, if the active's decisions continue it."""
+        if reply.epoch < self.intake.epoch:
+            return []
+        is_continued, snapshot = self._past.is_continued_by(reply), self._past.forget()
+        self._snapshot_at_ns = now_ns  # unless it is used: a snapshot is wanted, at once
+        if snapshot is None or not is_continued:
+            return []
+        effects = self._install(snapshot, now_ns, is_own=True)
+        if self.state is ReplicaState.JOINING:
+            return effects
+        self._counters.add(Counter.STATES_RESUMED)
+        return effects + self._take_runs(reply, now_ns)
+
+    def _take_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
         try:
             for epoch, first in {**reply.epoch_starts, reply.epoch: reply.epoch_first_message_seq}.items():
                 self.intake.epoch_starts.setdefault(epoch, first)
@@ -161,6 +190,8 @@ class ChannelReplica:
 
     def on_runs_refused(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The active cannot give the decisions any more: join anew by snapshot."""
+        if self.state is ReplicaState.JOINING and self._past.forget() is not None:
+            self._snapshot_at_ns = now_ns
         if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED, ReplicaState.JOINING):
             return []
         return self._rejoin(reason, now_ns)
@@ -169,10 +200,16 @@ class ChannelReplica:
         """A snapshot from the active; ignored unless this replica is joining and it is of the newest epoch."""
         if self.state is not ReplicaState.JOINING or snapshot.position.epoch < self.intake.epoch:
             return []
+        self._past.forget()
+        return self._install(snapshot, now_ns)
+
+    def _install(self, snapshot: ChannelSnapshot, now_ns: int, *, is_own: bool = False) -> list[AdapterEffect]:
         effects: list[AdapterEffect] = []
         try:
             self.line.install(snapshot)
         except ValueError as mismatch:
+            if is_own:  # the table was changed between two lives: only the active's state fits
+                return effects
             self._move(ReplicaState.FAILED, f"the active's conversion state does not fit: {mismatch}", effects)
             return effects
         self._anchor(now_ns)
@@ -184,9 +221,11 @@ class ChannelReplica:
         except OutOfStep as contradiction:
             return effects + self._rejoin(str(contradiction), now_ns)
         self._active_heard_at_ns = now_ns
-        self._move(ReplicaState.RESYNCHRONIZING, f"snapshot at message_seq {self.line.next_message_seq}", effects)
+        whose = "own journal" if is_own else "snapshot"
+        self._move(ReplicaState.RESYNCHRONIZING, f"{whose} at message_seq {self.line.next_message_seq}", effects)
         self._blocked_since_ns = now_ns
-        return effects + self._apply(now_ns)
+        # What follows a past of its own is still to be taken in, so nothing is said yet about being synchronized.
+        return effects if is_own else effects + self._apply(now_ns)
 
     def on_active_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """The active's state from the sync channel: compare positions and conversion-state digests."""
@@ -225,6 +264,7 @@ class ChannelReplica:
             return self._go_on(epoch)
         if self.state is ReplicaState.JOINING:
             # Nobody else could be granted: this replica's position, however old, is the cluster's best.
+            self._recall(epoch)
             self._anchor(now_ns)
         self.line.open_epoch(epoch, self.line.next_message_seq)
         self.intake.epoch = epoch
@@ -236,6 +276,13 @@ class ChannelReplica:
         for piece in self._backlog.take_all():
             self._decide(piece, effects, now_ns)
         return effects
+
+    def _recall(self, epoch: int) -> None:
+        """Promoted without having joined: go on from this adapter's own past, as far as it fits."""
+        own = self._past.forget()
+        if own is not None and self.line.epoch <= own.position.epoch < epoch:
+            with suppress(ValueError):  # the table was changed between two lives: begin with an empty state
+                self.line.install(own)
 
     def _go_on(self, epoch: int) -> list[AdapterEffect]:
         """The lease store took this adapter for a new one and granted it the next epoch: nothing else changes."""
@@ -261,17 +308,26 @@ class ChannelReplica:
         if self.state is ReplicaState.JOINING:
             if self._active_adapter_id and now_ns >= self._snapshot_at_ns:
                 self._snapshot_at_ns = now_ns + self._config.snapshot_retry_ns
-                effects.append(RequestSnapshot(self.channel_id, self._active_adapter_id))
+                effects.append(self._ask_to_join())
         elif self.state not in (ReplicaState.ACTIVE, ReplicaState.FAILED):
             if self.intake.is_request_due(now_ns):
                 self._counters.add(Counter.RUN_REQUESTS)
                 position = self.intake.position(self.line.epoch)
                 effects.append(RequestRuns(self.channel_id, self._active_adapter_id, position))
             self._judge(now_ns, effects)
+        if self._is_savable() and self._past.is_due(self.line.next_source_seqs, now_ns):
+            effects += self.on_stop()
         if self._speaks() and now_ns >= self._heartbeat_at_ns:
             self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
             effects.append(Transmit(self.line.heartbeat(self._heartbeat_flags())))
         return effects
+
+    def on_stop(self) -> list[AdapterEffect]:
+        """The state to go on from, if there is one and it is not too large."""
+        if not self._is_savable():
+            return []
+        snapshot = self.line.snapshot()
+        return [SaveState(snapshot)] if self._past.is_small_enough(len(snapshot.conversion_state)) else []
 
     def next_deadline_ns(self) -> int | None:
         """The earliest moment at which `on_timer` has something to do."""
@@ -281,6 +337,7 @@ class ChannelReplica:
         elif self.state is not ReplicaState.FAILED:
             deadlines.append(self._heartbeat_at_ns if self._speaks() else None)
             deadlines.append(None if self.state is ReplicaState.ACTIVE else self.intake.next_deadline_ns())
+            deadlines.append(self._past.next_deadline_ns() if self._is_savable() else None)
         due = [deadline for deadline in deadlines if deadline is not None]
         return min(due) if due else None
 
@@ -399,6 +456,16 @@ class ChannelReplica:
         self._blocked_since_ns = None
         self._snapshot_at_ns = now_ns
         return effects
+
+    def _ask_to_join(self) -> AdapterEffect:
+        own = self._past.take_try()
+        if own is not None:
+            return RequestRuns(self.channel_id, self._active_adapter_id, own.position)
+        return RequestSnapshot(self.channel_id, self._active_adapter_id)
+
+    def _is_savable(self) -> bool:
+        """State is worth saving where it is known to be the cluster's."""
+        return self.state in (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED)
 
     def _speaks(self) -> bool:
         """A replica without a position, or out of the group, has nothing true to say."""

@@ -18,8 +18,9 @@ from admin_server.server import AdminServer
 from feedcore.source_format import load_source_format
 from feedcore.source_packet import SourceFlag, encode_source_header
 from tests.admin_server.cluster_files import EXAMPLES
-from transport.dgram import MulticastSender
+from transport.dgram import MulticastReceiver, MulticastSender
 
+OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
 GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
 SESSION = 20261121
 WAIT_S = 30.0
@@ -28,7 +29,9 @@ WAIT_S = 30.0
 class AdapterUnderTest:
     """One `tandemfeed adapter` process; its log lines are kept and can be waited for."""
 
-    def __init__(self, server: AdminServer, name: str, folder: Path) -> None:
+    def __init__(
+        self, server: AdminServer, name: str, folder: Path, *, admin: str | None = None, is_awaited: bool = True
+    ) -> None:
         state = server.folder.path
         identity = f"adapter-{name}"
         self.logs: list[dict[str, Any]] = []
@@ -41,7 +44,7 @@ class AdapterUnderTest:
             "journal": folder / f"journal-{name}",
             "tls-cert": state / "certs" / f"{identity}.crt",
             "tls-key": state / "certs" / f"{identity}.key",
-            "admin": server.endpoint,
+            "admin": admin or server.endpoint,
             "ca": state / "ca.pem",
             "identity": identity,
             "secret-file": state / "secrets" / f"{identity}.secret",
@@ -55,6 +58,8 @@ class AdapterUnderTest:
         )
         threading.Thread(target=self._read_logs, daemon=True).start()
         assert self.process.stdout is not None
+        if not is_awaited:
+            return
         line = self.process.stdout.readline()
         assert line, f"adapter {name} ended: {self.logs}"
         self.rpc = json.loads(line)["rpc"]
@@ -68,6 +73,13 @@ class AdapterUnderTest:
 
         with self._changed:
             assert self._changed.wait_for(is_there, WAIT_S), self.logs
+
+    def await_log(self, event: str) -> None:
+        """Wait until it logged this."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(log.get("event") == event for log in self.logs), WAIT_S), (
+                self.logs
+            )
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -91,10 +103,26 @@ class AdapterUnderTest:
                 self._changed.notify_all()
 
 
+def await_position(context: zmq.Context[Any], name: str, message_seq: int) -> None:
+    """Wait until an adapter says in its heartbeats that this message comes next."""
+    receiver = MulticastReceiver(context, "127.0.0.1", OUTPUT_GROUPS[name])
+    heard = 0
+    try:
+        while heard < message_seq:
+            assert receiver.socket.poll(WAIT_S * 1_000), f"adapter {name} is silent; it was at {heard}"
+            datagram = receiver.receive()
+            if datagram is not None:
+                (first,) = struct.unpack_from("<Q", datagram, 40)
+                heard = first + int.from_bytes(datagram[28:30], "little")
+    finally:
+        receiver.close()
+
+
 class SourceByHand:
     """Sends trades on two source streams and keeps what it sent."""
 
     def __init__(self, context: zmq.Context[Any]) -> None:
+        self.context = context
         self._sender = MulticastSender(context, "127.0.0.1")
         self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
         self.next_seq = {1: 1, 2: 1}

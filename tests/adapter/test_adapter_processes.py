@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from admin_server.server import AdminServer
 from client_lib import Batch, Subscription, connect
 from feedcore.merge_effects import Ended, Takeover
 from feedcore.source_packet import SourceFlag
-from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, unknown_stream_packet
+from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, await_position, unknown_stream_packet
 from tests.admin_server.cluster_files import running_server, secret_of
 
 pytestmark = pytest.mark.processes
@@ -93,6 +94,51 @@ def test_killing_the_active_loses_repeats_and_reorders_nothing(
     finally:
         statuses = [adapter.stop() for adapter in adapters.values()]
     assert statuses == [0, 0]
+
+
+def test_a_restarted_adapter_goes_on_from_its_own_journal(
+    server: AdminServer, source: SourceByHand, tmp_path: Path
+) -> None:
+    adapters = {name: AdapterUnderTest(server, name, tmp_path) for name in "ab"}
+    try:
+        adapters["a"].await_state("active")
+        adapters["b"].await_state("synchronized")
+        ca = (server.folder.path / "ca.pem").read_bytes()
+        with (
+            connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
+            client.subscribe("equities", start=1) as subscription,
+        ):
+            for _ in range(20):
+                source.send(1, 5)
+                source.send(2, 5)
+            delivered, _ = collect(subscription, 200)
+            await_position(source.context, "b", 201)
+            assert adapters["b"].stop() == 0
+            adapters["b"] = AdapterUnderTest(server, "b", tmp_path)
+            adapters["b"].await_state("synchronized")
+            moves = [log for log in adapters["b"].logs if log.get("event") == "state moved"]
+            assert "own journal at message_seq 201" in moves[0]["why"]
+            adapters["a"].kill()
+            adapters["b"].await_state("active")
+            for _ in range(20):
+                source.send(1, 5)
+                source.send(2, 5)
+            delivered += collect(subscription, 200)[0]
+        for stream in (1, 2):
+            assert [seq for which, seq in delivered if which == stream] == list(range(1, 201))
+    finally:
+        assert adapters["b"].stop() == 0
+        adapters["a"].stop()
+
+
+def test_an_adapter_that_waits_for_the_admin_server_stops_when_told_to(server: AdminServer, tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        adapter = AdapterUnderTest(
+            server, "a", tmp_path, admin=f"127.0.0.1:{nobody.getsockname()[1]}", is_awaited=False
+        )
+        adapter.await_log("the admin server does not answer; trying again")
+        assert adapter.stop() == 0
 
 
 def test_bad_datagrams_are_counted_and_the_stream_goes_on(

@@ -15,6 +15,7 @@ from feedcore.effects import (
     RequestSnapshot,
     RequestSource,
     RunsLost,
+    SaveState,
     StateMoved,
     Transmit,
 )
@@ -22,6 +23,8 @@ from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig, NotActiv
 from feedcore.merge_effects import Ended, MergeEffect, RequestReplay
 from feedcore.merger import StreamMerger
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
+from feedcore.position import ChannelSnapshot
+from feedcore.replica import ReplicaConfig
 from feedcore.source_packet import SourceFlag, decode_source_packet
 from feedcore.states import ReplicaState
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
@@ -97,6 +100,7 @@ class AdapterActor:
         self.is_alive = False
         self.life = 0  # answers to a former life's questions are not heard
         self.journal: dict[int, OutputPacket] = {}  # by first message_seq: a newer epoch's numbering replaces
+        self.saved: list[ChannelSnapshot] = []  # states in the output journal, the newest last
         self.is_paused = False
         self.engine: AdapterEngine
         self._world, self._cluster = world, cluster
@@ -119,8 +123,11 @@ class AdapterActor:
             (ChannelConfig(CHANNEL, self._streams),),
             datagram_size_max=256,
             lease_ttl_ns=self._cluster.lease_ttl_ns,
+            replica=ReplicaConfig(state_interval_ns=self._cluster.state_interval_ns),
         )
         self.engine = AdapterEngine(config, {CHANNEL: ToyConverter()}, CounterSet(), self.clock_ns())
+        if self.saved:
+            self.engine.resume_from(self.saved[-1])
         self._world.tell(f"{self.name} starts")
         self._cluster.lease_store.on_attend(self)
         self._schedule()
@@ -128,7 +135,9 @@ class AdapterActor:
 
     def crash(self) -> None:
         self.is_alive = False
-        self._world.tell(f"{self.name} crashes")
+        # Some crashes take the journal's newest entries along.
+        del self.saved[self._world.random.randint(0, len(self.saved)) :]
+        self._world.tell(f"{self.name} crashes, {len(self.saved)} saved states left")
         self._cluster.lease_store.on_gone(self)
 
     def pause(self) -> None:
@@ -192,6 +201,8 @@ class AdapterActor:
                         del self.journal[seq]
                 if packet.message_count:
                     self.journal[packet.first_message_seq] = packet
+            case SaveState(snapshot):
+                self.saved = [*self.saved[-2:], snapshot]
             case Transmit(packet):
                 self._transmit(packet)
             case RequestSource(stream, first, last):

@@ -36,6 +36,7 @@ class Cluster:
         self.world = world = World(seed)
         chance = world.random
         self.lease_ttl_ns = chance.choice((150, 300)) * MS
+        self.state_interval_ns = chance.choice((20, 100, 400)) * MS
         streams = tuple(range(1, chance.randint(1, 3) + 1))
         count = chance.randint(50, 300)
         messages = {stream: make_messages(chance, stream, len(streams), count) for stream in streams}

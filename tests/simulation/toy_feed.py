@@ -89,6 +89,8 @@ class ToyConverter:
         return struct.pack(f"<{2 * SYMBOLS}Q", *self.sums, *self.counts)
 
     def restore(self, snapshot: bytes) -> None:
+        if len(snapshot) != 16 * SYMBOLS:
+            raise ValueError(f"{len(snapshot)} bytes are no toy's state")
         values = struct.unpack(f"<{2 * SYMBOLS}Q", snapshot)
         self.sums, self.counts = list(values[:SYMBOLS]), list(values[SYMBOLS:])
 

@@ -1,0 +1,114 @@
+"""A replica that finds its state in its own journal asks for what it missed; what does not fit is not used."""
+
+from __future__ import annotations
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.decision_log import RunsReply
+from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState
+from feedcore.own_past import STATE_SIZE_MAX, TRIES_MAX, OwnPast
+from feedcore.position import ChannelSnapshot, MessageStreamState, Run
+from feedcore.production import LineConfig, ProductionLine
+from feedcore.replica import ChannelReplica, ReplicaConfig
+from feedcore.states import ReplicaState
+from tests.simulation.toy_feed import ToyConverter
+
+MS = 1_000_000
+ACTIVE = 2
+
+
+def a_replica(snapshot: ChannelSnapshot | None) -> tuple[ChannelReplica, CounterSet]:
+    """JOINING, with a past."""
+    counters = CounterSet()
+    line = ProductionLine(LineConfig(1, 1, 1, 20_261_121, (1,), 256), ToyConverter(), counters)
+    replica = ChannelReplica(1, line, ReplicaConfig(), counters, 0)
+    if snapshot is not None:
+        replica.resume_from(snapshot)
+    replica.on_active_known(ACTIVE, 3, 0)
+    return replica, counters
+
+
+def a_snapshot(epoch: int = 2, next_seq: int = 101, state: bytes | None = None) -> ChannelSnapshot:
+    """As an output journal has it."""
+    position = MessageStreamState(epoch, next_seq, {1: next_seq})
+    return ChannelSnapshot(1, position, 50, ToyConverter().snapshot() if state is None else state)
+
+
+def asked(effects: list[AdapterEffect]) -> list[type]:
+    """What is asked of the active."""
+    return [type(effect) for effect in effects if isinstance(effect, RequestRuns | RequestSnapshot)]
+
+
+def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
+    replica, counters = a_replica(a_snapshot())
+    (request,) = [each for each in replica.on_timer(0) if isinstance(each, RequestRuns)]
+    assert request == RequestRuns(1, ACTIVE, a_snapshot().position)
+    replica.on_runs(RunsReply(3, 104, (Run(2, 101, 1, 101, 3, 3), Run(3, 104, 1, 104, 2, 2)), {2: 50, 3: 104}), MS)
+    assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages are here
+    assert counters.counts[Counter.STATES_RESUMED] == 1
+    assert replica.line.next_message_seq == 101
+    assert list(replica.intake.ready) == [Run(2, 101, 1, 101, 3, 3), Run(3, 104, 1, 104, 2, 2)]
+
+
+def test_a_past_that_a_newer_epoch_numbered_anew_is_dropped_for_a_snapshot() -> None:
+    replica, counters = a_replica(a_snapshot())
+    replica.on_timer(0)
+    replica.on_runs(RunsReply(3, 99, (Run(3, 101, 1, 101, 3, 3),), {3: 99}), MS)
+    assert replica.state is ReplicaState.JOINING
+    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
+    assert counters.counts[Counter.STATES_RESUMED] == 0
+
+
+def test_decisions_that_leave_a_seam_are_no_continuation() -> None:
+    replica, _ = a_replica(a_snapshot())
+    replica.on_timer(0)
+    replica.on_runs(RunsReply(2, 50, (Run(2, 102, 1, 102, 3, 3),), {2: 50}), MS)
+    assert replica.state is ReplicaState.JOINING
+    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
+
+
+def test_a_refusal_or_silence_leads_to_a_snapshot() -> None:
+    replica, _ = a_replica(a_snapshot())
+    assert asked(replica.on_timer(0)) == [RequestRuns]
+    replica.on_runs_refused("the log is too short", MS)
+    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
+    silent, _ = a_replica(a_snapshot())
+    kinds = [kind for step in range(TRIES_MAX + 1) for kind in asked(silent.on_timer(step * 300 * MS))]
+    assert kinds == [RequestRuns] * TRIES_MAX + [RequestSnapshot]
+
+
+def test_another_tables_state_is_dropped_for_a_snapshot() -> None:
+    replica, _ = a_replica(a_snapshot(state=b"not a toy's"))
+    replica.on_timer(0)
+    replica.on_runs(RunsReply(2, 50, (), {}), MS)
+    assert replica.state is ReplicaState.JOINING
+    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
+
+
+def test_promoted_alone_it_goes_on_where_it_was() -> None:
+    replica, _ = a_replica(a_snapshot(epoch=2))
+    replica.promote(4, MS)
+    assert replica.state is ReplicaState.ACTIVE
+    assert replica.line.position() == MessageStreamState(4, 101, {1: 101})
+    stranger, _ = a_replica(a_snapshot(epoch=9))  # of an epoch that the lease store does not know
+    stranger.promote(4, MS)
+    assert stranger.line.next_message_seq == 1
+
+
+def test_state_is_saved_now_and_then_when_there_is_something_new_and_it_is_small() -> None:
+    past = OwnPast(100, 0)
+    assert not past.is_due({1: 2}, 99)
+    assert past.is_due({1: 2}, 100)
+    assert not past.is_due({1: 2}, 200)
+    assert past.is_due({1: 3}, 300)
+    assert past.is_small_enough(STATE_SIZE_MAX)
+    assert not past.is_small_enough(STATE_SIZE_MAX + 1)
+    assert not past.is_due({1: 9}, 10**15)
+
+
+def test_an_active_that_stops_leaves_its_state() -> None:
+    replica, _ = a_replica(None)
+    assert replica.on_stop() == []
+    replica.promote(1, MS)
+    (effect,) = replica.on_stop()
+    assert isinstance(effect, SaveState)
+    assert effect.snapshot.position == replica.line.position()
