@@ -132,7 +132,7 @@ def producers_rate(producers: int, seconds: float, make: Callable[[int], Callabl
 
 
 def sqlite_durable_rate(folder: Path, record: bytes, producers: int, seconds: float) -> float:
-    """Transactions a second of several threads, each on a connection of its own, each put flushed (synchronous=FULL)."""
+    """Puts a second of several threads, each on a connection of its own, each put flushed (synchronous=FULL)."""
     path = folder / "durable.sqlite"
     connect(path, "FULL").close()
     connections = [connect(path, "FULL") for _ in range(producers)]
