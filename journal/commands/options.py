@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ FRACTION = re.compile(r"(?P<whole>[^.,]+?:\d\d)[.,](?P<fraction>\d{1,9})(?P<zone
 KEY_FILE_SIZE_MAX = 1_024  # enough to see that it is none
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXAMPLES_INDENT = "  "
+HELP_WIDTH = 100
 
 
 class CommandError(Exception):
@@ -155,7 +157,7 @@ def add_subcommand(
     parser: argparse.ArgumentParser = subcommands.add_parser(
         name,
         help=summary,
-        description=description,
+        description=textwrap.fill(description, HELP_WIDTH),
         epilog="examples:\n" + "\n".join(f"{EXAMPLES_INDENT}tandemfeed journal {each}" for each in examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -110,7 +110,13 @@ def _escaped(found: re.Match[str]) -> str:
 
 def to_json(value: object) -> str:
     """One line."""
-    return msgspec.json.encode(value, enc_hook=repr).decode()
+    return msgspec.json.encode(value, enc_hook=_for_json).decode()
+
+
+def _for_json(value: object) -> object:
+    if isinstance(value, msgspec.msgpack.Ext):
+        return {"extension": value.code, "data": bytes(value.data)}
+    return str(value)
 
 
 def time_text(at_ns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
@@ -30,6 +31,9 @@ class Streams:
     @classmethod
     def of_process(cls) -> Self:
         """The process's own."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # not every terminal has every character
+                stream.reconfigure(errors="backslashreplace")
         return cls(sys.stdout, sys.stderr)
 
     def say(self, text: str = "") -> None:

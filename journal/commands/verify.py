@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from journal.commands.streams import Interruption, Streams, meter
 from journal.completeness import Digests, compare, digest
 from journal.findings import Finding
 from journal.journal_files import JournalFiles
+from journal.roll_cycle import format_index
 from journal.tailer import Tailer
 from journal.verification import Verification
 
@@ -27,6 +29,7 @@ EXAMPLES = [
     "verify DIR --against COPY                   (every record of COPY is in DIR, in the same order)",
 ]
 READ_AT_ONCE = 4_096
+INDICES = frozenset({"index", "due_index", "here_index"})
 EXIT_FOUND = 1
 EXIT_INTERRUPTED = 130
 
@@ -107,7 +110,9 @@ def _findings(verification: Verification, streams: Streams, interruption: Interr
 def _shown(finding: Any, arguments: argparse.Namespace) -> str:
     if not arguments.json:
         return str(finding)
-    fields = {name: getattr(finding, name) for each in type(finding).__mro__ for name in getattr(each, "__slots__", ())}
+    fields = {each.name: getattr(finding, each.name) for each in dataclasses.fields(finding)}
+    for name in fields.keys() & INDICES:
+        fields[name] = None if fields[name] is None else format_index(fields[name])
     return to_json({"finding": type(finding).__name__} | fields | {"text": str(finding)})
 
 

@@ -159,6 +159,15 @@ def test_json_has_text_or_base64_or_the_typed_content_with_its_history_and_sourc
     assert lines(capsys) == ["place(symbol='ABC', quantity=100)"]
 
 
+def test_a_terminal_that_lacks_a_character_gets_it_escaped(tmp_path: Path) -> None:
+    made(tmp_path, ["µs".encode()])
+    shown = subprocess.run(
+        command("tail", tmp_path), cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True,
+        check=True,
+    )  # fmt: skip
+    assert shown.stdout == b"\\xb5s\n"
+
+
 def test_a_named_tailer_goes_on_behind_the_last_record_that_was_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_verify_names_file_offset_and_index_of_each_damage(tmp_path: Path, capsy
     assert found[2].endswith("2 findings")
     first_json, _, sums = map(json.loads, output(capsys, "verify", tmp_path, "--json", status=1).splitlines())
     assert (first_json["finding"], first_json["offset"], first_json["lost_count"]) == ("BytesDamaged", DATA_OFFSET, 1)
+    assert (first_json["index"], first_json["path"]) == (format_index(indices[0]), str(first))
     assert (sums["findings"], sums["records"]) == (2, 23)
 
 
@@ -315,6 +316,29 @@ def test_prune_keeps_what_a_named_tailer_has_not_read_unless_told_to(
     assert files_of(tmp_path) == files[2:]
     output(capsys, "prune", tmp_path, "--files", "1", "--even-unread")
     assert files_of(tmp_path) == files[4:]
+
+
+def test_prune_keeps_what_followers_have_not_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    indices = made(tmp_path, numbered(50))
+    with Journal.open(tmp_path, roll_cycle="SECONDLY", block_size=BLOCK) as journal:
+        journal.show_until(indices[25])
+        assert main(["prune", str(tmp_path), "--files", "1"]) == 0
+        out, err = capsys.readouterr()
+    assert "2 files released" in out
+    assert f"kept for replication, which is at {format_index(indices[25])}" in err
+
+
+def test_prune_leaves_a_file_that_is_being_compressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(tmp_path, numbered(50))
+    second = files_of(tmp_path)[1]
+    draft = second.with_name(f".{second.name}.zst.4711")  # as journal.compression names it while it writes
+    draft.touch()
+    assert main(["prune", str(tmp_path), "--files", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 files released" in out
+    assert "is being compressed" in err
+    draft.unlink()
+    assert "3 files released" in output(capsys, "prune", tmp_path, "--files", "1")
 
 
 def test_prune_works_beside_an_appender(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
