@@ -124,7 +124,7 @@ class ReplicationLeader:
             self._control.close()
             raise
         if mode is Mode.SHOW_REPLICATED:
-            self._control.set_word(VISIBLE, start_index)
+            self._control.set_word(VISIBLE, max(start_index, 1))  # 0 would show everything
         self._places: dict[bytes, tuple[int, Place]] = {}
         self._effects: deque[LeaderEffect] = deque()
         self._words = (0, 0)

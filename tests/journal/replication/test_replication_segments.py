@@ -163,6 +163,15 @@ def test_a_segment_where_the_leader_rolled_without_one_differs(tmp_path: Path) -
     assert first_difference(reader, first + 2, tail) == first + 1
 
 
+def test_a_journal_that_began_later_than_the_leaders_oldest_record_cannot_take_it(tmp_path: Path) -> None:
+    first, second = _append_each_second(tmp_path, 2)
+    reader = SegmentReader(tmp_path)
+    assert first_difference(reader, first, ()) is None
+    assert first_difference(reader, second, ()) == first
+    assert first_difference(reader, second + 1, (reader.digest(_all(reader)[0]),)) == second
+    assert first_difference(reader, second + 2, reader.tail(4)) == second + 1  # and one that has more
+
+
 def test_retention_at_the_source_leaves_the_copy_with_what_is_left(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "source", block_size=BLOCK, upkeep=Upkeep(Retention(files=2))) as journal:
         for number in range(30):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,26 @@ def test_an_encrypted_journal_travels_only_under_keys_to_an_encrypted_one(tmp_pa
         ours = list(journal.records())
     assert list(Tailer(tmp_path / "sealed", key=other_key)) == ours
     assert all(b"sealed" not in each.path.read_bytes() for each in blocks_in(tmp_path / "sealed"))
+
+
+def test_a_follower_without_room_says_so_and_tries_again(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
+        index = journal.append(b"one")
+        with _follower(tmp_path / "follower", leader, upkeep=Upkeep(free_disk_min=1 << 62)) as follower:
+            assert follower.wait_for(lambda status: status.failure_count >= 2, WAIT_S)
+            assert "are to stay free" in follower.status.reason
+        with _follower(tmp_path / "follower", leader) as follower:
+            assert _reaches(follower, index)
+
+
+def test_two_threads_append_and_both_wait_for_their_own_record(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
+        appender = ReplicatedAppender(journal, leader)
+        with _follower(tmp_path / "follower", leader), ThreadPoolExecutor(2) as pool:
+            indices = list(pool.map(lambda number: appender.append(b"%d" % number, timeout_s=WAIT_S), range(60)))
+            assert leader.status.replicated_index > max(indices)
+    assert len(set(indices)) == 60
+    assert sorted(indices) == [index for index, _ in records_of(tmp_path / "follower")]
 
 
 def test_a_follower_made_anew_gets_everything_again(tmp_path: Path) -> None:
