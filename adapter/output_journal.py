@@ -1,24 +1,19 @@
 """The output journal: every output packet this adapter transmitted, in plaintext, found again by `message_seq`; and,
 now and then, the state of its channels, from which a restart goes on.
 
-The loop's thread appends; replay threads look up. The journal itself is the index: in memory is only every
-`MARK_EVERY`th packet's place, from which a lookup reads on. A newer epoch's numbering replaces an older one's from
-where it begins, so a lookup never serves a packet that a newer epoch superseded here.
+The loop's thread appends; replay threads look up. The journal itself is the index: in memory are the places of some
+packets, from which a lookup reads on (`SequenceMarks`). A newer epoch's numbering replaces an older one's from where it
+begins, so a lookup never serves a packet that a newer epoch superseded here.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adapter.saved_state import MAGIC, SavedState, decode_saved_state, encode_saved_state
 from feedcore.output_packet import (
@@ -29,15 +24,15 @@ from feedcore.output_packet import (
     decode_output_packet,
     encode_output_packet,
 )
-from feedcore.position import SEQ_MAX, ChannelSnapshot
+from feedcore.position import ChannelSnapshot
 from feedcore.refusal import PacketRefused
 from journal import Batch, Journal, NoSuchRecord, Retention, Tailer, Upkeep
+from journal.sequence_marks import MARK_EVERY, SequenceMarks, Stretch
 
 LOG = logging.getLogger("adapter.output_journal")
 BLOCK_SIZE = 32 << 20
 RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
-MARK_EVERY = 64  # a lookup reads on at some ten microseconds a packet; memory is a quarter byte a packet
-READ_COUNT = 4 * MARK_EVERY
+READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
 SCAN_COUNT = 16_384
 # The fields of an output packet's header that the index needs (feedcore.output_packet has them all).
 HEADER_FIELDS = np.dtype(
@@ -48,48 +43,6 @@ HEADER_FIELDS = np.dtype(
         "itemsize": OUTPUT_HEADER_SIZE,
     }
 )
-
-
-class Stretch(NamedTuple):
-    """Where to look: from a place in the journal on, for packets before `until_seq`."""
-
-    begin_index: int
-    until_seq: int
-
-
-@dataclass(slots=True)
-class _Marks:
-    """Some of a channel's packets, ascending by first `message_seq`, and where they are."""
-
-    first_seqs: array[int] = field(default_factory=lambda: array("Q"))
-    indices: array[int] = field(default_factory=lambda: array("Q"))
-    next_seq: int = 0
-    unmarked_count: int = 0
-
-    def note(self, first_seq: int, end_seq: int, index: int) -> None:
-        """The next packet of the channel in the journal."""
-        is_renumbered = first_seq < self.next_seq
-        if is_renumbered:
-            place = bisect_left(self.first_seqs, first_seq)
-            del self.first_seqs[place:], self.indices[place:]
-        if is_renumbered or not self.first_seqs or self.unmarked_count >= MARK_EVERY:
-            self.first_seqs.append(first_seq)
-            self.indices.append(index)
-            self.unmarked_count = 0
-        self.unmarked_count += 1
-        self.next_seq = end_seq
-
-    def stretches(self, first_seq: int, last_seq: int) -> list[Stretch]:
-        """What to read for the messages first…last."""
-        begin = max(bisect_right(self.first_seqs, first_seq) - 1, 0)
-        end = bisect_right(self.first_seqs, last_seq)
-        untils = [*self.first_seqs[begin + 1 : end + 1], SEQ_MAX][: end - begin]
-        return [Stretch(index, until) for index, until in zip(self.indices[begin:end], untils, strict=True)]
-
-    def release(self, first_index: int) -> None:
-        """Forget what is no longer in the journal."""
-        gone = sum(1 for index in self.indices if index < first_index)
-        del self.first_seqs[:gone], self.indices[:gone]
 
 
 class OutputJournal:
@@ -103,7 +56,7 @@ class OutputJournal:
         self._has_released = False
         upkeep = Upkeep(retention=Retention(files=retain_blocks), on_file_released=self._on_released)
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
-        self._channels: dict[int, _Marks] = {}
+        self._channels: dict[int, SequenceMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._lock = threading.Lock()
         with self._journal.tailer() as tailer:
@@ -158,7 +111,7 @@ class OutputJournal:
         with self._lock:
             marks = self._channels.get(channel_id)
             if marks is None:
-                marks = self._channels[channel_id] = _Marks()
+                marks = self._channels[channel_id] = SequenceMarks()
             marks.note(first_seq, end_seq, index)
             if self._has_released:
                 self._has_released = False
@@ -168,7 +121,7 @@ class OutputJournal:
 
     def _scan(self, batch: Batch) -> None:
         """Note what a former life appended."""
-        headers = _headers(batch)
+        headers = batch.heads(OUTPUT_HEADER_SIZE).view(HEADER_FIELDS).reshape(-1)
         for place in np.flatnonzero(headers["magic"] == int.from_bytes(MAGIC, "little")).tolist():
             self._states[int.from_bytes(batch[place][6:8].tobytes(), "little")] = batch.first_index + place
         chosen = np.flatnonzero((headers["magic"] == OUTPUT_MAGIC) & (headers["message_count"] > 0))
@@ -180,18 +133,6 @@ class OutputJournal:
 
     def _on_released(self, _path: Path) -> None:
         self._has_released = True  # the keeper's thread: the marks are the loop's to change
-
-
-def _headers(batch: Batch) -> NDArray[np.void]:
-    """The first bytes of each record, as output packets' headers; zeros for records that are shorter."""
-    size = OUTPUT_HEADER_SIZE
-    long_enough = batch.sizes >= size
-    found = np.zeros((len(batch), size), np.uint8)
-    found[long_enough] = batch.data[batch.starts[long_enough, None] + np.arange(size)]
-    short_states = np.flatnonzero(~long_enough & (batch.sizes >= len(MAGIC)))
-    for place in short_states.tolist():
-        found[place, : len(MAGIC)] = batch[place][: len(MAGIC)]
-    return found.view(HEADER_FIELDS).reshape(-1)
 
 
 def _packets(tailer: Tailer, stretch: Stretch, channel_id: int) -> Iterator[OutputPacket]:

@@ -52,6 +52,23 @@ class Batch:
         """Behind the last record."""
         return self.first_index + len(self)
 
+    def until(self, index: int) -> Batch:
+        """The part before an index."""
+        count = min(max(index - self.first_index, 0), len(self))
+        columns = (column[:count] for column in (self.starts, self.sizes, self.appended_at_ns))
+        return Batch(self.first_index, self.data, *columns)
+
+    def heads(self, size: int) -> NDArray[np.uint8]:
+        """The first bytes of each record, a row each, copied; zeros where a record is shorter."""
+        if len(self) and int(self.sizes.min()) >= size:
+            heads: NDArray[np.uint8] = self.data[self.starts[:, None] + np.arange(size)]
+            return heads
+        found = np.zeros((len(self), size), np.uint8)
+        for place in range(size):
+            long_enough = self.sizes > place
+            found[long_enough, place] = self.data[self.starts[long_enough] + place]
+        return found
+
     def rows(self, dtype: Any = np.uint8) -> NDArray[Any] | None:
         """The records as one array, a row each, without copying; None if they are not of one size and evenly spaced.
 

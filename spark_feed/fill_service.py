@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
 
 from feedcore.source_packet import SourceFlag
-from journal.tailer import Tailer
+from journal import Tailer
+from journal.sequence_marks import Stretch
 from spark_feed.send_core import stamped
 from spark_feed.sent_index import SentIndex
-from spark_feed.source_journal import PACKET_HEAD
+from spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 SERVICE_NAME = "tandemfeed.v1.SourceReplay"
 CALLER_ROLES = frozenset({"adapter"})
 CHUNK_DATAGRAM_COUNT = 128  # 180 KB: an adapter converts it in a few milliseconds
 RANGE_COUNT_MAX = 10_000
-READ_ON_COUNT_MAX = 4_096  # nearer than this, reading on is cheaper than going to the index
+READ_COUNT = 256  # records taken from the journal at once
 
 
 class JournalReader:
-    """Reads packets at ascending places without starting over each time. Safe to use from several threads."""
+    """Reads packets that are no longer at hand. Safe to use from several threads."""
 
     def __init__(self, journal: Path) -> None:
-        self._tailer = Tailer(journal)
-        self._lock = threading.Lock()
+        self._journal = journal
 
-    def read(self, index: int) -> bytes:
-        """The packet at a place in the journal."""
-        with self._lock:
-            position = self._tailer.position
-            if position is None or not 0 <= index - position <= READ_ON_COUNT_MAX:
-                self._tailer.to_index(index)
-            while (entry := self._tailer.read()) is not None:
-                if entry[0] == index:
-                    return entry[1][PACKET_HEAD.size :]
-        raise AssertionError(f"index {index:#x} was sent, but the journal does not hold it")
-
-    def close(self) -> None:
-        """Unmap."""
-        with self._lock:
-            self._tailer.close()
+    def packets(self, stretches: Sequence[Stretch], stream_id: int, first_seq: int, end_seq: int) -> Iterator[bytes]:
+        """The datagrams of a source stream that hold any of `first_seq` to before `end_seq`, in order."""
+        if not stretches:
+            return
+        with Tailer(self._journal) as tailer:
+            tailer.to_index(stretches[0].begin_index)  # numbers never begin anew, so the stretches are one
+            while records := tailer.read_many(READ_COUNT):
+                for _, record in records:
+                    if record[0] != RecordKind.PACKET:
+                        continue
+                    which, first, count = packet_numbers(record)
+                    if which != stream_id or first + count <= first_seq:
+                        continue
+                    if first >= end_seq:
+                        return
+                    yield record[PACKET_HEAD.size :]
 
 
 class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
@@ -67,11 +67,8 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         chunk: list[bytes] = []
         for wanted in request.ranges:
-            for sent in self._index.covering(stream_id, wanted.first_seq, wanted.last_seq):
-                datagram = self._index.cached(sent.journal_index)
-                if datagram is None:
-                    datagram = self._reader.read(sent.journal_index)
-                chunk.append(stamped(datagram, sent.sent_at_ns, SourceFlag.RETRANSMISSION))
+            for datagram in self._datagrams(stream_id, wanted.first_seq, wanted.last_seq):
+                chunk.append(datagram)
                 if len(chunk) == CHUNK_DATAGRAM_COUNT:
                     self.datagram_count += len(chunk)
                     yield replay_pb2.FillChunk(datagrams=chunk)
@@ -79,3 +76,11 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
         if chunk:
             self.datagram_count += len(chunk)
             yield replay_pb2.FillChunk(datagrams=chunk)
+
+    def _datagrams(self, stream_id: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
+        found = self._index.covering(stream_id, first_seq, last_seq)
+        end_seq = min(last_seq + 1, found.before_seq)
+        for datagram in self._reader.packets(found.stretches, stream_id, first_seq, end_seq):
+            yield stamped(datagram, 0, SourceFlag.RETRANSMISSION)  # when it was first sent nobody remembers
+        for packet in found.at_hand:
+            yield stamped(packet.datagram, packet.sent_at_ns, SourceFlag.RETRANSMISSION)

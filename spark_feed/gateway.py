@@ -21,13 +21,12 @@ import zmq
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from journal.named_position import NamedPosition
-from journal.tailer import Tailer
+from journal import Batch, NamedPosition, Tailer
 from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, JournalReader, SourceReplayService
 from spark_feed.pacing import Pacer
 from spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
-from spark_feed.sent_index import Sent, SentIndex
-from spark_feed.source_journal import BEGIN_HEAD, PACKET_HEAD, POSITION_NAME, RecordKind
+from spark_feed.sent_index import SentIndex, SentPacket
+from spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, former_ends, former_packets
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
 from transport.dgram import MulticastSender
 from transport.login import TokenSource
@@ -35,6 +34,7 @@ from transport.process_shell import Connection, StopSignal, announce, announce_r
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
 
 LOG = logging.getLogger(__name__)
+RECOVER_COUNT = 65_536  # records looked at at once when starting again
 LOOK_FOR_RECORDS_NS = 1_000_000  # between looks at the journal when it has nothing new
 STORE_POSITION_NS = 10_000_000  # at most this much is sent twice after a crash
 DESCRIBE_TIMEOUT_S = 20.0
@@ -91,8 +91,7 @@ class SourceGateway:
         self._stored_at_ns = 0
         self._is_begun = False
         self._recover()
-        self._reader = JournalReader(options.journal)
-        self.replay = SourceReplayService(self.index, self._reader)
+        self.replay = SourceReplayService(self.index, JournalReader(options.journal))
         self._context: zmq.Context[Any] = zmq.Context()
         self._sender = MulticastSender(
             self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
@@ -141,8 +140,8 @@ class SourceGateway:
             self._sender.send(self._groups[effect.source_stream_id], stamped(effect.datagram, sent_at_ns))
             if isinstance(effect, SendPacket):
                 self.packet_count += 1
-                numbers = (effect.source_stream_id, effect.first_source_seq, effect.message_count)
-                self.index.add(*numbers, Sent(effect.journal_index, sent_at_ns), effect.datagram)
+                packet = SentPacket(effect.first_source_seq, effect.datagram, sent_at_ns)
+                self.index.add(effect.source_stream_id, packet, effect.message_count, effect.journal_index)
             else:
                 self.heartbeat_count += 1
         if now_ns - self._stored_at_ns >= STORE_POSITION_NS:
@@ -162,19 +161,22 @@ class SourceGateway:
         if position is None:
             return
         while (here := self._tailer.position) is None or here < position:
-            entry = self._tailer.read()
-            if entry is None:
+            batch = self._tailer.read_batch(RECOVER_COUNT if here is None else min(RECOVER_COUNT, position - here))
+            if batch is None:
                 break
-            index, record = entry
             if not self._is_begun:
-                self._check_begin(record)
-            if index >= position:  # the position was the end of a block
-                self.core.on_record(index, record)
-                break
-            numbers = self.core.on_sent_before(index, record)
-            if numbers is not None:
-                self.index.add(*numbers, Sent(index, 0), record[PACKET_HEAD.size :])
+                self._check_begin(batch[0].tobytes())
+            if batch.next_index > position:  # the position was the end of a block, or the first batch reaches beyond
+                self._tailer.to_index(max(batch.first_index, position))
+                batch = batch.until(position)
+            self._note_former(batch)
         LOG.info("going on where an earlier start was", extra={"next_source_seqs": self.core.next_source_seqs})
+
+    def _note_former(self, batch: Batch) -> None:
+        """Index what an earlier start has sent."""
+        for index, stream_id, first, count in former_packets(batch):
+            self.index.add_former(stream_id, first, count, index)
+        self.core.on_sent_before(batch.next_index, former_ends(batch), self.index.next_source_seqs)
 
     def _check_begin(self, record: bytes) -> None:
         if record[0] != RecordKind.BEGIN:
@@ -210,7 +212,6 @@ class SourceGateway:
         self._rpc.stop()
         self._sender.close()
         self._context.term()
-        self._reader.close()
         self._tailer.close()
         self._position.close()
 

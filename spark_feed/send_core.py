@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -99,15 +99,13 @@ class SendCore:
         """From now on send packets; before, only heartbeats."""
         self._is_started = True
 
-    def on_sent_before(self, index: int, record: bytes) -> tuple[int, int, int] | None:
-        """A record that an earlier start of the gateway dealt with; returns a packet's numbers for the index."""
-        self.position = index + 1
-        if record[0] != RecordKind.PACKET:
-            self._on_other(record)
-            return None
-        numbers = packet_numbers(record)
-        self._advance(*numbers)
-        return numbers
+    def on_sent_before(self, position: int, ended: Iterable[int], next_source_seqs: Mapping[int, int]) -> None:
+        """How far an earlier start of the gateway came: in the journal, which streams ended, and in each stream."""
+        self.position = position
+        for stream_id, next_source_seq in next_source_seqs.items():
+            self._streams[stream_id].next_source_seq = next_source_seq
+        for stream_id in ended:
+            self._streams[stream_id].is_ended = True
 
     def on_record(self, index: int, record: bytes) -> None:
         """The journal's next record."""

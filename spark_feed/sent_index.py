@@ -1,41 +1,71 @@
-"""What has been sent: (source stream, source_seq) -> place in the journal and first send time, and the newest packets.
+"""What has been sent: the newest packets themselves, and for the older ones where in the source journal to read them.
 
-One thread adds, others look up. Twenty-four bytes a packet; the packets themselves only as far as the cache holds.
-Invariant: a packet is found if and only if it was added.
+One thread adds, others look up. A quarter byte a packet (`SequenceMarks`) besides the newest packets, as far as the
+cache holds. Invariant: a packet is found if and only if it was added.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
+import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from journal.sequence_marks import SequenceMarks, Stretch
+
 CACHE_SIZE_MAX = 64 << 20  # about half a minute of full speed; older packets come from the journal, more slowly
+TRIM_COUNT = 4_096  # evicted packets are dropped from a stream's lists so many at a time
 
 
-class Sent(NamedTuple):
-    """A packet that was sent. `sent_at_ns` is 0 if an earlier start of the gateway sent it."""
+class SentPacket(NamedTuple):
+    """A packet that was sent in this life of the gateway, and when first (wall clock, ns)."""
 
-    journal_index: int
+    first_source_seq: int
+    datagram: bytes
     sent_at_ns: int
 
 
-class _StreamIndex:
+class Covering(NamedTuple):
+    """Where the packets are that hold a range: first those to be read from the journal, then those at hand.
+
+    Attributes:
+        stretches: of the journal.
+        before_seq: packets from this one on are at hand, not to be read.
+        at_hand: in order.
+    """
+
+    stretches: list[Stretch]
+    before_seq: int
+    at_hand: list[SentPacket]
+
+
+class _Stream:
     def __init__(self) -> None:
-        self.first_seqs = array("Q")
-        self.indices = array("Q")
-        self.sent_at = array("Q")
+        self.marks = SequenceMarks()
         self.next_source_seq = 1
+        self.first_seqs: list[int] = []  # of the packets at hand, and of some evicted ones before them
+        self.at_hand: list[SentPacket | None] = []
+        self.evicted_count = 0
+
+    def evict(self) -> int:
+        """Let the oldest packet at hand go; returns its size."""
+        packet = self.at_hand[self.evicted_count]
+        assert packet is not None
+        self.at_hand[self.evicted_count] = None
+        self.evicted_count += 1
+        if self.evicted_count == TRIM_COUNT:
+            del self.first_seqs[:TRIM_COUNT], self.at_hand[:TRIM_COUNT]
+            self.evicted_count = 0
+        return len(packet.datagram)
 
 
 class SentIndex:
     """The index of every source stream."""
 
     def __init__(self, source_stream_ids: Sequence[int], cache_size_max: int = CACHE_SIZE_MAX) -> None:
-        self._streams = {stream_id: _StreamIndex() for stream_id in source_stream_ids}
-        self._cache: dict[int, bytes] = {}
+        self._streams = {stream_id: _Stream() for stream_id in source_stream_ids}
+        self._lock = threading.Lock()
         self._cache_order: deque[int] = deque()
         self._cache_size = 0
         self._cache_size_max = cache_size_max
@@ -45,31 +75,52 @@ class SentIndex:
         """The streams there are."""
         return tuple(self._streams)
 
-    def add(self, stream_id: int, first_source_seq: int, message_count: int, sent: Sent, datagram: bytes) -> None:
-        """Note a packet; packets of a stream come in order."""
-        stream = self._streams[stream_id]
-        assert first_source_seq == stream.next_source_seq
-        # A reader bisects first_seqs, so that array grows last.
-        stream.indices.append(sent.journal_index)
-        stream.sent_at.append(sent.sent_at_ns)
-        stream.next_source_seq += message_count
-        stream.first_seqs.append(first_source_seq)
-        self._cache[sent.journal_index] = datagram
-        self._cache_order.append(sent.journal_index)
-        self._cache_size += len(datagram)
-        while self._cache_size > self._cache_size_max:
-            self._cache_size -= len(self._cache.pop(self._cache_order.popleft()))
+    @property
+    def next_source_seqs(self) -> dict[int, int]:
+        """By source stream: what has not been sent yet."""
+        return {stream_id: stream.next_source_seq for stream_id, stream in self._streams.items()}
 
-    def covering(self, stream_id: int, first_seq: int, last_seq: int) -> list[Sent]:
+    def add(self, stream_id: int, packet: SentPacket, message_count: int, journal_index: int) -> None:
+        """Note a packet that was sent; packets of a stream come in order."""
+        with self._lock:
+            stream = self._streams[stream_id]
+            self._note(stream, packet.first_source_seq, message_count, journal_index)
+            stream.first_seqs.append(packet.first_source_seq)
+            stream.at_hand.append(packet)
+            self._cache_order.append(stream_id)
+            self._cache_size += len(packet.datagram)
+            while self._cache_size > self._cache_size_max:
+                self._cache_size -= self._streams[self._cache_order.popleft()].evict()
+
+    def add_former(self, stream_id: int, first_source_seq: int, message_count: int, journal_index: int) -> None:
+        """Note a packet that an earlier life of the gateway sent."""
+        with self._lock:
+            self._note(self._streams[stream_id], first_source_seq, message_count, journal_index)
+
+    def covering(self, stream_id: int, first_seq: int, last_seq: int) -> Covering:
         """The packets that hold any of `first_seq` … `last_seq` (inclusive), in order."""
-        stream = self._streams[stream_id]
-        last_seq = min(last_seq, stream.next_source_seq - 1)
-        if last_seq < first_seq:
-            return []
-        begin = max(bisect_right(stream.first_seqs, first_seq) - 1, 0)
-        end = bisect_right(stream.first_seqs, last_seq)
-        return [Sent(stream.indices[place], stream.sent_at[place]) for place in range(begin, end)]
+        with self._lock:
+            stream = self._streams[stream_id]
+            last_seq = min(last_seq, stream.next_source_seq - 1)
+            begin = stream.evicted_count
+            before_seq = stream.first_seqs[begin] if begin < len(stream.first_seqs) else stream.next_source_seq
+            if last_seq < first_seq:
+                return Covering([], before_seq, [])
+            stretches = (
+                stream.marks.stretches(first_seq, min(last_seq, before_seq - 1)) if first_seq < before_seq else []
+            )
+            start = max(bisect_right(stream.first_seqs, first_seq) - 1, begin)
+            found = stream.at_hand[start : bisect_right(stream.first_seqs, last_seq)]
+            return Covering(stretches, before_seq, [packet for packet in found if packet is not None])
 
-    def cached(self, index: int) -> bytes | None:
-        """The packet at a place in the journal, if it is among the newest."""
-        return self._cache.get(index)
+    def has_at_hand(self, stream_id: int, first_source_seq: int) -> bool:
+        """True if the packet that begins there need not be read from the journal."""
+        stream = self._streams[stream_id]
+        place = bisect_left(stream.first_seqs, first_source_seq)
+        return place < len(stream.first_seqs) and stream.at_hand[place] is not None
+
+    @staticmethod
+    def _note(stream: _Stream, first_source_seq: int, message_count: int, journal_index: int) -> None:
+        assert first_source_seq == stream.next_source_seq
+        stream.next_source_seq += message_count
+        stream.marks.note(first_source_seq, stream.next_source_seq, journal_index)

@@ -29,7 +29,7 @@ from typing import Self
 import numpy as np
 
 from feedcore.source_packet import SOURCE_HEADER
-from journal.store import Journal
+from journal import Batch, Journal
 from spark_feed.feed_plan import FeedPlan
 from spark_feed.packing import Frames, PackedPacket, pack_batch
 
@@ -123,6 +123,33 @@ def packet_numbers(record: bytes) -> tuple[int, int, int]:
     """(source_stream_id, first_source_seq, message_count) of a PACKET record."""
     _, _, _, _, stream_id, count, _, first, _ = SOURCE_HEADER.unpack_from(record, PACKET_HEAD.size)
     return stream_id, first, count
+
+
+# A PACKET record's numbers, by the layouts of PACKET_HEAD and of feedcore.source_packet.
+PACKET_FIELDS = np.dtype(
+    {
+        "names": ["kind", "stream_id", "count", "first"],
+        "formats": ["u1", "<u2", "<u2", "<u8"],
+        "offsets": [0, 24, 26, 32],
+        "itemsize": PACKET_HEAD.size + SOURCE_HEADER.size,
+    }
+)
+
+
+def former_packets(batch: Batch) -> Iterator[tuple[int, int, int, int]]:
+    """(index, source_stream_id, first_source_seq, message_count) of the PACKET records in a batch."""
+    fields = batch.heads(PACKET_FIELDS.itemsize).view(PACKET_FIELDS).reshape(-1)
+    chosen = np.flatnonzero(fields["kind"] == RecordKind.PACKET)
+    rows = fields[chosen]
+    columns = (chosen + batch.first_index, rows["stream_id"], rows["first"], rows["count"])
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def former_ends(batch: Batch) -> list[int]:
+    """The source streams that END records in a batch end."""
+    kinds = batch.heads(1).reshape(-1)
+    ends = np.flatnonzero(kinds == RecordKind.END).tolist()
+    return [End.decode(batch[place].tobytes()).source_stream_id for place in ends]
 
 
 class SourceJournalWriter:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.output_journal import MARK_EVERY, OutputJournal
+from adapter.output_journal import OutputJournal
 from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_runs
 from feedcore.position import ChannelSnapshot, MessageStreamState, Run
+from journal.sequence_marks import MARK_EVERY
 
 BLOCK = 1 << 18
 

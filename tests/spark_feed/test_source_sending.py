@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from source_material import FEED, frames_in, journal_without_spark, make_recordi
 
 from feedcore.source_packet import SourceFlag, decode_source_packet
 from journal.tailer import Tailer
+from spark_feed.fill_service import JournalReader, SourceReplayService
 from spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
 from spark_feed.send_core import (
     HEARTBEAT_INTERVAL_NS,
@@ -21,7 +23,8 @@ from spark_feed.send_core import (
     SendPacket,
     stamped,
 )
-from spark_feed.sent_index import Sent, SentIndex
+from spark_feed.sent_index import SentIndex, SentPacket
+from spark_feed.source_journal import PACKET_HEAD, RecordKind, former_packets, packet_numbers
 
 START_NS = 5_000_000_000
 
@@ -98,8 +101,12 @@ def test_before_the_start_only_heartbeats_leave(records: list[tuple[int, bytes]]
 
 def test_after_a_restart_it_goes_on_behind_what_was_sent(records: list[tuple[int, bytes]]) -> None:
     core = _core(RatePacer(1e6))
-    for index, record in records[:40]:
-        core.on_sent_before(index, record)
+    seqs = dict.fromkeys(FEED.source_stream_ids, 1)
+    for _, record in records[:40]:
+        if record[0] == RecordKind.PACKET:
+            stream_id, first, count = packet_numbers(record)
+            seqs[stream_id] = first + count
+    core.on_sent_before(records[39][0] + 1, [], seqs)
     core.start()
     happened = _run(core, records[40:])
     indices = [effect.journal_index for _, effect in happened if isinstance(effect, SendPacket)]
@@ -150,14 +157,53 @@ def test_a_stamp_changes_only_send_time_and_flags(records: list[tuple[int, bytes
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=40), st.integers(1, 900), st.integers(0, 900))
 def test_the_index_finds_just_the_packets_that_cover_a_range(counts: list[int], first: int, more: int) -> None:
     index = SentIndex([1], cache_size_max=200)
-    seq = 1
-    expected = []
+    seq, firsts = 1, []
     for place, count in enumerate(counts):
-        index.add(1, seq, count, Sent(place, 1_000 + place), bytes(10))
-        if seq <= first + more and seq + count > first:
-            expected.append(Sent(place, 1_000 + place))
+        index.add(1, SentPacket(seq, bytes(10), 1_000 + place), count, place)
+        firsts.append((seq, count))
         seq += count
-    assert index.covering(1, first, first + more) == expected
-    assert [place for place in range(len(counts)) if index.cached(place) is not None] == list(
-        range(max(0, len(counts) - 20), len(counts))
-    )
+    expected = [(a, n) for a, n in firsts if a <= first + more and a + n > first]
+    found = index.covering(1, first, first + more)
+    assert [packet.first_source_seq for packet in found.at_hand] == [a for a, _ in expected if a >= found.before_seq]
+    assert bool(found.stretches) == any(a < found.before_seq for a, _ in expected)
+    if found.stretches:  # reading on from there passes every packet that is wanted
+        assert firsts[found.stretches[0].begin_index][0] <= expected[0][0]
+    newest = [place for place, (a, _) in enumerate(firsts) if index.has_at_hand(1, a)]
+    assert newest == list(range(max(0, len(counts) - 20), len(counts)))
+
+
+def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
+    records: list[tuple[int, bytes]], tmp_path: Path
+) -> None:
+    packets = [(index, record) for index, record in records if record[0] == RecordKind.PACKET]
+    index = SentIndex(FEED.source_stream_ids, cache_size_max=20_000)
+    for place, (journal_index, record) in enumerate(packets):
+        stream_id, first, count = packet_numbers(record)
+        if place < len(packets) // 4:
+            index.add_former(stream_id, first, count, journal_index)
+        else:
+            index.add(stream_id, SentPacket(first, record[PACKET_HEAD.size :], 77), count, journal_index)
+    service = SourceReplayService(index, JournalReader(tmp_path / "journal"))
+    source = random.Random(5)
+    for stream_id in FEED.source_stream_ids:
+        own = [(*packet_numbers(record)[1:], record) for _, record in packets if packet_numbers(record)[0] == stream_id]
+        end = own[-1][0] + own[-1][1]
+        for _ in range(60):
+            first = source.randrange(1, end)
+            last = first + source.choice((0, 3, 200, 5_000))
+            wanted = [
+                record[PACKET_HEAD.size :] for begin, count, record in own if begin <= last and begin + count > first
+            ]
+            filled = list(service._datagrams(stream_id, first, last))
+            assert [stamped(each, 0) for each in filled] == [
+                stamped(each, 0, SourceFlag.RETRANSMISSION) for each in wanted
+            ]
+
+
+def test_what_an_earlier_life_sent_is_found_by_columns(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+    with Tailer(tmp_path / "journal") as tailer:
+        batches = [batch for _ in range(50) if (batch := tailer.read_batch(37)) is not None]
+    found = [row for batch in batches for row in former_packets(batch)]
+    expected = [(index, *packet_numbers(record)) for index, record in records if record[0] == RecordKind.PACKET]
+    assert found == expected[: len(found)]
+    assert sum(len(batch) for batch in batches) == min(len(records), 37 * 50)
