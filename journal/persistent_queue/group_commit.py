@@ -95,10 +95,12 @@ class GroupCommit:
                     group = self._take()
                 else:
                     is_timed = self._thread_count == 1
-        if group is None:
-            group = self._await(seat, is_timed)
-        if group is not None:
-            self._lead(group, seat)
+        while group is not None or not seat.is_done:
+            if group is None:
+                group = self._await(seat, is_timed)
+            if group is not None:
+                self._lead(group, seat)  # which is not this seat's own, if enough others came before
+                group, is_timed = None, False
         if seat.error is not None:
             raise seat.error
         return seat.first_id

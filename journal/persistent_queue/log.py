@@ -163,12 +163,13 @@ class QueueLog:
             if not any(block.view[place + 16 : place + 24]):
                 INDEX_ENTRY.pack_into(block.view, place, sequence, at_ns, offset)
 
+    def set_words(self) -> None:
+        """Say in the control file where the log ends: for who looks into it from outside; nothing here reads that."""
+        control, (block, end, next_id, last_at_ns) = self._control, self._position
+        for place, value in ((END, end), (NEXT_SEQUENCE, next_id), (LAST_AT, last_at_ns), (ORDINAL, block.ordinal)):
+            control.set_word(place, value)
+
     def _go_to(self, position: Position, current: QueueBlock) -> None:
-        control = self._control
-        control.set_word(END, position.end)
-        control.set_word(NEXT_SEQUENCE, position.next_id)
-        control.set_word(LAST_AT, position.last_at_ns)
-        control.set_word(ORDINAL, current.ordinal)
         self._position, self._current = position, current
         current.end_id = position.next_id
 
@@ -227,6 +228,7 @@ class QueueLog:
             self._catalogue.add(current, block)
         self._indexed = -1
         self._go_to(Position(block, DATA_OFFSET, first_id, last_at_ns), current)
+        self.set_words()
 
 
 def end_block(block: Block, end: int, next_id: int, last_at_ns: int, next_ordinal: int) -> None:

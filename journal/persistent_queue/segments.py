@@ -40,7 +40,7 @@ def items_body(items: Sequence[bytes]) -> tuple[bytes, int, int]:
     size, count = len(items[0]), len(items)
     if count > COUNT_MASK or sum(map(len, items)) + 4 * count > BLOCK_SIZE_MAX:
         raise RecordTooLong(f"{count} items at once; a group holds at most {COUNT_MASK} and {BLOCK_SIZE_MAX} bytes")
-    if count == 1 or all(len(item) == size for item in items):
+    if len(set(map(len, items))) == 1:
         body, flags = (items[0] if count == 1 else b"".join(items)), count
     else:
         table = array("I", accumulate(map(len, items)))

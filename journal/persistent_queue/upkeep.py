@@ -50,6 +50,7 @@ class Checkpointer:
             active_count = self._desk.counts()[0]
             position.block.write_checkpoint(position.end, position.next_id, position.last_at_ns, active_count)
             position.block.flush()
+            self._log.set_words()
             self._at, self.next_id = at, position.next_id
             self.count += 1
 

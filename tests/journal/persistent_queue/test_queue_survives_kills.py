@@ -11,7 +11,7 @@ from pathlib import Path
 from queue_crash_child import Report, child, verify
 
 LIVES = 4
-REPORTS = 3_000
+REPORTS = 1_500
 
 
 def work_until_killed(folder: Path, seed: int, count: int) -> list[Report]:

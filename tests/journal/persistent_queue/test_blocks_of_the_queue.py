@@ -1,0 +1,161 @@
+"""Blocks: recycled when nothing in them is active, spread over several paths, bounded in number."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import journal.persistent_queue.spares as spares_module
+from journal import DiskFull
+from journal.block import Block, blocks_in
+from journal.layout import BLOCK_SIZE_MIN
+from journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
+
+BLOCK = BLOCK_SIZE_MIN
+ITEM = bytes(10_000)
+PER_BLOCK = 18
+
+
+def put_blocks(queue: PersistentQueue, count: int) -> list[int]:
+    return [queue.put(ITEM) for _ in range(count * PER_BLOCK)]
+
+
+def put_forever(queue: PersistentQueue, ids: list[int]) -> None:
+    while True:
+        ids.append(queue.put(ITEM))
+
+
+def drain(queue: PersistentQueue) -> list[int]:
+    served = []
+    while (entry := queue.get()) is not None:
+        served.append(entry[0])
+        queue.done(entry[0])
+    return served
+
+
+def test_a_queue_that_is_emptied_as_it_is_filled_lives_in_a_few_blocks_for_ever(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_items=PER_BLOCK) as queue:
+        for _ in range(30):
+            ids = put_blocks(queue, 1)
+            assert drain(queue) == ids
+            queue.checkpoint()
+            assert len(list(tmp_path.glob("*.tfj"))) <= 3
+        assert queue.statistics().recycled_count >= 10
+        assert queue.cancel(0) == Recycled(0)
+        ids = put_blocks(queue, 3)
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        assert drain(queue) == ids
+
+
+def test_a_block_in_the_middle_is_recycled_while_older_ones_wait(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        ids = put_blocks(queue, 5)
+        for item_id in ids[1:]:
+            assert queue.cancel(item_id) == Cancelled(item_id)
+        queue.checkpoint()
+        assert len(queue.block_active_counts()) == 2
+        later = put_blocks(queue, 3)
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        assert drain(queue) == [ids[0], *later]
+
+
+def test_what_a_recycled_block_held_is_never_seen_again_even_if_its_bytes_still_lie_there(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path / "queue", block_size=BLOCK, checkpoint_interval_s=60) as queue:
+        for _ in range(4):
+            put_blocks(queue, 1)
+            drain(queue)
+            queue.checkpoint()
+        last = queue.put(b"the only one")
+        shutil.copytree(tmp_path / "queue", tmp_path / "copy")
+    with PersistentQueue.open(tmp_path / "copy", block_size=BLOCK) as queue:
+        assert queue.get() == (last, b"the only one")
+        assert queue.get() is None
+
+
+def test_a_block_that_was_named_and_never_begun_is_removed(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        item_id = queue.put(b"item")
+    spare = spares_module.make_spare(tmp_path / ".x.spare", BLOCK, flushed=True)
+    spare.path.rename(tmp_path / "000000000-000001.tfj")
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        assert queue.get() == (item_id, b"item")
+        assert len(blocks_in(tmp_path)) == 1
+
+
+def test_blocks_take_turns_among_the_paths_and_all_are_found_again(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    with PersistentQueue.open(folders[0], more_paths=folders[1:], block_size=BLOCK) as queue:
+        ids = put_blocks(queue, 9)
+    assert [len(blocks_in(folder)) >= 3 for folder in folders] == [True] * 3
+    with PersistentQueue.open(folders[0], more_paths=folders[:0:-1], block_size=BLOCK) as queue:
+        assert drain(queue) == ids
+
+
+def test_a_path_that_is_not_given_is_named_and_one_may_be_added(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    with PersistentQueue.open(one, more_paths=[two], block_size=BLOCK) as queue:
+        ids = put_blocks(queue, 2)
+    with pytest.raises(PathMissing, match="two"):
+        PersistentQueue.open(one, block_size=BLOCK)
+    with pytest.raises(PathMissing, match="two"):  # an empty mount point in its place
+        PersistentQueue.open(one, more_paths=[three], block_size=BLOCK)
+    assert not three.exists()
+    two.rename(tmp_path / "moved")
+    with PersistentQueue.open(one, more_paths=[tmp_path / "moved", three], block_size=BLOCK) as queue:
+        ids += put_blocks(queue, 3)
+        assert drain(queue) == ids
+    assert blocks_in(three)
+
+
+def test_with_all_blocks_active_a_put_is_refused_and_succeeds_after_deliveries(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK, blocks_max=3, checkpoint_interval_s=60) as queue:
+        ids: list[int] = []
+        with pytest.raises(QueueFull, match="3 blocks"):
+            put_forever(queue, ids)
+        assert queue.pending_count == len(ids) >= 3 * (PER_BLOCK - 1)
+        assert drain(queue) == ids
+        ids = put_blocks(queue, 2)
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        assert drain(queue) == ids
+
+
+def test_on_a_full_disk_puts_are_refused_deliveries_go_on_and_puts_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, is_full = spares_module.make_spare, True
+
+    def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
+        if is_full:
+            raise DiskFull(f"{path}: no room")
+        return make(path, block_size, flushed=flushed)
+
+    queue = PersistentQueue.open(tmp_path, block_size=BLOCK)
+    monkeypatch.setattr(spares_module, "make_spare", make_spare)
+    ids: list[int] = []
+    with pytest.raises(DiskFull):
+        put_forever(queue, ids)
+    with pytest.raises(DiskFull):
+        queue.put_many([ITEM] * 3)
+    for item_id in ids[:3]:
+        assert queue.get() == (item_id, ITEM)
+        queue.done(item_id, durable=True)
+    assert queue.cancel(ids[3]) == Cancelled(ids[3])
+    is_full = False
+    ids = [*ids[4:], queue.put(ITEM)]
+    queue.close()
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        assert drain(queue) == ids
+
+
+def test_an_item_larger_than_a_block_gets_a_block_of_its_own_size(tmp_path: Path) -> None:
+    large = bytes(range(256)) * 4_096
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        ids = [queue.put(item) for item in (b"before", large, b"after")]
+        tiny = queue.put_many([b""] * 50_000)
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        assert [queue.get() for _ in range(3)] == list(zip(ids, (b"before", large, b"after"), strict=True))
+        assert queue.pending_count == len(tiny)
+        assert queue.cancel(tiny[-1]) == Cancelled(tiny[-1])
+        assert queue.cancel_all() == len(tiny) - 1

@@ -1,0 +1,139 @@
+"""Group commit: many threads share a flush, every one gets its own answer, and what is not durable is not served."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from journal import JournalClosed, RecordTooLong
+from journal.layout import BLOCK_SIZE_MIN
+from journal.persistent_queue import Cancelled, InFlight, PersistentQueue
+
+BLOCK = BLOCK_SIZE_MIN
+THREADS = 8
+
+
+@pytest.mark.parametrize(("group_size_max", "group_delay_s"), [(1_024, 0.000_1), (1_024, 0.0), (3, 0.000_1), (1, 0.0)])
+def test_each_of_many_threads_gets_the_id_of_its_own_item(
+    tmp_path: Path, group_size_max: int, group_delay_s: float
+) -> None:
+    with PersistentQueue.open(
+        tmp_path, block_size=BLOCK, group_size_max=group_size_max, group_delay_s=group_delay_s
+    ) as queue:
+
+        def work(number: int) -> dict[int, bytes]:
+            return {queue.put(item): item for item in (b"%d of %d" % (place, number) for place in range(200))}
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = list(pool.map(work, range(THREADS)))
+        merged = {item_id: item for each in found for item_id, item in each.items()}
+        assert sorted(merged) == list(range(THREADS * 200))
+        assert [list(each) == sorted(each) for each in found] == [True] * THREADS
+        assert [queue.get() for _ in merged] == sorted(merged.items())
+        groups = queue.statistics().group_count
+        assert groups >= THREADS * 200 if group_size_max == 1 else groups < THREADS * 200
+
+
+def hold_flushes(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Flushes wait until the second event; the first says that one waits."""
+    flush, began, may_go = os.fdatasync, threading.Event(), threading.Event()
+
+    def held(descriptor: int) -> None:
+        began.set()
+        assert may_go.wait(30)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", held)
+    return began, may_go
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_an_item_is_neither_served_nor_cancelled_before_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
+        began, may_go = hold_flushes(monkeypatch)
+        thread = in_thread(lambda: queue.put(b"item"))
+        assert began.wait(30)
+        assert queue.get() is None
+        assert queue.cancel_all() == 0
+        assert queue.pending_count == 0
+        may_go.set()
+        assert queue.get(timeout_s=30) == (0, b"item")
+        thread.join()
+
+
+def test_puts_that_come_while_the_disk_is_busy_share_the_next_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
+        began, may_go = hold_flushes(monkeypatch)
+        first = in_thread(lambda: queue.put(b"first"))
+        assert began.wait(30)
+        futures = [queue.put_nowait(b"%d" % number) for number in range(100)]
+        may_go.set()
+        assert [future.result(30) for future in futures] == list(range(1, 101))
+        first.join()
+        assert queue.statistics().group_count <= 3
+
+
+def test_an_item_too_long_is_refused_and_the_rest_of_its_group_is_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("journal.persistent_queue.segments.BLOCK_SIZE_MAX", 4 << 20)
+    with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
+        began, may_go = hold_flushes(monkeypatch)
+        first = in_thread(lambda: queue.put(b"first"))
+        assert began.wait(30)
+        futures = [queue.put_nowait(item) for item in (b"before", bytes(5 << 20), b"after")]
+        may_go.set()
+        assert isinstance(futures[1].exception(30), RecordTooLong)
+        assert [futures[0].result(), futures[2].result()] == [1, 2]
+        first.join()
+
+
+def test_who_waits_for_an_item_gets_it_or_is_told_that_the_queue_was_closed(tmp_path: Path) -> None:
+    queue = PersistentQueue.open(tmp_path, block_size=BLOCK)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(queue.get, 30)
+        assert queue.put(b"item") == 0
+        assert waiting.result() == (0, b"item")
+        waiting = pool.submit(queue.get, 30)
+        queue.close()
+        assert isinstance(waiting.exception(), JournalClosed)
+
+
+def test_an_item_given_back_comes_before_younger_ones(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        queue.put_many([b"a", b"b", b"c", b"d"])
+        for _ in range(3):
+            queue.get()
+        assert queue.cancel(1) == InFlight(1)
+        queue.release(2)
+        queue.release(1)
+        assert queue.cancel(1) == Cancelled(1)
+        assert [queue.get(), queue.get(), queue.get()] == [(2, b"c"), (3, b"d"), None]
+
+
+def test_a_forked_child_is_told_to_open_the_queue_itself(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        queue.put(b"item")
+        child = os.fork()
+        if child == 0:
+            try:
+                queue.put(b"from the child")
+            except JournalClosed:
+                os._exit(42)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+        assert queue.put(b"from the parent") == 1
