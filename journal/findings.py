@@ -65,7 +65,10 @@ class BytesDamaged(Finding):
     def what(self) -> str:
         """In words."""
         to = "nothing whole behind it" if self.end is None else f"whole again from offset {self.end}"
-        lost = "how many records it took is not known" if self.lost_count is None else f"{self.lost_count} records lost"
+        if self.lost_count is None:
+            lost = "how many records it took is not known"
+        else:
+            lost = f"{self.lost_count} record{'' if self.lost_count == 1 else 's'} lost"
         return f"damaged, {lost}, {to}"
 
 

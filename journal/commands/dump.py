@@ -9,7 +9,7 @@ from typing import Any
 
 from journal.block import Block
 from journal.commands.options import add_subcommand, read_key, require_journal, size
-from journal.commands.presentation import RecordView, hex_lines, time_text
+from journal.commands.presentation import RecordView, counted, hex_lines, time_text
 from journal.commands.streams import Interruption, Streams
 from journal.errors import JournalError
 from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
@@ -97,8 +97,8 @@ def _segment_lines(
     first = files.index_of(block, segment.first_sequence)
     sealed = ", encrypted" if segment.is_sealed else ""
     yield (
-        f"  segment at offset {segment.offset}: {segment.length} bytes, {segment.record_count} records{sealed}, "
-        f"appended {time_text(segment.appended_at_ns)}"
+        f"  segment at offset {segment.offset}: {segment.length} bytes, "
+        f"{counted(segment.record_count, 'record')}{sealed}, appended {time_text(segment.appended_at_ns)}"
     )
     records = records_of(block, segment, key)
     if records is None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
-from journal.commands.presentation import size_text, table, time_text, to_json
+from journal.commands.presentation import counted, size_text, table, time_text, to_json
 from journal.commands.reading import Range, forward, to_begin
 from journal.commands.streams import Interruption, Streams
 from journal.errors import JournalError
@@ -140,7 +140,7 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
         f"settings    rolls {found['roll_cycle']} in {found['time_zone']}{offset}, blocks of "
         f"{size_text(found['block_size'])}, {'encrypted' if found['is_encrypted'] else 'not encrypted'}"
     )
-    yield f"records     {found['records']:,} in {len(found['files'])} files of {size_text(found['size'])}"
+    yield f"records     {found['records']:,} in {counted(len(found['files']), 'file')} of {size_text(found['size'])}"
     if found["first_index"] is not None:
         yield f"first       {found['first_index']}  {found['first_at']}"
         yield f"last        {found['last_index']}  {found['last_at']}"
@@ -149,7 +149,8 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"appenders   {pids or f'none ({closed})'}"
     yield f"lock        {_lock_text(found['lock'])}"
     if found["replicated_until"] is not None:
-        yield f"replicated  until before {found['replicated_until']}; {found['not_replicated']:,} records are not yet"
+        left = counted(found["not_replicated"], "record")
+        yield f"replicated  until before {found['replicated_until']}; {left} not yet"
     yield f"disk        {size_text(found['disk_free'])} free of {size_text(found['disk_size'])}"
     if found["tailers"]:
         yield ""
@@ -207,7 +208,9 @@ def run_history(arguments: argparse.Namespace, streams: Streams) -> int:
         stages = [asdict(each) for each in statistics.stages()]
         streams.say(to_json(sums | {"stages": stages, "end_to_end": asdict(statistics.end_to_end())}))
         return 0
-    streams.say(f"{read_count:,} records, {statistics.history_count:,} with a history, {malformed_count:,} malformed")
+    streams.say(
+        f"{counted(read_count, 'record')}, {statistics.history_count:,} with a history, {malformed_count:,} malformed"
+    )
     if statistics.history_count:
         streams.say(str(statistics))
     return 0

@@ -135,6 +135,11 @@ def size_text(count: int) -> str:
     return f"{count} B" if not step else f"{value:.1f} {SIZE_STEPS[step]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def hex_lines(data: memoryview, size_max: int | None = None) -> Iterator[str]:
     """Offset, bytes, and the printable ones as text, sixteen to a line."""
     end = len(data) if size_max is None else min(len(data), size_max)

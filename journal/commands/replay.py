@@ -9,7 +9,7 @@ from typing import Any
 
 from journal.commands.destinations import Destination, Interrupted, ReceiverGone, opened
 from journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
-from journal.commands.presentation import RecordView, time_text
+from journal.commands.presentation import RecordView, counted, time_text
 from journal.commands.reading import Entry, Range, forward, to_begin
 from journal.commands.streams import Interruption, Meter, Streams, meter
 from journal.pacing import Pacer, parse_speed
@@ -119,10 +119,10 @@ class _Replay:
 
     def told(self) -> str:
         """How far it came."""
-        count_, last = self._destination.sent_count, self._destination.last
+        last = self._destination.last
         if last is None:
             return f"{self.why}: no record sent"
         return (
-            f"{self.why}: {count_:,} records sent, the last {format_index(last.index)} of "
-            f"{time_text(last.appended_at_ns)},"
+            f"{self.why}: {counted(self._destination.sent_count, 'record')} sent, "
+            f"the last {format_index(last.index)} of {time_text(last.appended_at_ns)},"
         )

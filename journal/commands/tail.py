@@ -17,7 +17,7 @@ from journal.commands.options import (
     require_journal,
     sequence_rule,
 )
-from journal.commands.presentation import RecordView, time_text, to_json
+from journal.commands.presentation import RecordView, counted, time_text, to_json
 from journal.commands.reading import Entry, Range, backward, forward, to_begin
 from journal.commands.streams import Interruption, Streams
 from journal.layout import CONTROL_NAME
@@ -127,7 +127,8 @@ def _show_forward(
             break
     if tailer.lost_count:
         streams.note(
-            f"damage took {tailer.lost_count} records; tandemfeed journal verify {arguments.folder} says where"
+            f"damage took {counted(tailer.lost_count, 'record')}; "
+            f"tandemfeed journal verify {arguments.folder} says where"
         )
 
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from journal.commands.options import CommandError, add_subcommand, age_s, count, read_key, require_journal, size
-from journal.commands.presentation import size_text
+from journal.commands.presentation import counted, size_text
 from journal.commands.streams import Streams
 from journal.journal_files import JournalFiles, size_on_disk
 from journal.keeper import Retention
@@ -101,7 +101,7 @@ def run_prune(arguments: argparse.Namespace, streams: Streams) -> int:
     if pruning.is_busy:
         streams.note("the next file is being compressed; prune again in a moment")
     verb = "would be released" if arguments.dry_run else "released"
-    streams.say(f"{len(sizes):,} files {verb}, {size_text(freed)}; {kept_count:,} kept")
+    streams.say(f"{counted(len(sizes), 'file')} {verb}, {size_text(freed)}; {kept_count:,} kept")
     return 0
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from journal.commands.options import add_subcommand, read_key, require_journal, sequence_rule
-from journal.commands.presentation import to_json
+from journal.commands.presentation import counted, to_json
 from journal.commands.streams import Interruption, Streams, meter
 from journal.completeness import Digests, compare, digest
 from journal.findings import Finding
@@ -131,15 +131,19 @@ def _sums(verification: Verification, arguments: argparse.Namespace, found_count
             }
         )
     parts = [
-        f"{len(verification.names):,} files, {verification.segment_count:,} segments, "
-        f"{verification.record_count:,} records"
+        f"{counted(len(verification.names), 'file')}, {counted(verification.segment_count, 'segment')}, "
+        f"{counted(verification.record_count, 'record')}"
     ]
     if arguments.sequence is not None:
-        parts.append(f"{continuity.counted:,} with a sequence number, of {continuity.stream_count:,} source streams")
-    parts.append("whole" if not found_count else f"{found_count:,} findings")
+        parts.append(
+            f"{continuity.counted:,} with a sequence number, of {counted(continuity.stream_count, 'source stream')}"
+        )
+    parts.append("whole" if not found_count else counted(found_count, "finding"))
     if arguments.against is not None:
         other = arguments.against
-        parts.append(f"{missing_count:,} records of {other} missing" if missing_count else f"all of {other} is here")
+        parts.append(
+            f"{counted(missing_count, 'record')} of {other} missing" if missing_count else f"all of {other} is here"
+        )
     return "; ".join(parts)
 
 

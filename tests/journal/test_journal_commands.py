@@ -246,7 +246,7 @@ def test_tail_goes_around_damage_and_says_how_much_it_took(tmp_path: Path, capsy
     assert main(["tail", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [record.decode() for record in numbered(25) if record != b"record 10"]
-    assert "damage took 1 records" in err
+    assert "damage took 1 record" in err
     assert main(["tail", str(tmp_path), "--reverse"]) == 0
     assert lines(capsys) == [record.decode() for record in reversed(numbered(25)) if record != b"record 10"]
 

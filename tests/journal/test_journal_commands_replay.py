@@ -195,7 +195,7 @@ def test_a_signal_ends_the_wait_for_the_next_record_and_it_says_how_far_it_came(
         assert replay.line() == "record 0"
         status, err = replay.end(number)
     assert status == 0
-    assert err.startswith(f"interrupted: 1 records sent, the last {format_index(indices[0])} of ")
+    assert err.startswith(f"interrupted: 1 record sent, the last {format_index(indices[0])} of ")
 
 
 def test_a_signal_ends_the_wait_for_a_receiver_that_does_not_read(tmp_path: Path) -> None:

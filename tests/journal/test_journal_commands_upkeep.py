@@ -127,7 +127,7 @@ def test_verify_against_another_journal_says_what_is_missing(
     arguments = ("verify", here, "--key-file", tmp_path / "key", "--against", other)
     missing, sums = output(capsys, *arguments, status=1).splitlines()
     assert missing == f"record {format_index(indices[12])} of the other journal is missing here"
-    assert sums.endswith(f"whole; 1 records of {other} missing")
+    assert sums.endswith(f"whole; 1 record of {other} missing")
     assert output(capsys, "verify", other, "--against", other).endswith(f"all of {other} is here\n")
 
 
@@ -335,7 +335,7 @@ def test_prune_leaves_a_file_that_is_being_compressed(tmp_path: Path, capsys: py
     draft.touch()
     assert main(["prune", str(tmp_path), "--files", "1"]) == 0
     out, err = capsys.readouterr()
-    assert "1 files released" in out
+    assert "1 file released" in out
     assert "is being compressed" in err
     draft.unlink()
     assert "3 files released" in output(capsys, "prune", tmp_path, "--files", "1")
