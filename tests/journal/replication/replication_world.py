@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,13 +19,12 @@ from journal.replication.codec import decode, encode
 from journal.replication.comparison import first_difference, is_same
 from journal.replication.follower_core import FollowerCore
 from journal.replication.leader_core import LeaderCore
-from journal.replication.limits import PIECE_SIZE_MAX, TAIL_COUNT_MAX, Limits
-from journal.replication.messages import NO_ID, Acknowledge, Position, Segment, SegmentDigest
+from journal.replication.limits import PIECE_SIZE_MAX, Limits
+from journal.replication.messages import NO_ID, Acknowledge, Position, Segment
 from journal.replication.segments import digest_of
 from journal.replication.states import FINAL, FollowerState
-from journal.roll_cycle import SECONDLY
+from tests.journal.replication.replication_memory import BITS, MemoryJournal
 
-BITS = SECONDLY.sequence_bits
 MS = 1_000_000
 SETTINGS = Settings("SECONDLY", 0, "UTC", 1 << 18, 0, "", "journal")
 LIMITS = Limits(
@@ -38,57 +36,6 @@ LIMITS = Limits(
     followers_max=8,
 )
 HEAL_NS = 20_000 * MS
-
-
-class MemoryJournal:
-    """A journal as the cores' shells see one."""
-
-    sequence_bits = BITS
-
-    def __init__(self, cycle: int, journal_id: bytes) -> None:
-        self.id = journal_id
-        self.begin = cycle << BITS
-        self.segments: list[Segment] = []
-        self.ends: dict[int, int] = {}
-
-    def end_index(self) -> int:
-        return self.segments[-1].next_index(BITS) if self.segments else self.begin
-
-    def oldest_index(self) -> int:
-        return self.segments[0].first_index(BITS) if self.segments else self.begin
-
-    def segment_at(self, index: int) -> Segment | None:
-        place = bisect_left(self.segments, index + 1, key=lambda each: each.next_index(BITS))
-        return self.segments[place] if place < len(self.segments) else None
-
-    def read(self, index: int, size_max: int) -> list[Segment]:
-        place = bisect_left(self.segments, index + 1, key=lambda each: each.next_index(BITS))
-        found: list[Segment] = []
-        while place < len(self.segments) and (not found or sum(len(each.body) + 32 for each in found) < size_max):
-            found.append(self.segments[place])
-            place += 1
-        return found
-
-    def append(self, segment: Segment) -> None:
-        self.segments.append(segment)
-        self.ends[segment.cycle] = segment.next_index(BITS)
-
-    def truncate(self, kept: int) -> None:
-        del self.segments[kept:]
-        last = self.segments[-1].cycle if self.segments else -1
-        self.ends = {cycle: end for cycle, end in self.ends.items() if cycle <= last}
-        if self.segments:
-            self.ends[last] = self.end_index()
-
-    def cycle_end(self, index: int) -> int | None:
-        cycle = index >> BITS
-        return None if cycle << BITS < self.begin else self.ends.get(cycle, cycle << BITS)
-
-    def digest(self, segment: Segment) -> SegmentDigest:
-        return digest_of(segment, BITS)
-
-    def tail(self) -> tuple[SegmentDigest, ...]:
-        return tuple(map(self.digest, self.segments[-TAIL_COUNT_MAX:]))
 
 
 @dataclass

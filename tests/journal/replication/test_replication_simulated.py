@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from journal.replication.states import FollowerState
-from tests.journal.replication.replication_world import BITS, FollowerNode, World
+from tests.journal.replication.replication_memory import BITS
+from tests.journal.replication.replication_world import FollowerNode, World
 
 STEPS = 150
 
