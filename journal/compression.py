@@ -21,7 +21,10 @@ LEVEL = 3  # beyond it, recordings of ticks shrink little and take many times as
 
 
 def compress_block(path: Path) -> Path:
-    """Replace an ended block by its compressed form; a crash leaves either, or both."""
+    """Replace an ended block by its compressed form; a crash leaves either, or both.
+
+    If another process released the block meanwhile, it stays released.
+    """
     target = path.with_name(path.name + COMPRESSED_SUFFIX)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -32,7 +35,10 @@ def compress_block(path: Path) -> Path:
             os.fsync(out.fileno())
         os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))  # retention goes by when it was appended to
         draft.rename(target)
-        path.unlink()
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            target.unlink(missing_ok=True)
     finally:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()

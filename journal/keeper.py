@@ -45,10 +45,13 @@ class Retention:
         """Which of the ended blocks are to go.
 
         Args:
-            blocks: all of them, oldest first, the newest being appended to.
+            blocks: all of them, oldest first, the newest being appended to. Those that others released since they
+                were listed count for nothing.
         """
-        ages = [now_s - each.path.stat().st_mtime for each in blocks]
-        sizes = [each.path.stat().st_size for each in blocks]
+        stats = {each: each.path.stat() for each in blocks if each.path.exists()}
+        blocks = list(stats)
+        ages = [now_s - status.st_mtime for status in stats.values()]
+        sizes = [status.st_size for status in stats.values()]
         drop = 0
         while drop < len(blocks) - 1 and (
             (self.files is not None and len(blocks) - drop > self.files)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import zstandard
 
-from journal import Journal, NoSuchRecord, RecordTooLong, Tailer, Upkeep
+from journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep
 from journal.block import COMPRESSED_SUFFIX, blocks_in
+from journal.compression import compress_block
 from journal.layout import BLOCK_SIZE_MIN
 
 BLOCK = BLOCK_SIZE_MIN
@@ -229,3 +232,30 @@ def test_closed_cycles_are_compressed_and_read_as_before(tmp_path: Path, clock: 
         assert tailer.to_index(written[333][0]).read() == written[333]
     with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock, key=key) as journal:
         assert list(journal.records()) == written
+
+
+def test_files_that_another_process_released_are_no_obstacle_and_do_not_come_back(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(tmp_path, clock, 4)
+    names = blocks_in(tmp_path)
+    names[0].path.unlink()
+    assert Retention(files=2).surplus(names, 0.0) == [names[1]]
+    copy = zstandard.ZstdCompressor.copy_stream
+
+    def released_meanwhile(*arguments: object, **options: object) -> object:
+        done = copy(*arguments, **options)
+        names[1].path.unlink()
+        return done
+
+    monkeypatch.setattr(
+        "journal.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(released_meanwhile))
+    )
+    compress_block(names[1].path)
+    assert [name.ordinal for name in blocks_in(tmp_path)] == [name.ordinal for name in names[2:]]
+
+
+def _compressor(copy_stream: object) -> object:
+    return lambda **options: SimpleNamespace(
+        copy_stream=lambda *arguments, **more: copy_stream(zstandard.ZstdCompressor(**options), *arguments, **more)  # type: ignore[operator]
+    )
