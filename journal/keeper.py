@@ -6,6 +6,7 @@ present one is being filled. Never touches the block that is appended to.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -48,7 +49,10 @@ class Retention:
             blocks: all of them, oldest first, the newest being appended to. Those that others released since they
                 were listed count for nothing.
         """
-        stats = {each: each.path.stat() for each in blocks if each.path.exists()}
+        stats = {}
+        for each in blocks:
+            with contextlib.suppress(FileNotFoundError):
+                stats[each] = each.path.stat()
         blocks = list(stats)
         ages = [now_s - status.st_mtime for status in stats.values()]
         sizes = [status.st_size for status in stats.values()]
