@@ -190,16 +190,20 @@ class World:
         self._advance(self.now_ns + HEAL_NS, until=self.is_settled)
 
     def is_settled(self) -> bool:
-        """Every follower holds all, or has ended."""
+        """Every follower holds all, on a connection that lives, or has ended."""
+        assert self.core is not None
+        end = self.journal.end_index()
+        reached = {peer.follower_id for peer in self.core.peers.values() if peer.acked_index == end}
         return all(
             node.core is not None
             and (
                 node.core.state in FINAL
                 or (
                     node.core.state is FollowerState.FOLLOWING
+                    and node.link is not None
+                    and node.link.is_up
                     and node.journal is not None
-                    and node.journal.end_index() >= self.journal.end_index()
-                    and self.said.get(node.journal.id, 0) >= self.journal.end_index()
+                    and node.journal.id in reached
                 )
             )
             for node in self.followers
