@@ -11,7 +11,12 @@ from pathlib import Path
 
 from benchmarks.machine import describe_machine
 
-BENCHMARKS = {"adapter": "one adapter against a bare DGRAM forwarder: rate and latency"}
+BENCHMARKS = {
+    "adapter": "one adapter against a bare DGRAM forwarder: rate and latency",
+    "journal": "append, read, latency, durable puts and recovery, beside SQLite, LMDB, a file and memcpy",
+    "page_store": "the transactional store's page store: SQLite beside LMDB",
+    "queue_checkpoint": "the persistent queue's checkpoint interval: puts a second against recovery",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
