@@ -20,7 +20,8 @@ from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX, Out
 from feedcore.position import ChannelSnapshot, ChannelStatus, MessageStreamState
 from feedcore.production import LineConfig, ProductionLine
 from feedcore.refusal import PacketRefused, Refusal
-from feedcore.replica import ChannelReplica, ReplicaConfig
+from feedcore.replica import ChannelReplica
+from feedcore.replica_config import ReplicaConfig
 from feedcore.source_packet import decode_source_packet
 from feedcore.states import ReplicaState
 

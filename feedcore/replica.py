@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from feedcore.backlog import Backlog
 from feedcore.counters import Counter, CounterSet
-from feedcore.decision_intake import DecisionIntake, IntakeConfig, OutOfStep
+from feedcore.decision_intake import DecisionIntake, OutOfStep
 from feedcore.decision_log import RunsReply
 from feedcore.effects import (
     AdapterEffect,
@@ -33,43 +32,17 @@ from feedcore.own_past import OwnPast
 from feedcore.position import FIRST_SEQ, ChannelSnapshot, ChannelStatus
 from feedcore.production import ConversionDiverged, ProductionLine
 from feedcore.refusal import PacketRefused, Refusal
+from feedcore.replica_config import ReplicaConfig
 from feedcore.source_packet import SourcePacket
-from feedcore.source_tracker import Slice, SourceTracker, TrackerConfig
+from feedcore.source_tracker import Slice, SourceTracker
 from feedcore.states import LEGAL_MOVES, ReplicaState
 
-MS = 1_000_000
 STORY_LENGTH = 32
 RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 
 
 class IllegalMove(AssertionError):
     """A move that LEGAL_MOVES does not have: a bug, told with the replica's story."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaConfig:
-    """Timers of one replica.
-
-    Attributes:
-        heartbeat_interval_ns: a silent stream says its next `message_seq` this often.
-        detach_after_ns: silence of the active after which a backup calls itself detached.
-        resynchronizing_after_ns: how long decisions or source messages may be outstanding before the state says so.
-        snapshot_retry_ns: pause between requests for a snapshot.
-        state_interval_ns: between two savings of the channel's state in the output journal.
-        backlog_count_max: source messages waiting for decisions; beyond it a backup joins anew.
-    """
-
-    heartbeat_interval_ns: int = 10 * MS
-    detach_after_ns: int = 100 * MS
-    resynchronizing_after_ns: int = 50 * MS
-    snapshot_retry_ns: int = 250 * MS
-    state_interval_ns: int = 5_000 * MS
-    backlog_count_max: int = 2_000_000
-    tracker: TrackerConfig = field(default_factory=TrackerConfig)
-    intake: IntakeConfig = field(default_factory=IntakeConfig)
-
-    def __post_init__(self) -> None:
-        assert self.detach_after_ns > 3 * self.heartbeat_interval_ns  # survives three lost heartbeats
 
 
 class ChannelReplica:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from journal.compiling import compiled
 from journal.kernels import AT_LINK, AT_OFFSET, AT_STATUS, BROKEN, ENDED, FILLED, WAIT
 from journal.layout import (
     COUNT_MASK,
@@ -54,7 +55,7 @@ def _fits(block: int, body: int, size: int, flags: int, record_size: int) -> boo
     return 4 * count + begin == size
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def walk_segments(block: int, state: Any, columns: Any) -> int:
     """List whole segments from AT_OFFSET on; returns how many.
 

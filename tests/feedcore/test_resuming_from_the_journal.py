@@ -8,7 +8,8 @@ from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveSt
 from feedcore.own_past import STATE_SIZE_MAX, TRIES_MAX, OwnPast
 from feedcore.position import ChannelSnapshot, MessageStreamState, Run
 from feedcore.production import LineConfig, ProductionLine
-from feedcore.replica import ChannelReplica, ReplicaConfig
+from feedcore.replica import ChannelReplica
+from feedcore.replica_config import ReplicaConfig
 from feedcore.states import ReplicaState
 from tests.simulation.toy_feed import ToyConverter
 

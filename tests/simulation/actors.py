@@ -24,7 +24,7 @@ from feedcore.merge_effects import Ended, MergeEffect, RequestReplay
 from feedcore.merger import StreamMerger
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.position import ChannelSnapshot
-from feedcore.replica import ReplicaConfig
+from feedcore.replica_config import ReplicaConfig
 from feedcore.source_packet import SourceFlag, decode_source_packet
 from feedcore.states import ReplicaState
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
