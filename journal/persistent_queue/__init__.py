@@ -15,7 +15,8 @@ from journal.persistent_queue.item_state import (
     Recycled,
     Unknown,
 )
-from journal.persistent_queue.queue import PersistentQueue, QueueStatistics
+from journal.persistent_queue.queue import PersistentQueue
+from journal.persistent_queue.statistics import QueueStatistics
 
 __all__ = [
     "AlreadyCancelled",

@@ -16,6 +16,8 @@ from concurrent.futures import Future
 
 from journal.persistent_queue.errors import QueueFailed
 
+SEGMENT_BYTES_MAX = 1 << 20  # a group of more than this is written in pieces
+
 
 class Seat:
     """One caller's place in a group: what it puts, and what came of it. Without a lock, it is only told by its future.
@@ -219,3 +221,18 @@ class GroupCommit:
                     seat.future.set_exception(seat.error)
                 else:
                     seat.future.set_result(seat.first_id)
+
+
+def batches(seats: list[Seat]) -> list[list[Seat]]:
+    """What goes into a segment together: a seat's items always do."""
+    batches: list[list[Seat]] = []
+    size = 0
+    for seat in seats:
+        if seat.items:
+            seat_size = len(seat.items[0]) if len(seat.items) == 1 else sum(map(len, seat.items))
+            size += seat_size
+            if not batches or size > SEGMENT_BYTES_MAX:
+                batches.append([])
+                size = seat_size
+            batches[-1].append(seat)
+    return batches

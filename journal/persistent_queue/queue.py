@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +24,7 @@ from journal.control import Control
 from journal.errors import JournalClosed, JournalError
 from journal.layout import BLOCK_SIZE_DEFAULT
 from journal.persistent_queue.catalogue import Catalogue
-from journal.persistent_queue.group_commit import GroupCommit, Seat
+from journal.persistent_queue.group_commit import GroupCommit, Seat, batches
 from journal.persistent_queue.item_desk import ItemDesk
 from journal.persistent_queue.item_state import AlreadyCancelled, Cancelled, CancelResult
 from journal.persistent_queue.log import QueueLog
@@ -33,6 +32,7 @@ from journal.persistent_queue.members import join
 from journal.persistent_queue.opening import open_control
 from journal.persistent_queue.recovery import recover
 from journal.persistent_queue.spares import Spares
+from journal.persistent_queue.statistics import QueueStatistics
 from journal.persistent_queue.upkeep import Checkpointer, Upkeep
 
 GROUP_SIZE_MAX = 1_024  # puts in a group: more would make the first of them wait for the copying of the last
@@ -42,39 +42,6 @@ CHECKPOINT_INTERVAL_ITEMS = 200_000  # what a recovery walks at most: some 20 MB
 IN_FLIGHT_MAX = 1 << 20  # some 100 bytes of memory each
 WAITING_MAX = 10_000  # puts nobody waits for: then `put_nowait` waits
 CHANGES_MAX = 65_536  # changes no group has taken: then `done` waits
-SEGMENT_BYTES_MAX = 1 << 20  # a group of more than this is written in pieces
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatistics:
-    """A queue at one moment, and what it did since it was opened."""
-
-    pending_count: int
-    """Items that are durable and that nobody has."""
-    in_flight_count: int
-    """Items handed out and not yet settled."""
-    active_count: int
-    """Both of these."""
-    block_count: int
-    """Blocks that hold items, without spares."""
-    put_count: int
-    """Items put since the queue was opened."""
-    delivered_count: int
-    """Items that `done` was said for since the queue was opened."""
-    cancelled_count: int
-    """Items cancelled since the queue was opened."""
-    lost_count: int
-    """Items that damage on the disk took, as found since the queue was opened."""
-    group_count: int
-    """Groups flushed since the queue was opened."""
-    checkpoint_count: int
-    """Checkpoints written since the queue was opened."""
-    recycled_count: int
-    """Blocks used anew since the queue was opened."""
-    recovery_s: float
-    """Seconds that recovery took when the queue was opened."""
-    replayed_count: int
-    """State changes that recovery replayed."""
 
 
 class PersistentQueue:
@@ -382,7 +349,7 @@ class PersistentQueue:
         changes = self._desk.take_changes()
         if len(changes) and not self._log.append_changes(changes):
             self._checkpointer.flush_states()  # on a full disk: no note is needed for what is in place
-        for batch in _batches(seats):
+        for batch in batches(seats):
             try:
                 first_id = self._log.append_items([item for seat in batch for item in seat.items])
             except JournalError as reason:
@@ -405,21 +372,6 @@ class PersistentQueue:
 
     def _reclaim(self) -> None:
         self._checkpointer.reclaim()
-
-
-def _batches(seats: list[Seat]) -> list[list[Seat]]:
-    """What goes into a segment together: a seat's items always do."""
-    batches: list[list[Seat]] = []
-    size = 0
-    for seat in seats:
-        if seat.items:
-            seat_size = len(seat.items[0]) if len(seat.items) == 1 else sum(map(len, seat.items))
-            size += seat_size
-            if not batches or size > SEGMENT_BYTES_MAX:
-                batches.append([])
-                size = seat_size
-            batches[-1].append(seat)
-    return batches
 
 
 def _bytes(item: object) -> bytes:

@@ -7,6 +7,8 @@ was begun and not acknowledged may have happened or not; everything else is cert
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from journal.persistent_queue import Cancelled, PersistentQueue
 
 BLOCK = BLOCK_SIZE_MIN
 PUTS_MAX = 20
+PRODUCERS = 2
 Report = tuple[Any, ...]  # ("begin" or "end", kind, ...)
 
 
@@ -28,47 +31,59 @@ def open_queue(folder: Path) -> PersistentQueue:
 
 
 def child(folder: Path, pipe: Connection, seed: int) -> None:
-    """Put, get, say done, release and cancel at random, for ever, and report."""
-    chance = random.Random(seed)
+    """Put, get, say done, release and cancel at random, for ever, with other threads that put; and report."""
+    telling = threading.Lock()
+
+    def tell(*report: Any) -> None:
+        with telling:
+            pipe.send(report)
+
     with open_queue(folder) as queue:
         ids: list[int] = []
-        held: list[int] = []
+
+        def produce(thread_seed: int) -> None:
+            chance = random.Random(thread_seed)
+            while True:
+                _put(queue, chance, tell, ids)
+
+        for number in range(PRODUCERS):
+            threading.Thread(target=produce, args=(seed * PRODUCERS + number,), daemon=True).start()
+        chance, held = random.Random(seed), []
         while True:
             kind = chance.choice(
-                ["put", "put", "many", "get", "get", "get", "done", "done", "release", "cancel", "all"]
+                ["put", "get", "get", "get", "get", "done", "done", "done", "release", "cancel", "all"]
             )
             if kind == "put":
-                item = chance.randbytes(chance.randrange(200))
-                pipe.send(("begin", "put", [item]))
-                ids.append(queue.put(item))
-                pipe.send(("end", "put", ids[-1:], [item]))
-            elif kind == "many":
-                items = [chance.randbytes(chance.randrange(200)) for _ in range(chance.randrange(1, PUTS_MAX))]
-                pipe.send(("begin", "put", items))
-                found = list(queue.put_many(items))
-                ids += found
-                pipe.send(("end", "put", found, items))
+                _put(queue, chance, tell, ids)
             elif kind == "get":
                 entry = queue.get()
                 if entry is not None:
                     held.append(entry[0])
-                    pipe.send(("end", "get", *entry))
+                    tell("end", "get", *entry)
             elif kind == "done" and held:
                 item_id = held.pop(chance.randrange(len(held)))
-                pipe.send(("begin", "done", item_id))
-                queue.done(item_id, durable=chance.random() < 0.5)
-                pipe.send(("end", "done", item_id))
+                tell("begin", "done", item_id)
+                queue.done(item_id, durable=chance.random() < 0.2)
+                tell("end", "done", item_id)
             elif kind == "release" and held:
                 queue.release(held.pop(chance.randrange(len(held))))
             elif kind == "cancel" and ids:
                 item_id = chance.choice(ids)
-                pipe.send(("begin", "cancel", item_id))
+                tell("begin", "cancel", item_id)
                 if isinstance(queue.cancel(item_id), Cancelled):
-                    pipe.send(("end", "cancel", item_id))
-            elif kind == "all" and chance.random() < 0.01:
-                pipe.send(("begin", "cancel_all"))
+                    tell("end", "cancel", item_id)
+            elif kind == "all" and chance.random() < 0.02:
+                tell("begin", "cancel_all")
                 queue.cancel_all()
-                pipe.send(("end", "cancel_all", set(held)))
+                tell("end", "cancel_all", set(held))
+
+
+def _put(queue: PersistentQueue, chance: random.Random, tell: Callable[..., None], ids: list[int]) -> None:
+    items = [chance.randbytes(chance.randrange(8, 200)) for _ in range(chance.choice([1, 1, 1, PUTS_MAX]))]
+    tell("begin", "put", items)
+    found = [queue.put(items[0])] if len(items) == 1 else list(queue.put_many(items))
+    ids += found
+    tell("end", "put", found, items)
 
 
 def verify(folder: Path, reported: list[Report]) -> None:
@@ -108,6 +123,7 @@ class Expected:
         self.settled: set[int] = set()
         self.doubtful_items: set[bytes] = set()  # begun, not acknowledged
         self.doubtful_ids: set[int] = set()
+        self._before_cancel_all: set[int] = set()
 
     def note(self, report: Report) -> None:
         """One report."""
@@ -115,8 +131,8 @@ class Expected:
             case "begin", "put", items:
                 self.doubtful_items.update(items)
             case "end", "put", ids, items:
-                assert not self.items.keys() & set(ids), f"an id was given twice: {ids}"
-                self.items.update(zip(ids, items, strict=True))
+                for item_id, item in zip(ids, items, strict=True):  # `get` may have been told before
+                    assert self.items.setdefault(item_id, item) == item, f"id {item_id} was given twice"
             case "begin", ("done" | "cancel"), item_id:
                 self.doubtful_ids.add(item_id)
             case "end", ("done" | "cancel"), item_id:
@@ -128,7 +144,8 @@ class Expected:
                 self.items[item_id] = item
             case "begin", "cancel_all":
                 self.doubtful_ids.update(self.items)
+                self._before_cancel_all = set(self.items)
             case "end", "cancel_all", held:
-                self.settled.update(self.items.keys() - held)
+                self.settled |= self._before_cancel_all - held
             case _:
                 raise AssertionError(f"no such report: {report!r}")

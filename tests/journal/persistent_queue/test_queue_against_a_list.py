@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from journal.layout import BLOCK_SIZE_MIN
 from journal.persistent_queue import NotInFlight, PersistentQueue
-from journal.persistent_queue.item_state import CANCEL_ANSWERS, MOVES, ItemEvent, ItemState, Recycled, Unknown
+from journal.persistent_queue.item_state import CANCEL_ANSWERS, MOVES, ItemEvent, ItemState, Recycled, Unknown, diagram
 
 ITEMS = st.one_of(st.binary(max_size=100), st.integers(10_000, 90_000).map(bytes))
 PLACES = st.integers(0, 1 << 30)
@@ -141,12 +141,10 @@ class QueueAgainstAList(RuleBasedStateMachine):
 
 
 TestQueueAgainstAList = QueueAgainstAList.TestCase
-TestQueueAgainstAList.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)
+TestQueueAgainstAList.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_the_manual_draws_the_table_of_states() -> None:
-    from journal.persistent_queue.item_state import diagram
-
     manual = Path(__file__).parents[3] / "docs" / "persistent-queue.md"
     if not manual.exists():
         pytest.skip("no manual beside this")
