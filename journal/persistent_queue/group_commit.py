@@ -13,7 +13,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 
+from journal.errors import JournalError
 from journal.persistent_queue.errors import QueueFailed
 
 SEGMENT_BYTES_MAX = 1 << 20  # a group of more than this is written in pieces
@@ -41,9 +43,10 @@ class Seat:
         self.following: Seat | None = None
 
     def wake(self) -> None:
-        """Wake its thread; it may have been woken already, and not have noticed yet."""
-        if self.lock is not None and self.lock.locked():
-            self.lock.release()
+        """Wake its thread."""
+        if self.lock is not None:
+            with suppress(RuntimeError):  # it was woken already, and has not noticed yet
+                self.lock.release()
 
 
 class _Local(threading.local):
@@ -77,23 +80,25 @@ class GroupCommit:
         self._thread_count = 0  # of the waiting seats
         self._expected = 1
         self._is_busy = False
-        self.failure: QueueFailed | None = None
+        self.failure: JournalError | None = None  # why nobody is let in any more
         self.group_count = 0
 
-    def commit(self, items: Sequence[bytes] = ()) -> int:
+    def commit(self, items: Sequence[bytes] = (), *, at_once: bool = False) -> int:
         """Take part in a group that begins after this call; returns when it is on the disk.
+
+        Args:
+            at_once: lead if nobody does, however few are there.
 
         Returns:
             The first item's id; -1 without items.
         """
         seat, group, is_timed = Seat(items, self._local.lock), None, False
         with self._mutex:
-            if self.failure is not None:
-                raise QueueFailed(str(self.failure)) from self.failure
+            self._require_whole()
             self._waiting.append(seat)
             self._thread_count += 1
             if not self._is_busy:
-                if self._thread_count >= self._expected:
+                if at_once or self._thread_count >= self._expected:
                     group = self._take()
                 else:
                     is_timed = self._thread_count == 1
@@ -103,6 +108,8 @@ class GroupCommit:
             if group is not None:
                 self._lead(group, seat)  # which is not this seat's own, if enough others came before
                 group, is_timed = None, False
+        if seat.following is not None:
+            seat.following.wake()
         if seat.error is not None:
             raise seat.error
         return seat.first_id
@@ -113,8 +120,7 @@ class GroupCommit:
         seat.future = Future()
         seat.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled that way
         with self._mutex:
-            if self.failure is not None:
-                raise QueueFailed(str(self.failure)) from self.failure
+            self._require_whole()
             self._waiting.append(seat)
             is_first = not self._is_busy and len(self._waiting) == 1
         if is_first:
@@ -130,6 +136,19 @@ class GroupCommit:
         """Let nobody in any more: what is on the disk is not known."""
         self.failure = QueueFailed(f"something did not reach the disk for certain ({reason!r}): open the queue again")
         self.failure.__cause__ = reason
+
+    def close(self, reason: JournalError) -> None:
+        """Make everything durable that came so far, and let nobody in any more."""
+        while True:
+            self.commit(at_once=True)
+            with self._mutex:
+                if not self._is_busy and not self._waiting:
+                    self.failure = reason
+                    return
+
+    def _require_whole(self) -> None:
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure)) from self.failure
 
     def _take(self) -> list[Seat]:
         group, self._waiting = self._waiting[: self._size_max], self._waiting[self._size_max :]
@@ -159,8 +178,6 @@ class GroupCommit:
         except BaseException:  # an interrupt: others must not wait for this thread
             self._abandon(seat)
             raise
-        if seat.following is not None:
-            seat.following.wake()
         return None
 
     def _abandon(self, seat: Seat) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 
 from journal.block import blocks_in
 from journal.control import Control, Settings
 from journal.errors import ForeignFile, SettingsDiffer
-from journal.filesystem import make_folder
+from journal.filesystem import make_folder, sync_folder
 from journal.layout import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CONTROL_NAME
 from journal.persistent_queue.segments import state_size_for
 
@@ -32,6 +33,10 @@ def open_control(path: Path, block_size: int) -> Control:
         if strangers := blocks_in(path):
             raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that, or move it")
         Control.create(path, wanted)
+        with (path / CONTROL_NAME).open("rb") as file:  # before any block: one without it would be nobody's
+            os.fsync(file.fileno())
+        sync_folder(path)
+        sync_folder(path.parent)
     control = Control(path / CONTROL_NAME, writable=True)
     try:
         _check_settings(path, wanted, control.settings)

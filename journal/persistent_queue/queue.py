@@ -317,7 +317,7 @@ class PersistentQueue:
         try:
             self._upkeep.close()
             if self._groups.failure is None:
-                self._groups.commit()
+                self._groups.close(JournalClosed(self._closed))
                 self._checkpointer.checkpoint()
         finally:
             self._shut()
@@ -365,7 +365,7 @@ class PersistentQueue:
 
     def _commit_if_needed(self) -> None:
         if self._groups.failure is None and (self._desk.change_count or self._groups.waiting_count):
-            self._groups.commit()
+            self._groups.commit(at_once=True)
 
     def _call_committer(self) -> None:
         self._upkeep.call_committer()

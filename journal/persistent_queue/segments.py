@@ -14,7 +14,7 @@ from itertools import accumulate
 import google_crc32c
 
 from journal.errors import RecordTooLong
-from journal.layout import BLOCK_SIZE_MAX, COUNT_MASK, CRC, CRC_FROM, HAS_TABLE, SEGMENT, SEGMENT_SIZE, aligned
+from journal.layout import COUNT_MASK, CRC, CRC_FROM, HAS_TABLE, RECORD_SIZE_MAX, SEGMENT, SEGMENT_SIZE, aligned
 
 ITEM_ROOM = 32  # bytes of the data area that an item takes at least, so that the state area holds every item's bits
 STATE_SHARE = ITEM_ROOM * 4  # bytes of a block for each byte of its state area: 4 items
@@ -24,6 +24,7 @@ KIND_BITS = 2
 _NATIVE = array("Q")
 assert sys.byteorder == "little"
 assert _NATIVE.itemsize == 8
+assert RECORD_SIZE_MAX // ITEM_ROOM <= COUNT_MASK
 
 
 def state_size_for(data_size: int) -> int:
@@ -38,8 +39,8 @@ def items_body(items: Sequence[bytes]) -> tuple[bytes, int, int]:
         RecordTooLong
     """
     size, count = len(items[0]), len(items)
-    if count > COUNT_MASK or sum(map(len, items)) + 4 * count > BLOCK_SIZE_MAX:
-        raise RecordTooLong(f"{count} items at once; a group holds at most {COUNT_MASK} and {BLOCK_SIZE_MAX} bytes")
+    if max(sum(map(len, items)) + 4 * count, ITEM_ROOM * count) > RECORD_SIZE_MAX + 4:
+        raise RecordTooLong(f"{count} items, too much at once: they may have {RECORD_SIZE_MAX} bytes together")
     if len(set(map(len, items))) == 1:
         body, flags = (items[0] if count == 1 else b"".join(items)), count
     else:

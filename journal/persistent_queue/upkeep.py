@@ -9,7 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from journal.errors import JournalError
 from journal.persistent_queue.catalogue import Catalogue
 from journal.persistent_queue.item_desk import ItemDesk
 from journal.persistent_queue.log import QueueLog
@@ -161,7 +163,7 @@ class Upkeep:
                 if self._log.is_half_full and self._prepared_for != ordinal:
                     self._spares.prepare(ordinal + 1)
                     self._prepared_for = ordinal
-            except OSError as reason:
+            except (OSError, JournalError) as reason:
                 LOG.exception("a checkpoint did not reach the disk")
                 self._on_failure(reason)
                 return
@@ -174,4 +176,5 @@ class Upkeep:
                 return
             self._commit_bell.clear()
             self._urgent.clear()
-            self._commit()
+            with suppress(JournalError):  # every caller of the queue is told the same
+                self._commit()

@@ -39,6 +39,7 @@ def child(folder: Path, pipe: Connection, seed: int) -> None:
             pipe.send(report)
 
     with open_queue(folder) as queue:
+        tell("begin", "life")
         ids: list[int] = []
 
         def produce(thread_seed: int) -> None:
@@ -124,13 +125,20 @@ class Expected:
         self.doubtful_items: set[bytes] = set()  # begun, not acknowledged
         self.doubtful_ids: set[int] = set()
         self._before_cancel_all: set[int] = set()
+        self._is_cancelling = False
+        self._open_puts: dict[bytes, bool] = {}  # by their first item: whether a cancel_all was under way meanwhile
 
     def note(self, report: Report) -> None:
         """One report."""
         match report:
+            case "begin", "life":
+                self._is_cancelling, self._open_puts = False, {}
             case "begin", "put", items:
                 self.doubtful_items.update(items)
+                self._open_puts[items[0]] = self._is_cancelling
             case "end", "put", ids, items:
+                if self._open_puts.pop(items[0]):  # it met a cancel_all, which took it or did not
+                    self.doubtful_ids.update(ids)
                 for item_id, item in zip(ids, items, strict=True):  # `get` may have been told before
                     assert self.items.setdefault(item_id, item) == item, f"id {item_id} was given twice"
             case "begin", ("done" | "cancel"), item_id:
@@ -145,7 +153,9 @@ class Expected:
             case "begin", "cancel_all":
                 self.doubtful_ids.update(self.items)
                 self._before_cancel_all = set(self.items)
+                self._is_cancelling, self._open_puts = True, dict.fromkeys(self._open_puts, True)
             case "end", "cancel_all", held:
                 self.settled |= self._before_cancel_all - held
+                self._is_cancelling = False
             case _:
                 raise AssertionError(f"no such report: {report!r}")

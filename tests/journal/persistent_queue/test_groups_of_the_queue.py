@@ -90,7 +90,7 @@ def test_puts_that_come_while_the_disk_is_busy_share_the_next_flush(
 def test_an_item_too_long_is_refused_and_the_rest_of_its_group_is_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("journal.persistent_queue.segments.BLOCK_SIZE_MAX", 4 << 20)
+    monkeypatch.setattr("journal.persistent_queue.segments.RECORD_SIZE_MAX", 4 << 20)
     with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
         began, may_go = hold_flushes(monkeypatch)
         first = in_thread(lambda: queue.put(b"first"))
