@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from journal.commands import dump, look, replay, tail, upkeep, verify
+from journal.commands import dump, look, replay, replicate, tail, upkeep, verify
 from journal.commands.options import REFUSALS, Parser
 from journal.commands.streams import Streams
 
 EXIT_REFUSED = 2
-GROUPS = (dump, tail, look, verify, replay, upkeep)
+GROUPS = (dump, tail, look, verify, replay, upkeep, replicate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +38,8 @@ def parser() -> argparse.ArgumentParser:
     """Of all sub-commands."""
     whole = Parser(
         prog="tandemfeed journal",
-        description="Read, check and look after a journal. Everything but unlock and prune only reads, and works "
-        "beside running appenders.",
+        description="Read, check and look after a journal. Everything but unlock, prune and follow only reads, and "
+        "works beside running appenders.",
         epilog="each has its own --help, with examples",
     )
     subcommands = whole.add_subparsers(

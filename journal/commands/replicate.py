@@ -1,0 +1,171 @@
+"""`lead`, `follow`, `keygen`: a journal served to other hosts, and kept as a copy of another host's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from journal.commands.options import CommandError, add_subcommand, count, read_key, require_journal
+from journal.commands.streams import Interruption, Streams
+from journal.replication import (
+    FollowerKeys,
+    FollowerState,
+    FollowerStatus,
+    LeaderKeys,
+    LeaderStatus,
+    Mode,
+    ReplicationFollower,
+    ReplicationLeader,
+    new_keys,
+)
+from journal.roll_cycle import format_index
+
+TELL_INTERVAL_S = 10.0
+LOOK_INTERVAL_S = 0.5
+EXIT_OVER = 1
+
+
+def add_to(subcommands: Any) -> None:
+    """What they take."""
+    lead = add_subcommand(
+        subcommands,
+        "lead",
+        "serve a journal to followers",
+        "Serve the journal's records to followers on other hosts, until stopped, beside its appenders.",
+        [
+            "lead DIR --bind tcp://10.0.0.1:7500",
+            "lead DIR --bind tcp://10.0.0.1:7500 --secret-key-file lead.key --allow $(cat follow.key.pub)",
+        ],
+        run_lead,
+    )
+    lead.add_argument(
+        "--bind", required=True, metavar="ENDPOINT", help="tcp://address:port to serve on; port * is free"
+    )
+    lead.add_argument(
+        "--show-replicated", action="store_true", help="tailers of this journal see only what followers acknowledged"
+    )
+    lead.add_argument(
+        "--acks", type=count, default=1, metavar="N", help="followers that must hold a record (default 1)"
+    )
+    lead.add_argument("--secret-key-file", type=Path, metavar="FILE", help="encrypt connections with this key (CURVE)")
+    lead.add_argument("--allow", action="append", metavar="KEY", help="public key of a follower; may be repeated")
+    follow = add_subcommand(
+        subcommands,
+        "follow",
+        "keep a copy of another host's journal",
+        "Keep the journal in DIR equal to a leader's, until stopped; catches up after any interruption. Exit status 1: it "
+        "follows no more, because it diverged or the leader refuses it.",
+        ["follow COPY --leader tcp://10.0.0.1:7500 --durable"],
+        run_follow,
+    )
+    follow.add_argument("--leader", required=True, metavar="ENDPOINT", help="tcp://host:port of the leader")
+    follow.add_argument("--durable", action="store_true", help="acknowledge only what is on the disk")
+    follow.add_argument("--adopt", action="store_true", help="follow with a journal that was not made by following")
+    follow.add_argument("--secret-key-file", type=Path, metavar="FILE", help="this follower's key (CURVE)")
+    follow.add_argument("--leader-key", metavar="KEY", help="the leader's public key (CURVE)")
+    keygen = subcommands.add_parser("keygen", help="make a key pair for lead and follow")
+    keygen.add_argument(
+        "file", type=Path, metavar="FILE", help="where the secret key goes; FILE.pub gets the public one"
+    )
+    keygen.set_defaults(run=run_keygen)
+
+
+def run_lead(arguments: argparse.Namespace, streams: Streams) -> int:
+    """Until stopped."""
+    require_journal(arguments.folder)
+    keys = None
+    if arguments.secret_key_file is not None:
+        allowed = frozenset(text.encode() for text in arguments.allow) if arguments.allow else None
+        keys = _checked(LeaderKeys, _read(arguments.secret_key_file), allowed)
+    elif arguments.allow:
+        raise CommandError("--allow needs --secret-key-file: without CURVE nobody can be told from another")
+    mode = Mode.SHOW_REPLICATED if arguments.show_replicated else Mode.AS_SOON_AS_POSSIBLE
+    try:
+        leader = ReplicationLeader(
+            arguments.folder,
+            arguments.bind,
+            mode=mode,
+            acks=arguments.acks,
+            key=read_key(arguments.key_file),
+            keys=keys,
+        )
+    except ValueError as wrong:
+        raise CommandError(str(wrong)) from None
+    with Interruption() as interruption, leader:
+        streams.note(f"serving {arguments.folder} on {leader.endpoint}; end with SIGINT or SIGTERM")
+        while not interruption.wait(TELL_INTERVAL_S):
+            streams.note(_leader_text(leader.status))
+        streams.note(_leader_text(leader.status))
+    return 0
+
+
+def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
+    """Until stopped, or until it can follow no more."""
+    if (arguments.secret_key_file is None) != (arguments.leader_key is None):
+        raise CommandError("--secret-key-file and --leader-key go together")
+    keys = None
+    if arguments.secret_key_file is not None:
+        public = _read(arguments.secret_key_file.with_name(arguments.secret_key_file.name + ".pub"))
+        keys = _checked(FollowerKeys, arguments.leader_key.encode(), public, _read(arguments.secret_key_file))
+    follower = ReplicationFollower(
+        arguments.folder,
+        arguments.leader,
+        key=read_key(arguments.key_file),
+        keys=keys,
+        durable=arguments.durable,
+        adopt=arguments.adopt,
+    )
+    with Interruption() as interruption, follower:
+        streams.note(f"following {arguments.leader} into {arguments.folder}; end with SIGINT or SIGTERM")
+        told, waited_s = "", TELL_INTERVAL_S
+        while not interruption.wait(LOOK_INTERVAL_S):
+            status, waited_s = follower.status, waited_s + LOOK_INTERVAL_S
+            text = _follower_text(status)
+            if status.state in (FollowerState.DIVERGED, FollowerState.REFUSED):
+                streams.note(text)
+                return EXIT_OVER
+            if text != told and waited_s >= TELL_INTERVAL_S:
+                told, waited_s = text, 0.0
+                streams.note(text)
+        streams.note(_follower_text(follower.status))
+    return 0
+
+
+def run_keygen(arguments: argparse.Namespace, streams: Streams) -> int:
+    """A pair; the secret key is its owner's only."""
+    public, secret = new_keys()
+    try:
+        descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise CommandError(f"{arguments.file} is there already; give another name, or move it away") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret + b"\n")
+    arguments.file.with_name(arguments.file.name + ".pub").write_bytes(public + b"\n")
+    streams.say(public.decode())
+    return 0
+
+
+def _leader_text(status: LeaderStatus) -> str:
+    return f"{len(status.followers)} followers; replicated up to {format_index(status.replicated_index)}"
+
+
+def _follower_text(status: FollowerStatus) -> str:
+    behind = max(status.leader_next_index - status.next_index, 0)
+    text = f"{status.state.name.lower().replace('_', ' ')}: next is {format_index(max(status.next_index, 0))}"
+    return text + (f", {behind:,} behind" if behind else "") + (f"; {status.reason}" if status.reason else "")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes().strip()
+    except OSError as refused:
+        raise CommandError(f"{path}: {refused.strerror}; make keys with tandemfeed journal keygen FILE") from None
+
+
+def _checked(make: Any, *parts: Any) -> Any:
+    try:
+        return make(*parts)
+    except ValueError as wrong:
+        raise CommandError(f"{wrong}; make keys with tandemfeed journal keygen FILE") from None

@@ -1,0 +1,91 @@
+"""`lead` and `follow` as real processes: a copy on another host, with and without keys."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from journal import Journal, Tailer
+from journal.commands.cli import main
+from journal.layout import BLOCK_SIZE_MIN
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from journal.commands.cli import main; raise SystemExit(main(sys.argv[1:]))",
+]
+
+
+class Running:
+    """A sub-command that runs until stopped."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen([*COMMAND, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.first_line = self.process.stderr.readline()
+
+    def stop(self) -> tuple[int, str]:
+        """Exit status and what else it said."""
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said
+
+
+def _wait_for(folder: Path, records: list[bytes]) -> None:
+    with Tailer(folder) as tailer:
+        found: list[bytes] = []
+        while len(found) < len(records):
+            assert tailer.wait(30), f"only {len(found)} of {len(records)}"
+            found += [record for _, record in tailer]
+        assert found == records
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_follower_by_command_keeps_a_copy_and_goes_on_after_a_restart(tmp_path: Path, has_keys: bool) -> None:
+    lead_options: list[object] = []
+    follow_options: list[object] = ["--durable"]
+    if has_keys:
+        for name in ("lead", "follow"):
+            assert main(["keygen", str(tmp_path / f"{name}.key")]) == 0
+        assert (tmp_path / "lead.key").stat().st_mode & 0o077 == 0
+        lead_options = ["--secret-key-file", tmp_path / "lead.key", "--allow", _public(tmp_path / "follow.key")]
+        follow_options += ["--secret-key-file", tmp_path / "follow.key", "--leader-key", _public(tmp_path / "lead.key")]
+    records = [b"record %d" % number for number in range(300)]
+    with Journal.open(tmp_path / "journal", block_size=BLOCK_SIZE_MIN) as journal:
+        journal.append_batch(records[:100])
+        leader = Running("lead", tmp_path / "journal", "--bind", "tcp://127.0.0.1:*", *lead_options)
+        endpoint = leader.first_line.split(" on ")[1].split(";")[0]
+        follower = Running("follow", tmp_path / "copy", "--leader", endpoint, *follow_options)
+        _wait_for(tmp_path / "copy", records[:100])
+        assert follower.stop()[0] == 0
+        journal.append_batch(records[100:])
+        follower = Running("follow", tmp_path / "copy", "--leader", endpoint, *follow_options)
+        _wait_for(tmp_path / "copy", records)
+        assert follower.stop()[0] == 0
+        assert leader.stop()[0] == 0
+        assert list(Tailer(tmp_path / "copy")) == list(journal.records())
+
+
+def _public(path: Path) -> str:
+    return path.with_name(path.name + ".pub").read_text().strip()
+
+
+def test_what_makes_no_sense_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Journal.open(tmp_path / "journal", block_size=BLOCK_SIZE_MIN):
+        pass
+    (tmp_path / "no.key").write_text("short")
+    bind = ["--bind", "tcp://127.0.0.1:*"]
+    for arguments, text in (
+        (["lead", str(tmp_path / "nothing"), *bind], "no such folder"),
+        (["lead", str(tmp_path / "journal"), *bind, "--allow", "x" * 40], "needs --secret-key-file"),
+        (["lead", str(tmp_path / "journal"), *bind, "--secret-key-file", str(tmp_path / "no.key")], "40 characters"),
+        (["lead", str(tmp_path / "journal"), *bind, "--secret-key-file", str(tmp_path / "gone")], "keygen"),
+        (["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1", "--leader-key", "k"], "go together"),
+        (["keygen", str(tmp_path / "no.key")], "there already"),
+    ):
+        assert main(arguments) == 2
+        assert text in capsys.readouterr().err
