@@ -55,8 +55,8 @@ def add_to(subcommands: Any) -> None:
         subcommands,
         "follow",
         "keep a copy of another host's journal",
-        "Keep the journal in DIR equal to a leader's, until stopped; catches up after any interruption. Exit status 1: it "
-        "follows no more, because it diverged or the leader refuses it.",
+        "Keep the journal in DIR equal to a leader's, until stopped; catches up after any interruption. Exit status 1: "
+        "it follows no more, because it diverged or the leader refuses it.",
         ["follow COPY --leader tcp://10.0.0.1:7500 --durable"],
         run_follow,
     )

@@ -79,9 +79,9 @@ def test_what_a_newer_epoch_numbered_anew_is_never_replayed(
             journal = OutputJournal(folder, block_size=BLOCK)
         assert replayed(journal, 1, 1, seq) == model
         for first in range(1, seq, max(seq // 7, 1)):
-            assert replayed(journal, 1, first, first) == [
-                each for each in model if each[1] <= first < each[1] + each[2]
-            ]
+            # Where an epoch began in the middle of a packet, both hold the number; the newer one counts.
+            holding = [each for each in model if each[1] <= first < each[1] + each[2]]
+            assert replayed(journal, 1, first, first) == holding[-1:]
     journal.close()
 
 

@@ -365,10 +365,11 @@ def test_prune_without_bounds_or_with_none_that_can_be_is_refused(
 def test_every_subcommand_has_help_with_examples_and_refuses_what_is_no_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
     assert f"tandemfeed journal {name} DIR" in capsys.readouterr().out
     more = ["--to", "-"] if name == "replay" else ["--files", "1"] if name == "prune" else []
     assert "no journal" in refusal(capsys, name, tmp_path, *more)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -6,6 +6,8 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -179,14 +181,22 @@ print([record for _, record in Tailer(folder)])
 """
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter, unlike those of the test run."""
+    with tempfile.TemporaryDirectory(prefix="tandemfeed-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not write")
-def test_a_folder_that_may_not_be_written_is_told_and_can_be_read(journal: Path) -> None:
-    for folder in (journal, *journal.parents):
-        if folder.stat().st_uid == 0 and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    journal.chmod(0o555)
+def test_a_folder_that_may_not_be_written_is_told_and_can_be_read(open_folder: Path) -> None:
+    folder = open_folder / "journal"
+    with Journal.open(folder, block_size=BLOCK) as journal:
+        journal.append_batch([b"one", b"two"])
+    folder.chmod(0o555)
     done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, str(journal), str(journal.parent / "other")],
+        [sys.executable, "-c", READ_ONLY, str(folder), str(open_folder / "other")],
         capture_output=True,
         text=True,
         check=False,
