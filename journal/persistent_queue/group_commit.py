@@ -213,11 +213,11 @@ class GroupCommit:
                 group, self._waiting, self._thread_count = group + self._waiting, [], 0
             threads = 0
             for seat in reversed(group):
-                seat.is_done = True
                 if seat.lock is not None:
                     threads += 1
                     if seat is not own and not seat.is_abandoned:
                         seat.following, first = first, seat
+                seat.is_done = True  # last: its thread may be awake, and go on with what it finds here
             if self._delay_s > 0:
                 self._expected = min(max(threads + self._thread_count, 1), self._size_max)
             if self._thread_count:

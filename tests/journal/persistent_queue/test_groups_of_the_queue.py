@@ -137,3 +137,33 @@ def test_a_forked_child_is_told_to_open_the_queue_itself(tmp_path: Path) -> None
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
         assert queue.put(b"from the parent") == 1
+
+
+def test_threads_that_put_in_every_way_beside_consumers_deliver_each_item_once(tmp_path: Path) -> None:
+    count = 150
+    with PersistentQueue.open(tmp_path, block_size=BLOCK, group_size_max=3, checkpoint_interval_items=100) as queue:
+        is_all_put = threading.Event()
+
+        def produce(_number: int) -> None:
+            futures = []
+            for place in range(count):
+                futures.append(queue.put_nowait(b"future"))
+                assert queue.put(b"one") >= 0
+                assert len(queue.put_many([b"many"] * (place % 4))) == place % 4
+            assert len({future.result(30) for future in futures}) == count
+
+        def consume() -> list[int]:
+            taken = []
+            while not is_all_put.is_set() or queue.pending_count:
+                if (entry := queue.get(0.05)) is not None:
+                    taken.append(entry[0])
+                    queue.done(entry[0])
+            return taken
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            consumers = [pool.submit(consume) for _ in range(2)]
+            list(pool.map(produce, range(4)))
+            is_all_put.set()
+            taken = sorted(item_id for each in consumers for item_id in each.result())
+        assert taken == list(range(queue.statistics().put_count))
+        assert queue.active_count == 0
