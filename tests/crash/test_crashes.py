@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.crash.__main__ import _run_chunk, all_cases, main
+from tests.crash.runner import all_cases, main, run_chunk
 
 
 def test_no_crash_loses_what_was_acknowledged_nor_serves_what_was_not_appended() -> None:
@@ -12,6 +12,6 @@ def test_no_crash_loses_what_was_acknowledged_nor_serves_what_was_not_appended()
 def test_a_failing_case_is_told_with_its_seed() -> None:
     kinds = list(all_cases())
     assert "journal-kill" in kinds
-    (result,) = _run_chunk([7], ["no such kind"])
+    (result,) = run_chunk([7], ["no such kind"])
     assert result[:2] == (7, "no such kind")
     assert "KeyError" in (result[2] or "")

@@ -1,0 +1,93 @@
+"""`./run crash-test --cases N [--first S] [--kind K]`: crashes by the thousand; tells the seed of each that fails."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tests.crash.face_cases import cases as face_cases
+from tests.crash.journal_cases import CASES
+
+CHUNK = 20
+
+
+def all_cases() -> dict[str, object]:
+    """The kinds of case by name."""
+    return {**{f"journal-{name}": case for name, case in CASES.items()}, **face_cases()}
+
+
+def kind_of(seed: int, kinds: Sequence[str]) -> str:
+    """A seed's kind: round and round."""
+    return kinds[seed % len(kinds)]
+
+
+def run_case(seed: int, kinds: Sequence[str]) -> tuple[str, str]:
+    """Run one case in a folder of its own; returns its kind and what was done.
+
+    Raises:
+        AssertionError, or whatever the journal raised: the case failed.
+    """
+    kind = kind_of(seed, kinds)
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
+    try:
+        return kind, all_cases()[kind](folder / "journal", seed)  # type: ignore[operator,no-any-return]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_chunk(seeds: Sequence[int], kinds: Sequence[str]) -> list[tuple[int, str, str | None]]:
+    """Run cases one after another: (seed, kind, what went wrong) of each."""
+    logging.disable(logging.WARNING)  # each case damages something, and the journal tells of it
+    results: list[tuple[int, str, str | None]] = []
+    for seed in seeds:
+        try:
+            results.append((seed, run_case(seed, kinds)[0], None))
+        except BaseException:  # noqa: BLE001  # every failure is a finding, told with its seed
+            results.append((seed, kind_of(seed, kinds), traceback.format_exc()))
+    return results
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run cases; 1 if one fails."""
+    known = list(all_cases())
+    parser = argparse.ArgumentParser(prog="./run crash-test", description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000, metavar="N", help="how many (default 10,000)")
+    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
+    parser.add_argument("--kind", action="append", choices=known, help="only this kind (may be repeated)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="side by side")
+    arguments = parser.parse_args(argv)
+    kinds = arguments.kind or known
+    seeds = range(arguments.first, arguments.first + arguments.cases)
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    failed, done, began = [], Counter[str](), time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        Progress(*columns, disable=not sys.stderr.isatty()) as bar,
+        ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool,
+    ):
+        task = bar.add_task("crashing", total=len(seeds))
+        for finished in as_completed([pool.submit(run_chunk, chunk, kinds) for chunk in chunks]):
+            for seed, kind, failure in finished.result():
+                done[kind] += 1
+                if failure is not None:
+                    failed.append(seed)
+                    print(f"\nseed {seed} ({kind}):\n{failure}", flush=True)
+            bar.update(task, completed=done.total())
+            if not sys.stderr.isatty() and done.total() % 1_000 < CHUNK:
+                print(f"{done.total()}/{len(seeds)} cases", file=sys.stderr, flush=True)
+    text = ", ".join(f"{count} {kind}" for kind, count in sorted(done.items()))
+    print(f"{done.total()} cases ({text}) in {time.monotonic() - began:.0f} s, {len(failed)} failed {failed[:20]}")
+    return 1 if failed else 0
