@@ -38,12 +38,15 @@ def new_columns(capacity: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @njit
 def _fits(block: int, body: int, size: int, flags: int, record_size: int) -> bool:
-    """True if the lengths of the records add up to the body's. A sealed one's are not to be seen."""
+    """True if the body holds the records; a queue pads small ones, and its notes hold none.
+
+    A sealed one's are not to be seen.
+    """
     count = flags & COUNT_MASK
     if flags & IS_SEALED:
         return True
     if not flags & HAS_TABLE:
-        return count * record_size == size
+        return count * record_size <= size
     if 4 * count > size:
         return False
     begin = 0
@@ -52,7 +55,7 @@ def _fits(block: int, body: int, size: int, flags: int, record_size: int) -> boo
         if end < begin:
             return False
         begin = end
-    return 4 * count + begin == size
+    return 4 * count + begin <= size
 
 
 @compiled(nogil=True)
