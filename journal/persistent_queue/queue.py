@@ -22,7 +22,7 @@ from typing import Self
 from journal.block import remove_spares
 from journal.control import Control
 from journal.errors import JournalClosed, JournalError
-from journal.layout import BLOCK_SIZE_DEFAULT
+from journal.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
 from journal.persistent_queue.catalogue import Catalogue
 from journal.persistent_queue.group_commit import GroupCommit, Seat, batches
 from journal.persistent_queue.item_desk import ItemDesk
@@ -81,6 +81,7 @@ class PersistentQueue:
             self._log, self._checkpointer, self._spares, self._commit_if_needed, self._groups.fail,
             interval_s=checkpoint_interval_s, interval_items=checkpoint_interval_items,
         )  # fmt: skip
+        control.set_word(IS_CLEAN, 0)
         self._log.start(found.position, is_ended=found.is_ended, next_ordinal=found.next_ordinal)
         self._desk.advance(self._log.durable)
         self._checkpointer.checkpoint()
@@ -319,6 +320,7 @@ class PersistentQueue:
             if self._groups.failure is None:
                 self._groups.close(JournalClosed(self._closed))
                 self._checkpointer.checkpoint()
+                self._control.set_word(IS_CLEAN, 1)  # for who looks at it from outside; recovery is the same
         finally:
             self._shut()
 

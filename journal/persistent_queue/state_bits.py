@@ -8,8 +8,7 @@ Invariant: an item's bits change once, from zero.
 
 from __future__ import annotations
 
-from numba import njit
-
+from journal.compiling import compiled
 from journal.layout import COUNT_MASK
 from journal.memory import load32, load64, store64
 
@@ -17,7 +16,7 @@ EVEN = 0x5555_5555_5555_5555  # the lower bit of each of the 32 items of a word
 ITEMS_PER_BYTE = 4
 
 
-@njit(cache=True)
+@compiled()
 def settle(state: int, first: int, end: int, bits: int) -> int:
     """Give these bits to every pending item from `first` to before `end`; returns how many there were."""
     count, place = 0, first
@@ -36,7 +35,7 @@ def settle(state: int, first: int, end: int, bits: int) -> int:
     return count
 
 
-@njit(cache=True)
+@compiled()
 def next_pending(state: int, first: int, end: int) -> int:
     """The first pending item from `first` to before `end`; else `end`."""
     place = first
@@ -54,7 +53,7 @@ def next_pending(state: int, first: int, end: int) -> int:
     return end
 
 
-@njit(cache=True)
+@compiled()
 def count_settled(state: int, end: int) -> int:
     """How many of the first `end` items are not pending."""
     count, base = 0, 0
@@ -68,13 +67,13 @@ def count_settled(state: int, end: int) -> int:
     return count
 
 
-@njit(cache=True)
+@compiled()
 def bits_of(state: int, place: int) -> int:
     """An item's two bits."""
     return load64(state + (place >> 5 << 3)) >> 2 * (place & 31) & 3
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def next_note(block: int, offset: int, end: int) -> int:
     """The first note among the whole segments from `offset` to before `end`; -1: none."""
     while offset < end:
