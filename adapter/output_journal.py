@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from feedcore.output_packet import (
 )
 from feedcore.position import ChannelSnapshot
 from feedcore.refusal import PacketRefused
-from journal import Batch, Journal, NoSuchRecord, Retention, Tailer, Upkeep
+from journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
 from journal.sequence_marks import MARK_EVERY, SequenceMarks, Stretch
 
 LOG = logging.getLogger("adapter.output_journal")
@@ -34,6 +35,7 @@ BLOCK_SIZE = 32 << 20
 RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
 READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
 SCAN_COUNT = 16_384
+RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full takes too long to do it for every packet
 # The fields of an output packet's header that the index needs (feedcore.output_packet has them all).
 HEADER_FIELDS = np.dtype(
     {
@@ -53,6 +55,8 @@ class OutputJournal:
     """
 
     def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
+        self.unkept_count = 0  # records that found the disk full; clients cannot ask for them again here
+        self._full_until_ns = 0
         self._has_released = False
         upkeep = Upkeep(retention=Retention(files=retain_blocks), on_file_released=self._on_released)
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
@@ -64,16 +68,16 @@ class OutputJournal:
                 self._scan(batch)
 
     def append(self, packet: OutputPacket) -> None:
-        """Append; visible to replay when this returns."""
-        index = self._journal.append(encode_output_packet(packet))
-        if packet.message_count:
+        """Append; visible to replay when this returns. While the disk is full the stream goes on without being kept."""
+        index = self._append(encode_output_packet(packet))
+        if packet.message_count and index is not None:
             self._note(packet.channel_id, packet.first_message_seq, packet.end_message_seq, index)
 
     def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
         """Append a channel's state."""
-        self._states[snapshot.channel_id] = self._journal.append(
-            encode_saved_state(SavedState(feed_id, session, snapshot))
-        )
+        index = self._append(encode_saved_state(SavedState(feed_id, session, snapshot)))
+        if index is not None:
+            self._states[snapshot.channel_id] = index
 
     def saved_states(self, feed_id: int, session: int) -> list[ChannelSnapshot]:
         """The newest state of each channel, if it is of this feed and session."""
@@ -106,6 +110,20 @@ class OutputJournal:
     def close(self) -> None:
         """Sync and close."""
         self._journal.close()
+
+    def _append(self, record: bytes) -> int | None:
+        if self._full_until_ns:
+            if time.monotonic_ns() < self._full_until_ns:
+                self.unkept_count += 1
+                return None
+            self._full_until_ns = 0  # try again, and say so only if it is still full
+        try:
+            return self._journal.append(record)
+        except DiskFull as full:
+            self.unkept_count += 1
+            self._full_until_ns = time.monotonic_ns() + RETRY_WHEN_FULL_NS
+            LOG.error("packets go out without being kept", extra={"why": str(full), "unkept": self.unkept_count})
+            return None
 
     def _note(self, channel_id: int, first_seq: int, end_seq: int, index: int) -> None:
         with self._lock:

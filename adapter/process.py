@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from adapter.conversion import load_converter
 from adapter.health import Health, HealthSampler
@@ -245,4 +245,6 @@ class AdapterProcess:
             count = sum(replica.state is state for replica in self._engine.replicas.values())
             states.add_metric([state.value], count)
         yield states
+        text = "Records that found the output journal's disk full."
+        yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.unkept_count)
         yield GaugeMetricFamily("tandemfeed_health_score", "0 (unfit) to 1.", value=self._health.score)

@@ -14,6 +14,7 @@ from adapter.saved_state import SavedState, decode_saved_state, encode_saved_sta
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_runs
 from feedcore.position import ChannelSnapshot, MessageStreamState, Run
 from journal.sequence_marks import MARK_EVERY
+from tests.small_disk import SmallDisk
 
 BLOCK = 1 << 18
 
@@ -132,3 +133,27 @@ def test_the_newest_state_of_each_channel_is_found_after_a_restart(tmp_path: Pat
     assert journal.saved_states(1, 20_261_122) == journal.saved_states(2, 20_261_121) == []
     assert replayed(journal, 1, 1, 10) == [(1, 1, 4)]
     journal.close()
+
+
+def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "disk"
+    now_ns = 1
+    monkeypatch.setattr("adapter.output_journal.time.monotonic_ns", lambda: now_ns)
+    with SmallDisk(disk, "1m"):
+        journal = OutputJournal(disk / "journal", block_size=BLOCK)
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(300 << 10))
+        first = 1
+        while not journal.unkept_count:
+            journal.append(packet(1, first, 9))
+            first += 9
+        kept = replayed(journal, 1, 1, first)
+        assert kept[0] == (1, 1, 9)
+        assert kept[-1] == (1, first - 18, 9)
+        ballast.unlink()
+        journal.append(packet(1, first, 9))  # not tried again so soon
+        assert journal.unkept_count == 2
+        now_ns += 10**10
+        journal.append(packet(1, first + 9, 9))
+        assert replayed(journal, 1, 1, first + 20) == [*kept, (1, first + 9, 9)]
+        journal.close()

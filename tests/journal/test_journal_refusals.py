@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from journal import (
 from journal.block import blocks_in
 from journal.filesystem import file_system_type, require_local
 from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tests.small_disk import SmallDisk
 
 BLOCK = BLOCK_SIZE_MIN
 KEY = bytes(range(32))
@@ -204,23 +204,6 @@ def test_a_folder_that_may_not_be_written_is_told_and_can_be_read(open_folder: P
     )
     assert done.stdout.count("refused") == 2, done.stderr
     assert done.stdout.endswith("[b'one', b'two']\n")
-
-
-class SmallDisk:
-    """A file system of a few megabytes, mounted for one test."""
-
-    def __init__(self, folder: Path, size: str) -> None:
-        folder.mkdir()
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
-            pytest.skip(f"no file system can be mounted here: {os.strerror(ctypes.get_errno())}")
-        self._unmount = lambda: libc.umount2(str(folder).encode(), 2)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._unmount()
 
 
 def _append_until_refused(journal: Journal, record: bytes, written: list[tuple[int, bytes]]) -> None:
