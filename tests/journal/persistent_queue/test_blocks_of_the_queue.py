@@ -10,8 +10,10 @@ import pytest
 import journal.persistent_queue.spares as spares_module
 from journal import DiskFull
 from journal.block import Block, blocks_in
+from journal.journal_files import JournalFiles
 from journal.layout import BLOCK_SIZE_MIN
 from journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
+from journal.verification import Verification
 
 BLOCK = BLOCK_SIZE_MIN
 ITEM = bytes(10_000)
@@ -159,3 +161,13 @@ def test_an_item_larger_than_a_block_gets_a_block_of_its_own_size(tmp_path: Path
         assert queue.pending_count == len(tiny)
         assert queue.cancel(tiny[-1]) == Cancelled(tiny[-1])
         assert queue.cancel_all() == len(tiny) - 1
+
+
+def test_verify_finds_a_queue_whole_with_its_notes_and_padding(tmp_path: Path) -> None:
+    with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
+        put_blocks(queue, 3)
+        queue.put_many([b"", b"tiny", b""])
+        drain(queue)
+        queue.checkpoint()
+        put_blocks(queue, 2)
+    assert list(Verification(JournalFiles(tmp_path)).findings()) == []
