@@ -17,7 +17,7 @@ from numba import njit
 from numba.core import config
 
 PACKAGE = Path(__file__).parent
-SOURCES = ("layout.py", "memory.py", "kernels.py", "compiling.py")
+SOURCES = ("layout.py", "memory.py", "kernels.py", "segment_walk.py", "persistent_queue/state_bits.py", "compiling.py")
 
 
 def _cache_folder() -> Path | None:

@@ -133,6 +133,8 @@ class Verification:
         is_same = former.name.cycle == header.cycle
         due_part = (former.name.ordinal & PART_MASK) + 1 if is_same else 0
         due_ordinal = end.link if isinstance(end, EndMark) else header.cycle << PART_BITS | due_part
+        if self.files.settings.face == "queue" and due_ordinal < header.ordinal:
+            return  # a queue's blocks go round: one in the middle that held nothing active is used anew
         if due_ordinal != header.ordinal:
             yield self._missing(former, due_ordinal)
             return

@@ -136,8 +136,11 @@ def read_key(path: Path | None) -> bytes | None:
     )
 
 
-def require_journal(folder: Path) -> None:
+def require_journal(folder: Path, *, is_changed: bool = False) -> None:
     """Refuse a folder that is no journal's.
+
+    Args:
+        is_changed: files are to be released, locks taken: other faces of the engine look after theirs themselves.
 
     Raises:
         CommandError
@@ -146,8 +149,10 @@ def require_journal(folder: Path) -> None:
         raise CommandError(f"{folder}: no such folder; give the folder of a journal")
     if not (folder / CONTROL_NAME).exists():
         raise CommandError(f"{folder} is no journal: it has no {CONTROL_NAME}; give the folder of a journal")
-    with Control(folder / CONTROL_NAME, writable=False):
-        pass
+    with Control(folder / CONTROL_NAME, writable=False) as control:
+        face = control.settings.face
+    if is_changed and face != "journal":
+        raise CommandError(f"{folder} is a {face}, which looks after its files and locks itself: open it as that")
 
 
 def add_subcommand(

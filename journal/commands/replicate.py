@@ -74,7 +74,7 @@ def add_to(subcommands: Any) -> None:
 
 def run_lead(arguments: argparse.Namespace, streams: Streams) -> int:
     """Until stopped."""
-    require_journal(arguments.folder)
+    require_journal(arguments.folder, is_changed=True)
     keys = None
     if arguments.secret_key_file is not None:
         allowed = frozenset(text.encode() for text in arguments.allow) if arguments.allow else None

@@ -54,7 +54,7 @@ def add_to(subcommands: Any) -> None:
 
 def run_unlock(arguments: argparse.Namespace, streams: Streams) -> int:
     """Exit status 0 if the lock is free now, 1 if it is held."""
-    require_journal(arguments.folder)
+    require_journal(arguments.folder, is_changed=True)
     _check_key(arguments)
     with JournalFiles(arguments.folder) as files:
         appenders = files.appenders()
@@ -83,7 +83,7 @@ def run_unlock(arguments: argparse.Namespace, streams: Streams) -> int:
 
 def run_prune(arguments: argparse.Namespace, streams: Streams) -> int:
     """Exit status 0."""
-    require_journal(arguments.folder)
+    require_journal(arguments.folder, is_changed=True)
     _check_key(arguments)
     retention = Retention(age_s=arguments.age, size=arguments.size, files=arguments.files)
     if retention == Retention():

@@ -18,7 +18,8 @@ from journals_made import BEGIN_NS, BLOCK, KEY, ROOT, STEP_NS, Appender, damage,
 from journal import Journal, NamedPosition, Tailer
 from journal.commands.cli import main
 from journal.history import Hop, MessageHistory
-from journal.layout import DATA_OFFSET
+from journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET
+from journal.persistent_queue import PersistentQueue
 from journal.roll_cycle import format_index
 
 HOLD = """
@@ -373,3 +374,22 @@ def test_every_subcommand_has_help_with_examples_and_refuses_what_is_no_journal(
     more = ["--to", "-"] if name == "replay" else ["--files", "1"] if name == "prune" else []
     assert "no journal" in refusal(capsys, name, tmp_path, *more)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_queue_is_verified_and_left_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "queue"
+    with PersistentQueue.open(folder, block_size=BLOCK_SIZE_MIN, checkpoint_interval_items=50) as queue:
+        first = queue.put(b"stays pending, in the first block")
+        for _ in range(40):
+            queue.put_many([bytes(5_000)] * 20)
+            while (entry := queue.get()) is not None:
+                if entry[0] != first:
+                    queue.done(entry[0])
+        queue.release(first)
+    assert main(["verify", str(folder)]) == 0
+    capsys.readouterr()
+    for command in (["prune", "--files", "1"], ["unlock"], ["lead", "--bind", "tcp://127.0.0.1:*"]):
+        assert main([command[0], str(folder), *command[1:]]) == 2
+        assert "is a queue" in capsys.readouterr().err
+    with PersistentQueue.open(folder, block_size=BLOCK_SIZE_MIN) as queue:
+        assert queue.get() == (first, b"stays pending, in the first block")
