@@ -50,11 +50,12 @@ class Seat:
 
 
 class _Local(threading.local):
-    """A thread's lock, held except for the moment in which somebody wakes it."""
+    """A thread's lock, held except for the moment in which somebody wakes it. Made when the thread first comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Callable[[], None]) -> None:
         self.lock = threading.Lock()
         self.lock.acquire()
+        prepare()
 
 
 class GroupCommit:
@@ -65,17 +66,23 @@ class GroupCommit:
         size_max: seats in a group.
         delay_s: how long a group waits for more, at most.
         call_helper: wakes a thread that calls `commit`; for seats that no thread waits in.
+        prepare_thread: called by each thread when it first comes.
     """
 
     def __init__(
-        self, write: Callable[[list[Seat]], None], size_max: int, delay_s: float, call_helper: Callable[[], None]
+        self,
+        write: Callable[[list[Seat]], None],
+        size_max: int,
+        delay_s: float,
+        call_helper: Callable[[], None],
+        prepare_thread: Callable[[], None] = lambda: None,
     ) -> None:
         self._write = write
         self._size_max = size_max
         self._delay_s = delay_s
         self._call_helper = call_helper
         self._mutex = threading.Lock()
-        self._local = _Local()
+        self._local = _Local(prepare_thread)
         self._waiting: list[Seat] = []
         self._thread_count = 0  # of the waiting seats
         self._expected = 1

@@ -31,6 +31,7 @@ from journal.persistent_queue.log import QueueLog
 from journal.persistent_queue.members import join
 from journal.persistent_queue.opening import open_control
 from journal.persistent_queue.recovery import recover
+from journal.persistent_queue.scheduling import leave_alone, prefer_batches
 from journal.persistent_queue.spares import Spares
 from journal.persistent_queue.statistics import QueueStatistics
 from journal.persistent_queue.upkeep import Checkpointer, Upkeep
@@ -58,6 +59,7 @@ class PersistentQueue:
         checkpoint_interval_items: int,
         blocks_max: int | None,
         in_flight_max: int,
+        batch_scheduling: bool,
         clock_ns: Callable[[], int],
     ) -> None:
         began = time.perf_counter()
@@ -76,7 +78,8 @@ class PersistentQueue:
             blocks_max=blocks_max, reclaim=self._reclaim, clock_ns=clock_ns,
         )  # fmt: skip
         self._checkpointer = Checkpointer(self._log, self._catalogue, self._desk, self._spares, states)
-        self._groups = GroupCommit(self._write, group_size_max, group_delay_s, self._call_committer)
+        prepare = prefer_batches if batch_scheduling else leave_alone
+        self._groups = GroupCommit(self._write, group_size_max, group_delay_s, self._call_committer, prepare)
         self._upkeep = Upkeep(
             self._log, self._checkpointer, self._spares, self._commit_if_needed, self._groups.fail,
             interval_s=checkpoint_interval_s, interval_items=checkpoint_interval_items,
@@ -104,6 +107,7 @@ class PersistentQueue:
         checkpoint_interval_items: int = CHECKPOINT_INTERVAL_ITEMS,
         blocks_max: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
+        batch_scheduling: bool = True,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> Self:
         """Open, making the queue if needed, and recover.
@@ -119,6 +123,8 @@ class PersistentQueue:
             checkpoint_interval_s, checkpoint_interval_items: a checkpoint is written when one of them is over.
             blocks_max: at least 2; None for no limit but the disk's.
             in_flight_max: items handed out at once.
+            batch_scheduling: threads that put get the scheduler's batch policy, for good (scheduling.py says why: half
+                as many puts again a second); False leaves them alone.
             clock_ns: wall-clock time, noted with each group.
 
         Raises:
@@ -138,7 +144,7 @@ class PersistentQueue:
                 join(path, more_paths, control.journal_id), control, group_size_max=group_size_max,
                 group_delay_s=group_delay_s, checkpoint_interval_s=checkpoint_interval_s,
                 checkpoint_interval_items=checkpoint_interval_items, blocks_max=blocks_max,
-                in_flight_max=in_flight_max, clock_ns=clock_ns,
+                in_flight_max=in_flight_max, batch_scheduling=batch_scheduling, clock_ns=clock_ns,
             )  # fmt: skip
         except BaseException:
             control.unlock()

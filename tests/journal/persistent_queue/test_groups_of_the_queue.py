@@ -167,3 +167,20 @@ def test_threads_that_put_in_every_way_beside_consumers_deliver_each_item_once(t
             taken = sorted(item_id for each in consumers for item_id in each.result())
         assert taken == list(range(queue.statistics().put_count))
         assert queue.active_count == 0
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_threads_that_put_prefer_batches_unless_they_are_to_be_left_alone(tmp_path: Path, is_wanted: bool) -> None:
+    policies: list[int] = []
+
+    def run(first_policy: int) -> None:
+        os.sched_setscheduler(0, first_policy, os.sched_param(0))
+        queue.put(b"item")
+        policies.append(os.sched_getscheduler(0))
+
+    with PersistentQueue.open(tmp_path, block_size=BLOCK_SIZE_MIN, batch_scheduling=is_wanted) as queue:
+        for policy in (os.SCHED_OTHER, os.SCHED_IDLE):
+            thread = threading.Thread(target=run, args=(policy,))
+            thread.start()
+            thread.join()
+    assert policies == [os.SCHED_BATCH if is_wanted else os.SCHED_OTHER, os.SCHED_IDLE]
