@@ -18,17 +18,7 @@ from journal.compression import open_to_read
 from journal.control import Control
 from journal.errors import RecordTooLong
 from journal.keeper import Keeper
-from journal.kernels import (
-    AT_OFFSET,
-    AT_SEQUENCE,
-    AT_STATUS,
-    AT_TIME,
-    ENDED,
-    find_behind,
-    new_state,
-    roll_forward,
-    store_word,
-)
+from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_STATUS, AT_TIME, ENDED, new_state, roll_forward, store_word
 from journal.layout import (
     BLOCK_SIZE_MAX,
     DATA_OFFSET,
@@ -41,6 +31,7 @@ from journal.layout import (
     ORDINAL,
     block_size_for,
 )
+from journal.reading import find_behind
 from journal.roll_cycle import RollSchedule
 
 LOG = logging.getLogger("journal")

@@ -17,7 +17,15 @@ from numba import njit
 from numba.core import config
 
 PACKAGE = Path(__file__).parent
-SOURCES = ("layout.py", "memory.py", "kernels.py", "segment_walk.py", "persistent_queue/state_bits.py", "compiling.py")
+SOURCES = (
+    "compiling.py",
+    "kernels.py",
+    "layout.py",
+    "memory.py",
+    "persistent_queue/state_bits.py",
+    "reading.py",
+    "segment_walk.py",
+)
 
 
 def _cache_folder() -> Path | None:

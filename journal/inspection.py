@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from journal.block import Block
-from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_STATUS, ENDED, FILLED, WAIT, find_behind, new_state
+from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_STATUS, ENDED, FILLED, WAIT, new_state
 from journal.layout import (
     COUNT_MASK,
     DATA_OFFSET,
@@ -21,6 +21,7 @@ from journal.layout import (
     IS_SEALED,
     SEGMENT_SIZE,
 )
+from journal.reading import find_behind
 from journal.sealing import BlockCipher
 from journal.segment_walk import FIRST_SEQUENCE, FLAGS, new_columns, walk_segments
 

@@ -32,9 +32,8 @@ from journal.layout import (
     SLOT_LOCKS,
     VISIBLE,
 )
-from journal.named_position import SLOT, SLOT_SIZE
+from journal.named_position import SLOT, SLOT_SIZE, TAILERS_FOLDER
 from journal.roll_cycle import RollSchedule
-from journal.tailer import TAILERS_FOLDER
 
 POSITION_SUFFIX = ".position"
 

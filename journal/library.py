@@ -18,19 +18,7 @@ from journal.block import Block, BlockName, blocks_in
 from journal.compression import open_to_read
 from journal.control import Control
 from journal.errors import ForeignFile
-from journal.kernels import (
-    AT_OFFSET,
-    AT_SEQUENCE,
-    AT_SKIP,
-    AT_STATUS,
-    BROKEN,
-    ENDED,
-    WAIT,
-    find_behind,
-    new_state,
-    seek,
-    walk_to,
-)
+from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, ENDED, WAIT, new_state
 from journal.layout import (
     CONTROL_NAME,
     COUNT_MASK,
@@ -43,6 +31,7 @@ from journal.layout import (
     SEGMENT_SIZE,
     VISIBLE,
 )
+from journal.reading import find_behind, seek, walk_to
 from journal.roll_cycle import RollSchedule
 from journal.sealing import BlockCipher, require_key
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -11,6 +12,21 @@ import google_crc32c
 SLOT = struct.Struct("<QQ")
 CRC = struct.Struct("<I")
 SLOT_SIZE = 64  # a slot never straddles a disk sector
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+TAILERS_FOLDER = "tailers"
+
+
+def tailer_path(folder: Path, name: str) -> Path:
+    """Where a journal keeps the position of a named tailer.
+
+    Raises:
+        ValueError: a name with other characters than letters, digits, dot, hyphen, underscore.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r}: a tailer's name has letters, digits, dots, hyphens, underscores; at most 100")
+    return folder / TAILERS_FOLDER / f"{name}.position"
 
 
 class NamedPosition:

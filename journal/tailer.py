@@ -8,42 +8,42 @@ at any moment, only when its user says that a record was handled.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from journal.batch import Batch
+from journal.batch import Batch, Rows
 from journal.block import Block
 from journal.errors import NoSuchRecord
 from journal.kernels import (
+    AT_COUNT,
     AT_LINK,
     AT_OFFSET,
     AT_SEQUENCE,
+    AT_SIZE,
     AT_SKIP,
     AT_STATUS,
     ENDED,
     SEALED,
     WAIT,
-    find_behind,
     new_state,
-    read_ahead,
 )
 from journal.layout import DATA_OFFSET
 from journal.library import UNLIMITED, Library
-from journal.named_position import NamedPosition
+from journal.named_position import NamedPosition, tailer_path
+from journal.reading import find_behind, read_ahead, read_rows
 
 LOG = logging.getLogger("journal")
 READ_AHEAD = 64  # records looked up at once: their places, not their bytes
 READ_BACK = 1_024
+ROWS_SEGMENTS_MAX = 4_096  # segments in one batch of rows
 WAIT_MIN_S = 0.000_2
 WAIT_MAX_S = 0.005
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-TAILERS_FOLDER = "tailers"
 
 
 class Tailer:
@@ -80,18 +80,13 @@ class Tailer:
 
     def to_start(self) -> Self:
         """Go to the oldest record."""
-        self._forget()
-        first = self._library.first()
-        if first is not None:
-            self._enter(first)
+        self._enter_anew(self._library.first())
         return self
 
     def to_end(self) -> Self:
         """Go behind the newest record."""
-        self._forget()
         newest = self._library.newest()
-        if newest is not None:
-            self._enter(newest)
+        if self._enter_anew(newest) and newest is not None:
             self._library.walk_to_end(newest, self._state)
             self._settle()
         return self
@@ -102,11 +97,9 @@ class Tailer:
         Raises:
             NoSuchRecord: the index is not in the journal (one past the end is fine).
         """
-        self._forget()
         block = self._library.holding(index)
-        if block is None:
+        if not self._enter_anew(block) or block is None:
             raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}: not written yet, or released")
-        self._enter(block)
         self._library.approach(block, index & ((1 << self._library.sequence_bits) - 1), self._state)
         self._settle()
         if self._position != index:
@@ -115,10 +108,8 @@ class Tailer:
 
     def to_time(self, at_ns: int) -> Self:
         """Go to the first record appended at or after a time (nanoseconds since 1970), by binary search."""
-        self._forget()
         block = self._library.at_time(at_ns)
-        if block is not None:
-            self._enter(block)
+        if self._enter_anew(block) and block is not None:
             self._library.approach(block, at_ns, self._state, by_time=True)
             self._settle()
         return self
@@ -159,14 +150,13 @@ class Tailer:
 
     def read_many(self, count_max: int) -> list[tuple[int, bytes]]:
         """Up to `count_max` records."""
-        found: list[tuple[int, bytes]] = []
-        while len(found) < count_max and (entry := self.read()) is not None:
-            found.append(entry)
-        return found
+        return list(islice(self, count_max))
 
     def read_batch(self, count_max: int) -> Batch | None:
         """Up to `count_max` records that follow one another in a block, without copying; None if there is none yet."""
         self._drop_ahead()
+        if (batch := self._read_rows(count_max)) is not None:
+            return batch
         columns = _columns(count_max)
         count = self._look(columns)
         if not count:
@@ -189,8 +179,7 @@ class Tailer:
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
         """Wait until there is a record to read; False after the time-out, or when `until` says so.
 
-        Looks at the mapped length word with growing pauses (0.2 to 5 ms): no event crosses processes for a plain file
-        mapping, and a look costs a memory read.
+        Looks with growing pauses: no event crosses processes for a file mapping, and a look costs a memory read.
         """
         deadline, pause = time.monotonic() + timeout_s, WAIT_MIN_S
         while not self.is_ready():
@@ -203,11 +192,9 @@ class Tailer:
 
     def is_ready(self) -> bool:
         """True if `read` would give a record."""
-        for entry in self._entries:
-            rest = self._entries
-            self._entries = iter([entry, *rest])
-            return True
-        return self._fill()
+        if (entry := next(self._entries, None)) is not None:
+            self._entries = iter([entry, *self._entries])
+        return entry is not None or self._fill()
 
     def commit(self) -> None:
         """Store the position under the tailer's name: everything before it was handled.
@@ -254,9 +241,7 @@ class Tailer:
         self.close()
 
     def _open_name(self, name: str) -> NamedPosition:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r}: a tailer's name has letters, digits, dots, hyphens, underscores; at most 100")
-        named = NamedPosition(self.folder / TAILERS_FOLDER / f"{name}.position")
+        named = NamedPosition(tailer_path(self.folder, name))
         stored = named.load()
         if stored is not None:
             try:
@@ -315,6 +300,23 @@ class Tailer:
                 return 0
         return 0
 
+    def _read_rows(self, count_max: int) -> Batch | None:
+        """The next records if they are of one size: found segment by segment, not one by one."""
+        block, state, library = self._block, self._state, self._library
+        if block is None or not self._is_there:
+            return None
+        due, columns = int(state[AT_SEQUENCE]), _columns(min(count_max, ROWS_SEGMENTS_MAX))
+        limit = library.sequence_limit(block)
+        count = int(read_rows(block.address, state[AT_OFFSET], state[AT_SKIP], limit, count_max, *columns, state))
+        if not count:
+            state[AT_SEQUENCE] = due
+            return None
+        rows = Rows(int(state[AT_SIZE]), *(each[:count] for each in columns))
+        first = library.index_of(block, int(state[AT_SEQUENCE]))
+        state[AT_SEQUENCE] += state[AT_COUNT]
+        self._position = first + int(state[AT_COUNT])
+        return Batch.of_rows(first, block.array, rows)
+
     def _go_on(self, block: Block, status: int, due: int) -> bool:
         """Behind the end of a block to the next one, or around damage; False if there is nothing yet."""
         library, broken_at = self._library, int(self._state[AT_OFFSET])
@@ -338,9 +340,7 @@ class Tailer:
         assert self._position is not None
         wanted, library = self._position, self._library
         block = library.holding(wanted) or library.before_index(wanted) or library.first()
-        self._forget()
-        if block is not None:
-            self._enter(block)
+        if self._enter_anew(block) and block is not None:
             if wanted > block.header.first_index:
                 is_same = library.index_of(block, 0) == wanted >> library.sequence_bits << library.sequence_bits
                 sequence = wanted - library.index_of(block, 0) if is_same else UNLIMITED
@@ -362,6 +362,12 @@ class Tailer:
                 return found
             block = library.before(block.ordinal)
         return []
+
+    def _enter_anew(self, block: Block | None) -> bool:
+        self._forget()
+        if block is not None:
+            self._enter(block)
+        return block is not None
 
     def _enter(self, block: Block) -> None:
         self._block = block

@@ -21,8 +21,9 @@ from journal.commands.presentation import RecordView, counted, time_text, to_jso
 from journal.commands.reading import Entry, Range, backward, forward, to_begin
 from journal.commands.streams import Interruption, Streams
 from journal.layout import CONTROL_NAME
+from journal.named_position import NAME
 from journal.roll_cycle import format_index
-from journal.tailer import NAME, Tailer
+from journal.tailer import Tailer
 
 EXAMPLES = [
     "tail DIR --follow --show-index",

@@ -5,19 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from journal.block import Block
-from journal.kernels import (
-    AT_OFFSET,
-    AT_SEQUENCE,
-    AT_SKIP,
-    AT_STATUS,
-    BROKEN,
-    find_behind,
-    new_state,
-    read_ahead,
-    seek,
-    walk_to,
-)
+from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, new_state
 from journal.layout import DATA_OFFSET
+from journal.reading import find_behind, read_ahead, seek, walk_to
 
 READ_AHEAD = 64  # items looked up at once: their places, not their bytes
 

@@ -14,21 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from journal.block import Block
-from journal.kernels import (
-    AT_LINK,
-    AT_OFFSET,
-    AT_SEQUENCE,
-    AT_SKIP,
-    AT_STATUS,
-    ENDED,
-    SEALED,
-    WAIT,
-    find_behind,
-    new_state,
-    read_ahead,
-)
+from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, ENDED, SEALED, WAIT, new_state
 from journal.layout import COUNT_MASK, END, IS_SEALED, NEXT_SEQUENCE, ORDINAL, PART_BITS, SEGMENT, SEGMENT_SIZE, aligned
 from journal.library import UNLIMITED, Library
+from journal.reading import find_behind, read_ahead
 from journal.replication.messages import Segment, SegmentDigest
 from journal.sealing import BlockCipher
 
