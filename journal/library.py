@@ -25,6 +25,7 @@ from journal.layout import (
     DATA_OFFSET,
     END,
     HAS_TABLE,
+    NEXT_SEQUENCE,
     ORDINAL,
     PART_BITS,
     SEGMENT,
@@ -62,8 +63,9 @@ class Library:
         """The control file; None as long as there is no journal."""
         if self._control is None:
             path = self.folder / CONTROL_NAME
+            strangers = blocks_in(self.folder)  # listed first: a journal's control file is there before any block
             if not path.exists():
-                if strangers := blocks_in(self.folder):
+                if strangers:
                     raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that")
                 return None
             control = Control(path, writable=False)
@@ -80,6 +82,17 @@ class Library:
     def index_of(self, block: Block, sequence: int) -> int:
         """The index of a record in a block."""
         return block.header.cycle << self.sequence_bits | sequence
+
+    def sequence_of(self, index: int) -> int:
+        """The sequence in an index."""
+        return index & ((1 << self.sequence_bits) - 1)
+
+    def may_hold(self, block: Block, index: int) -> bool:
+        """False if the appenders say that they gave a block no such index."""
+        control, tail = self.control, block.tail()
+        if control is not None and control.word(ORDINAL) == block.ordinal:
+            return self.sequence_of(index) < control.word(NEXT_SEQUENCE)
+        return tail is None or self.sequence_of(index) < tail[2]
 
     def names(self) -> list[BlockName]:
         """The block files, oldest first."""

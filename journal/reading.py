@@ -200,6 +200,9 @@ def _is_entry(block: int, entry: int) -> bool:
     offset = load64_acquire(entry + 16)
     if offset < DATA_OFFSET or offset + SEGMENT_SIZE > load64(block + HEADER_DATA_END):
         return False
+    length = load32_acquire(block + offset)
+    if length < SEGMENT_SIZE or length == END_MARK:
+        return False
     return load64(block + offset + 8) == load64(entry) and load64(block + offset + 16) == load64(entry + 8)
 
 
@@ -238,8 +241,8 @@ def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
 def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
     """From AT_OFFSET, where AT_SEQUENCE is due, to the segment that holds a sequence, or the first from a time on.
 
-    Goes by lengths and sequences alone; who reads there checks. False: the block ends, or is damaged, before it;
-    AT_STATUS says which and AT_OFFSET where.
+    Goes by lengths and sequences, and checks only where they jump, and what it finds. False: the block ends, or is
+    damaged, before it; AT_STATUS says which and AT_OFFSET where.
     """
     data_end = load64(block + HEADER_DATA_END)
     offset, due, status = state[AT_OFFSET], state[AT_SEQUENCE], WAIT
@@ -253,11 +256,15 @@ def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
             state[AT_LINK] = load64(block + offset + 8)
             break
         first = load64(block + offset + 8)
-        if length < SEGMENT_SIZE or offset + length > data_end or first < due:
+        count = load32(block + offset + 24) & COUNT_MASK
+        is_found = load64(block + offset + 16) >= target if by_time else target < first + count
+        if length < SEGMENT_SIZE or offset + length > data_end:
             status = BROKEN
             break
-        count = load32(block + offset + 24) & COUNT_MASK
-        if load64(block + offset + 16) >= target if by_time else target < first + count:
+        if (first != due or is_found) and checksum(block, offset, length) != load32(block + offset + 4):
+            status = BROKEN
+            break
+        if is_found:
             due, status = first, FILLED
             state[AT_SKIP] = 0 if by_time else max(target - first, 0)
             break

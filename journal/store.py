@@ -125,8 +125,9 @@ class Journal:
         RollSchedule.named(roll_cycle, epoch_offset_s=epoch_offset_s, time_zone=time_zone)
         wanted = Settings(roll_cycle, epoch_offset_s, time_zone, block_size, state_size, key_check(key), face)
         make_folder(path)
+        strangers = blocks_in(path)  # listed first: who makes a journal makes its control file before any block
         if not (path / CONTROL_NAME).exists():
-            if strangers := blocks_in(path):
+            if strangers:
                 raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that, or move it")
             Control.create(path, wanted)
         control = Control(path / CONTROL_NAME, writable=True)

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from journal.backward import READ_BACK, records_before
 from journal.batch import Batch, Rows
 from journal.block import Block
 from journal.errors import NoSuchRecord
@@ -40,7 +41,6 @@ from journal.reading import find_behind, read_ahead, read_rows
 
 LOG = logging.getLogger("journal")
 READ_AHEAD = 64  # records looked up at once: their places, not their bytes
-READ_BACK = 1_024
 ROWS_SEGMENTS_MAX = 4_096  # segments in one batch of rows
 WAIT_MIN_S = 0.000_2
 WAIT_MAX_S = 0.005
@@ -100,8 +100,10 @@ class Tailer:
         block = self._library.holding(index)
         if not self._enter_anew(block) or block is None:
             raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}: not written yet, or released")
-        self._library.approach(block, index & ((1 << self._library.sequence_bits) - 1), self._state)
+        self._library.approach(block, self._library.sequence_of(index), self._state)
         self._settle()
+        if self._position != index and self._library.may_hold(block, index):
+            self._read_on_to(block, index)
         if self._position != index:
             raise NoSuchRecord(f"{self.folder}: index {index:#018x} is not written, or was damaged")
         return self
@@ -127,7 +129,7 @@ class Tailer:
             self._drop_ahead()
             self._backward = []
         if not self._backward:
-            self._backward = self._load_backward()
+            self._backward = records_before(self._library, self._position, self._read_from)
         if not self._backward:
             return None
         entry = self._backward.pop()
@@ -210,13 +212,12 @@ class Tailer:
     @contextmanager
     def handling(self) -> Iterator[tuple[int, bytes] | None]:
         """Read a record; the stored position moves on only if the block under `with` raises nothing."""
-        before = self._position
         entry = self.read()
         try:
             yield entry
         except BaseException:
             if entry is not None:
-                self.to_index(entry[0] if before is None else before)
+                self.to_index(entry[0])
             raise
         if entry is not None:
             self.commit()
@@ -300,6 +301,14 @@ class Tailer:
                 return 0
         return 0
 
+    def _read_on_to(self, block: Block, index: int) -> None:
+        """Damage misled the short way to a record: take the long one, checking everything, from the block's start."""
+        self._enter_anew(block)
+        while self._position is not None and self._position < index and self._block is block:
+            if not self._look(_columns(min(READ_BACK, index - self._position))):
+                return
+            self._settle()
+
     def _read_rows(self, count_max: int) -> Batch | None:
         """The next records if they are of one size: found segment by segment, not one by one."""
         block, state, library = self._block, self._state, self._library
@@ -347,21 +356,11 @@ class Tailer:
                 library.approach(block, sequence, self._state)
             self._settle()
 
-    def _load_backward(self) -> list[tuple[int, bytes]]:
-        """A stretch of records before the position, ascending."""
-        library, before = self._library, self._position
-        block = library.before_index(before) if before is not None else None
-        while block is not None and before is not None:
-            end = min(before, library.end_index(block))
-            begin = max(block.header.first_index, end - READ_BACK)
-            with Tailer(self.folder, key=library.key) as forward:
-                forward._position = begin
-                found = forward.read_many(end - begin)
-            found = [entry for entry in found if entry[0] < end]
-            if found:
-                return found
-            block = library.before(block.ordinal)
-        return []
+    def _read_from(self, index: int, count: int) -> list[tuple[int, bytes]]:
+        """Records from an index on, or from the first behind it that is there, read beside this tailer's own place."""
+        with Tailer(self.folder, key=self._library.key) as beside:
+            beside._position = index
+            return beside.read_many(count)
 
     def _enter_anew(self, block: Block | None) -> bool:
         self._forget()
