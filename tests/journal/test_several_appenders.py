@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from journal import Journal, JournalClosed, JournalLocked, Tailer
+from journal.block import BlockName, blocks_in
 from journal.control import Control
 from journal.kernels import store_word
 from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
@@ -232,3 +233,21 @@ def test_every_slot_may_be_in_use_and_one_more_is_told(tmp_path: Path, monkeypat
         journal.close()
     with Control(tmp_path / CONTROL_NAME, writable=False) as control:
         assert not control.has_others()
+
+
+def test_two_that_open_a_new_journal_at_once_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[Journal] = []
+
+    def listed_then_overtaken(folder: Path) -> list[BlockName]:
+        names = blocks_in(folder)
+        if not others and not names:
+            monkeypatch.setattr("journal.store.blocks_in", blocks_in)
+            others.append(Journal.open(folder, block_size=BLOCK))
+        return names
+
+    monkeypatch.setattr("journal.store.blocks_in", listed_then_overtaken)
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        journal.append(b"one")
+        others[0].append(b"two")
+        assert [record for _, record in journal.records()] == [b"one", b"two"]
+    others[0].close()
