@@ -120,6 +120,8 @@ class Block:
         self.buffer = buffer  # a slice of it is bytes
         self.view = memoryview(buffer)
         self.array = np.frombuffer(buffer, np.uint8)
+        self.shared = self.array.view()  # for readers
+        self.shared.flags.writeable = False
         self.address = int(self.array.ctypes.data)
         self.header = read_header(self.view, self.path)
         if journal_id is not None and self.header.id != journal_id:

@@ -91,6 +91,11 @@ class BlockChain:
         assert self._current is not None
         return self._current
 
+    def lend(self, ordinal: int) -> Block | None:
+        """The block that is appended to, for a reader in this process: it need not map it a second time."""
+        block = self._current
+        return block if block is not None and block.ordinal == ordinal else None
+
     def catch_up(self) -> None:
         """Another appender rolled, or was here before: go on in its block."""
         ordinal = self._control.word(ORDINAL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from journal.sealing import BlockCipher, require_key
 
 OPEN_MAX = 16  # blocks kept mapped for readers that go to and fro
 UNLIMITED = (1 << 62) - 1
+Lender = Callable[[int], Block | None] | None
 
 
 class Library:
@@ -45,10 +47,12 @@ class Library:
 
     Args:
         key: of an encrypted journal.
+        lend: gives a block of this ordinal that the process has mapped already, if it has.
     """
 
-    def __init__(self, folder: Path, key: bytes | None) -> None:
+    def __init__(self, folder: Path, key: bytes | None, lend: Lender = None) -> None:
         self.folder = folder
+        self._lend = lend
         self.key = key
         self._control: Control | None = None
         self._names: list[BlockName] = []
@@ -223,7 +227,7 @@ class Library:
             plain = BlockCipher(self.key, block.header).open(sealed, first, flags, size)
             if plain is None:
                 state[AT_STATUS] = BROKEN
-                return 0, block.array
+                return 0, block.shared
             self._opened = block.ordinal, offset, np.frombuffer(plain, np.uint8)
         data, total = self._opened[2], flags & COUNT_MASK
         if flags & HAS_TABLE:
@@ -260,7 +264,8 @@ class Library:
         if block is None:
             assert self._control is not None
             try:
-                block = open_to_read(name.path, self._control.journal_id)
+                lent = self._lend(name.ordinal) if self._lend is not None else None
+                block = lent or open_to_read(name.path, self._control.journal_id)
             except FileNotFoundError:  # released, or compressed, since the folder was listed
                 self._list(again=True)
                 later = [each for each in self._names if each.ordinal >= name.ordinal]

@@ -292,7 +292,7 @@ class Journal:
 
     def tailer(self, name: str | None = None) -> Tailer:
         """A tailer of this journal; with a name, one that goes on where it was."""
-        return Tailer(self.folder, name=name, key=self._key)
+        return Tailer(self.folder, name=name, key=self._key, lend=self.chain.lend)
 
     def show_until(self, index: int | None) -> None:
         """Let tailers see records below this index only; None: everything. For replication."""

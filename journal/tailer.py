@@ -35,7 +35,7 @@ from journal.kernels import (
     new_state,
 )
 from journal.layout import DATA_OFFSET
-from journal.library import UNLIMITED, Library
+from journal.library import UNLIMITED, Lender, Library
 from journal.named_position import NamedPosition, tailer_path
 from journal.reading import find_behind, read_ahead, read_rows
 
@@ -53,16 +53,17 @@ class Tailer:
         path: the journal's folder; it need not exist yet.
         name: goes on where the tailer of this name was, if there was one.
         key: of an encrypted journal.
+        lend: blocks that this process has mapped already; `Journal.tailer` gives the appender's.
 
     Raises:
         ValueError: a name with other characters than letters, digits, dot, hyphen, underscore.
         WrongKey, ForeignFile, NewerFormat, BlockCorrupt: here, or when the journal appears.
     """
 
-    def __init__(self, path: Path, *, name: str | None = None, key: bytes | None = None) -> None:
+    def __init__(self, path: Path, *, name: str | None = None, key: bytes | None = None, lend: Lender = None) -> None:
         self.folder = path
         self.lost_count = 0  # records that damage took; known when the next whole one is found
-        self._library = Library(path, key)
+        self._library = Library(path, key, lend)
         self._block: Block | None = None
         self._position: int | None = None
         self._state = new_state()
@@ -281,7 +282,7 @@ class Tailer:
             limit = library.sequence_limit(block)
             due = int(state[AT_SEQUENCE])
             count = int(read_ahead(block.address, state[AT_OFFSET], state[AT_SKIP], limit, *columns, state))
-            self._buffer, self._array = block.buffer, block.array
+            self._buffer, self._array = block.buffer, block.shared
             if not count and state[AT_STATUS] == SEALED:
                 count, self._array = library.open_sealed(block, state, limit, columns)
                 self._buffer = self._array.data
@@ -324,7 +325,7 @@ class Tailer:
         first = library.index_of(block, int(state[AT_SEQUENCE]))
         state[AT_SEQUENCE] += state[AT_COUNT]
         self._position = first + int(state[AT_COUNT])
-        return Batch.of_rows(first, block.array, rows)
+        return Batch.of_rows(first, block.shared, rows)
 
     def _go_on(self, block: Block, status: int, due: int) -> bool:
         """Behind the end of a block to the next one, or around damage; False if there is nothing yet."""
