@@ -7,10 +7,11 @@ snapshot only if that cannot be. Pure bookkeeping: `feedcore.replica` asks and d
 from __future__ import annotations
 
 from feedcore.decision_log import RunsReply
-from feedcore.position import ChannelSnapshot
+from feedcore.position import FIRST_SEQ, ChannelSnapshot
 
 STATE_SIZE_MAX = 8 << 20  # taking and writing it holds the channel up by some milliseconds
 NEVER_NS = 1 << 62
+CATCH_UP_NS_MAX = 2_000_000_000  # an old state, or a source journal that does not answer: a snapshot is faster
 TRIES_MAX = 4  # an active that does not answer these is asked for a snapshot
 
 
@@ -27,6 +28,7 @@ class OwnPast:
         self._interval_ns = interval_ns
         self._due_at_ns = now_ns + interval_ns
         self._saved_seqs: dict[int, int] = {}
+        self._patience_ends_at_ns: int | None = None
 
     def adopt(self, snapshot: ChannelSnapshot) -> None:
         """The journal's newest entry."""
@@ -37,6 +39,18 @@ class OwnPast:
         """It was used, or is of no use."""
         snapshot, self.snapshot = self.snapshot, None
         return snapshot
+
+    def begin_catching_up(self, now_ns: int) -> None:
+        """It was installed; what it misses is being asked for."""
+        self._patience_ends_at_ns = now_ns + CATCH_UP_NS_MAX
+
+    def end_catching_up(self) -> None:
+        """It led somewhere, or another way was taken."""
+        self._patience_ends_at_ns = None
+
+    def leads_nowhere(self, now_ns: int) -> bool:
+        """True if catching up takes so long that a snapshot is the better way, or the only one."""
+        return self._patience_ends_at_ns is not None and now_ns >= self._patience_ends_at_ns
 
     def take_try(self) -> ChannelSnapshot | None:
         """The entry to go on from, for one more try; None if there is none, or nobody answered often enough."""
@@ -62,7 +76,7 @@ class OwnPast:
         if now_ns < self._due_at_ns:
             return False
         self._due_at_ns = now_ns + self._interval_ns
-        if next_source_seqs == self._saved_seqs:
+        if next_source_seqs == self._saved_seqs or not is_begun(next_source_seqs):
             return False
         self._saved_seqs = dict(next_source_seqs)
         return True
@@ -73,6 +87,14 @@ class OwnPast:
             self._due_at_ns = NEVER_NS
         return size <= STATE_SIZE_MAX
 
-    def next_deadline_ns(self) -> int:
-        """When to ask `is_due` next."""
-        return self._due_at_ns
+    def next_deadline_ns(self, *, is_saving: bool) -> int | None:
+        """When to ask `is_due`, if it is asked now, or `leads_nowhere` next."""
+        due = [self._due_at_ns] if is_saving else []
+        if self._patience_ends_at_ns is not None:
+            due.append(self._patience_ends_at_ns)
+        return min(due, default=None)
+
+
+def is_begun(next_source_seqs: dict[int, int]) -> bool:
+    """False as long as nothing was converted: such a state is not worth keeping."""
+    return any(seq != FIRST_SEQ for seq in next_source_seqs.values())

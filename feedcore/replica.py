@@ -28,7 +28,7 @@ from feedcore.effects import (
     Transmit,
 )
 from feedcore.output_packet import FROM_ACTIVE_BIT, OutputFlag, OutputPacket
-from feedcore.own_past import OwnPast
+from feedcore.own_past import OwnPast, is_begun
 from feedcore.position import FIRST_SEQ, ChannelSnapshot, ChannelStatus
 from feedcore.production import ConversionDiverged, ProductionLine
 from feedcore.refusal import PacketRefused, Refusal
@@ -146,6 +146,7 @@ class ChannelReplica:
         if self.state is ReplicaState.JOINING:
             return effects
         self._counters.add(Counter.STATES_RESUMED)
+        self._past.begin_catching_up(now_ns)
         return effects + self._take_runs(reply, now_ns)
 
     def _take_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
@@ -243,6 +244,7 @@ class ChannelReplica:
         self.intake.epoch = epoch
         self.intake.epoch_starts[epoch] = self.line.next_message_seq
         self.intake.ready.clear()
+        self._past.end_catching_up()
         self._blocked_since_ns = None
         self._move(ReplicaState.ACTIVE, f"epoch {epoch} from message_seq {self.line.next_message_seq}", effects)
         effects.append(Transmit(self.line.heartbeat(self._heartbeat_flags())))  # tells everyone at once
@@ -288,6 +290,8 @@ class ChannelReplica:
                 position = self.intake.position(self.line.epoch)
                 effects.append(RequestRuns(self.channel_id, self._active_adapter_id, position))
             self._judge(now_ns, effects)
+            if self._past.leads_nowhere(now_ns):
+                effects += self._rejoin("what follows its own past does not come", now_ns)
         if self._is_savable() and self._past.is_due(self.line.next_source_seqs, now_ns):
             effects += self.on_stop()
         if self._speaks() and now_ns >= self._heartbeat_at_ns:
@@ -297,7 +301,7 @@ class ChannelReplica:
 
     def on_stop(self) -> list[AdapterEffect]:
         """The state to go on from, if there is one and it is not too large."""
-        if not self._is_savable():
+        if not self._is_savable() or not is_begun(self.line.next_source_seqs):
             return []
         snapshot = self.line.snapshot()
         return [SaveState(snapshot)] if self._past.is_small_enough(len(snapshot.conversion_state)) else []
@@ -310,7 +314,7 @@ class ChannelReplica:
         elif self.state is not ReplicaState.FAILED:
             deadlines.append(self._heartbeat_at_ns if self._speaks() else None)
             deadlines.append(None if self.state is ReplicaState.ACTIVE else self.intake.next_deadline_ns())
-            deadlines.append(self._past.next_deadline_ns() if self._is_savable() else None)
+            deadlines.append(self._past.next_deadline_ns(is_saving=self._is_savable()))
         due = [deadline for deadline in deadlines if deadline is not None]
         return min(due) if due else None
 
@@ -389,6 +393,7 @@ class ChannelReplica:
             self._blocked_since_ns = now_ns
         blocked = self._blocked_since_ns
         if self.state is ReplicaState.RESYNCHRONIZING and blocked is None:
+            self._past.end_catching_up()
             self._move(ReplicaState.SYNCHRONIZED, "nothing outstanding", effects)
         elif self.state is ReplicaState.SYNCHRONIZED:
             if blocked is not None and now_ns - blocked >= self._config.resynchronizing_after_ns:
@@ -422,6 +427,7 @@ class ChannelReplica:
     def _rejoin(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         effects: list[AdapterEffect] = []
         self._move(ReplicaState.JOINING, reason, effects)
+        self._past.end_catching_up()
         self.intake.unanchor()
         self._backlog.clear()
         for tracker in self.trackers.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from feedcore.counters import Counter, CounterSet
 from feedcore.decision_log import RunsReply
 from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState
-from feedcore.own_past import STATE_SIZE_MAX, TRIES_MAX, OwnPast
+from feedcore.own_past import CATCH_UP_NS_MAX, STATE_SIZE_MAX, TRIES_MAX, OwnPast
 from feedcore.position import ChannelSnapshot, MessageStreamState, Run
 from feedcore.production import LineConfig, ProductionLine
 from feedcore.replica import ChannelReplica
@@ -85,6 +85,21 @@ def test_another_tables_state_is_dropped_for_a_snapshot() -> None:
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
 
 
+def test_a_past_whose_continuation_does_not_come_is_left_for_a_snapshot() -> None:
+    replica, _ = a_replica(a_snapshot())
+    replica.on_timer(0)
+    replica.on_runs(RunsReply(2, 50, (Run(2, 101, 1, 101, 3, 3),), {2: 50}), MS)
+    assert replica.state is ReplicaState.RESYNCHRONIZING  # the source messages are not here
+    assert asked(replica.on_timer(1_000 * MS)) == []
+    ends_at_ns = MS + CATCH_UP_NS_MAX
+    deadline = replica.next_deadline_ns()
+    assert deadline is not None
+    assert deadline <= ends_at_ns
+    replica.on_timer(ends_at_ns)
+    assert replica.state is ReplicaState.JOINING
+    assert asked(replica.on_timer(ends_at_ns)) == [RequestSnapshot]
+
+
 def test_promoted_alone_it_goes_on_where_it_was() -> None:
     replica, _ = a_replica(a_snapshot(epoch=2))
     replica.promote(4, MS)
@@ -110,6 +125,8 @@ def test_an_active_that_stops_leaves_its_state() -> None:
     replica, _ = a_replica(None)
     assert replica.on_stop() == []
     replica.promote(1, MS)
+    assert replica.on_stop() == []  # nothing was converted yet
+    replica.line.next_source_seqs[1] = 2
     (effect,) = replica.on_stop()
     assert isinstance(effect, SaveState)
     assert effect.snapshot.position == replica.line.position()
