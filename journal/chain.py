@@ -57,7 +57,9 @@ class BlockChain:
         self._clock_ns = clock_ns
         self._current: Block | None = None
         self.cycle_end_ns = 0
-        self.unflushed: list[Block] = []  # left behind by a roll, and not on the disk for certain
+        # Left behind by a roll, and not on the disk for certain. Only their names: a journal that is never synced must
+        # not keep every block mapped, nor released ones on the disk.
+        self.unflushed: list[Path] = []
 
     def recover(self, *, was_clean: bool = False) -> None:
         """Find where the journal ends, whatever happened to who appended last, and set the words by it.
@@ -76,6 +78,8 @@ class BlockChain:
         former_at_ns = 0
         suspects = names[-2:] if was_clean else names
         for name, following in pairwise(suspects):
+            if name.path.suffix == COMPRESSED_SUFFIX and following is not names[-1]:
+                continue  # it was ended, or it would not be compressed; and decompressing takes long
             former_at_ns = self._complete_roll(name, following.ordinal)
         (end, sequence, at_ns), status = self._end_of(newest, searching=not was_clean)
         self._adopt(newest)
@@ -101,7 +105,7 @@ class BlockChain:
         ordinal = self._control.word(ORDINAL)
         if self._current is None or ordinal != self._current.ordinal:
             if self._current is not None:
-                self.unflushed.append(self._current)
+                self._leave(self._current)
             name = next(name for name in blocks_in(self._folder) if name.ordinal == ordinal)
             self._adopt(self._open(name))
 
@@ -133,7 +137,7 @@ class BlockChain:
         )
         self._begin(cycle, part, first_sequence, size)
         _end(former, end, sequence, at_ns, self.current.ordinal)
-        self.unflushed.append(former)
+        self._leave(former)
         self._set_words(DATA_OFFSET, first_sequence, at_ns)
         self._keeper.after_roll(self.current.path)
 
@@ -150,6 +154,10 @@ class BlockChain:
             state_size=self._settings.state_size,
         )
         self._adopt(block)
+
+    def _leave(self, block: Block) -> None:
+        self.unflushed.append(block.path)
+        self._keeper.let_go(block)
 
     def _adopt(self, block: Block) -> None:
         self._current = block
@@ -185,7 +193,7 @@ class BlockChain:
         if status != ENDED:
             block.clear_behind(end)
             _end(block, end, sequence, at_ns, next_ordinal)
-            self.unflushed.append(block)
+            self.unflushed.append(block.path)
         return at_ns
 
     def _end_of(self, block: Block, *, searching: bool = True) -> tuple[Place, int]:

@@ -103,6 +103,18 @@ def reserve(descriptor: int, size: int, path: Path) -> None:
         ) from full
 
 
+def flush_file(path: Path) -> None:
+    """A file's bytes are on the disk when this returns; whoever wrote them. One that has gone has nothing to flush."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """The names in the folder are on the disk when this returns."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

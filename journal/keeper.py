@@ -93,6 +93,7 @@ class Keeper:
         self._make = make
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
         self._next: Future[Block] | None = None
+        self._left: Block | None = None
 
     def prepare(self, block_size: int) -> None:
         """Begin to make the next block, unless that was begun."""
@@ -116,6 +117,12 @@ class Keeper:
                     return spare
                 spare.path.unlink(missing_ok=True)
         return self._make_spare(block_size)
+
+    def let_go(self, block: Block) -> None:
+        """Unmap a block beside the appender, for it takes long: at the next roll, when nobody holds it any more."""
+        former, self._left = self._left, block
+        if former is not None:
+            self._pool.submit(_forget, former)
 
     def after_roll(self, added: Path) -> None:
         """Tell of the new file; look after the old ones."""
@@ -167,3 +174,7 @@ class Keeper:
         for each in blocks:
             if each.cycle < blocks[-1].cycle and each.path.suffix != COMPRESSED_SUFFIX:
                 compress_block(each.path)
+
+
+def _forget(_block: Block) -> None:
+    """The reference ends with the call."""

@@ -37,7 +37,7 @@ from journal.reading import find_behind, seek, walk_to
 from journal.roll_cycle import RollSchedule
 from journal.sealing import BlockCipher, require_key
 
-OPEN_MAX = 16  # blocks kept mapped for readers that go to and fro
+OPEN_MAX = 4  # blocks kept for readers that go to and fro; a compressed one is in memory as a whole
 UNLIMITED = (1 << 62) - 1
 Lender = Callable[[int], Block | None] | None
 

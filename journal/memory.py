@@ -107,18 +107,6 @@ def compare_and_swap64(_typing: Any, address: Any, expected: Any, desired: Any) 
 
 
 @intrinsic
-def copy_bytes(_typing: Any, target: Any, source: Any, size: Any) -> Any:
-    """memcpy."""
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        pointers = [builder.inttoptr(each, I8.as_pointer()) for each in arguments[:2]]
-        cgutils.raw_memcpy(builder, pointers[0], pointers[1], arguments[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
 def prefetch(_typing: Any, address: Any) -> Any:
     """Have a cache line brought near; never faults, whatever is there."""
 

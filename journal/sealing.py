@@ -20,8 +20,6 @@ from journal.layout import Header
 
 KEY_SIZE = 32
 NONCE_SIZE = 12
-TAG_SIZE = 16
-OVERHEAD = NONCE_SIZE + TAG_SIZE
 BOUND = struct.Struct("<QII")  # first sequence, count and flags, record size
 
 

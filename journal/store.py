@@ -25,7 +25,7 @@ from journal.body import NO_TABLE, Body, Record, as_bytes
 from journal.chain import BlockChain
 from journal.control import Control, Settings
 from journal.errors import ForeignFile, JournalClosed, SettingsDiffer
-from journal.filesystem import make_folder, sync_folder
+from journal.filesystem import flush_file, make_folder, sync_folder
 from journal.keeper import Keeper, Upkeep
 from journal.kernels import ROLL, STALE, append_one, append_pieces
 from journal.layout import (
@@ -267,8 +267,8 @@ class Journal:
             end, sequence, at_ns = control.word(END), control.word(NEXT_SEQUENCE), control.word(LAST_AT)
         finally:
             control.unlock()
-        for former in behind:
-            former.flush()
+        for path in behind:
+            flush_file(path)
         block.flush()
         block.write_checkpoint(end, sequence, at_ns)
         if behind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -207,3 +208,18 @@ def test_a_named_position_survives_a_torn_slot(tmp_path: Path) -> None:
     data[0] ^= 1  # the slot of generation 10, the newest
     (tmp_path / "reader.position").write_bytes(data)
     assert NamedPosition(tmp_path / "reader.position").load() == 8
+
+
+def test_a_journal_that_is_never_synced_keeps_neither_blocks_mapped_nor_released_files_open(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, block_size=BLOCK, upkeep=Upkeep(Retention(files=3))) as journal:
+        for _ in range(200):
+            index = journal.append(bytes(60_000))
+        journal._keeper._pool.submit(lambda: None).result()  # the keeper has done what it was told
+        opened = []
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                opened.append(os.readlink(f"/proc/self/fd/{name}"))
+        assert sum(f"{tmp_path}/" in path and ".tfj" in path for path in opened) <= 4  # two for each mapped block
+        assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/0") <= 2
+        journal.sync()
+        assert journal.read(index) == bytes(60_000)
