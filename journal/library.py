@@ -59,7 +59,8 @@ class Library:
         self._first_indices: list[int] = []
         self._listed_ordinal = -1
         self._open: OrderedDict[int, Block] = OrderedDict()
-        self._opened: tuple[int, int, NDArray[np.uint8]] | None = None
+        self._cipher: tuple[int, BlockCipher] | None = None
+        self._opened: tuple[int, int, bytes] | None = None
         self.sequence_bits = 0
 
     @property
@@ -215,23 +216,20 @@ class Library:
             return min(control.word(END), block.header.data_end)
         return block.header.data_end
 
-    def open_sealed(
-        self, block: Block, state: NDArray[np.int64], limit: int, columns: Any
-    ) -> tuple[int, NDArray[np.uint8]]:
+    def open_sealed(self, block: Block, state: NDArray[np.int64], limit: int, columns: Any) -> tuple[int, bytes]:
         """The encrypted segment at AT_OFFSET: its records from AT_SKIP on, and their bytes. 0 with BROKEN: changed."""
         offset, skip = int(state[AT_OFFSET]), int(state[AT_SKIP])
         length, _, first, at_ns, flags, size = SEGMENT.unpack_from(block.view, offset)
         if self._opened is None or self._opened[:2] != (block.ordinal, offset):
-            assert self.key is not None
             sealed = bytes(block.view[offset + SEGMENT_SIZE : offset + length])
-            plain = BlockCipher(self.key, block.header).open(sealed, first, flags, size)
+            plain = self._cipher_of(block).open(sealed, first, flags, size)
             if plain is None:
                 state[AT_STATUS] = BROKEN
-                return 0, block.shared
-            self._opened = block.ordinal, offset, np.frombuffer(plain, np.uint8)
+                return 0, b""
+            self._opened = block.ordinal, offset, plain
         data, total = self._opened[2], flags & COUNT_MASK
         if flags & HAS_TABLE:
-            ends = data[: 4 * total].view("<u4").astype(np.int64) + 4 * total
+            ends = np.frombuffer(data, "<u4", total).astype(np.int64) + 4 * total
         else:
             ends = size * np.arange(1, total + 1, dtype=np.int64)
         begins = np.concatenate([[4 * total if flags & HAS_TABLE else 0], ends[:-1]])
@@ -245,6 +243,12 @@ class Library:
         else:
             state[AT_SKIP] = skip + count
         return count, data
+
+    def _cipher_of(self, block: Block) -> BlockCipher:
+        assert self.key is not None
+        if self._cipher is None or self._cipher[0] != block.ordinal:
+            self._cipher = block.ordinal, BlockCipher(self.key, block.header)
+        return self._cipher[1]
 
     def close(self) -> None:
         """Let go of every block."""

@@ -284,8 +284,8 @@ class Tailer:
             count = int(read_ahead(block.address, state[AT_OFFSET], state[AT_SKIP], limit, *columns, state))
             self._buffer, self._array = block.buffer, block.shared
             if not count and state[AT_STATUS] == SEALED:
-                count, self._array = library.open_sealed(block, state, limit, columns)
-                self._buffer = self._array.data
+                count, self._buffer = library.open_sealed(block, state, limit, columns)
+                self._array = np.frombuffer(self._buffer, np.uint8)
             if count:
                 self._position = library.index_of(block, int(state[AT_SEQUENCE]))
                 state[AT_SEQUENCE] += count
