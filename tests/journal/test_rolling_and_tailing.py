@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import numpy as np
 import pytest
 import zstandard
 
 from journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep
-from journal.block import COMPRESSED_SUFFIX, blocks_in
-from journal.compression import compress_block
-from journal.layout import BLOCK_SIZE_MIN
+from journal.block import COMPRESSED_SUFFIX, Block, blocks_in
+from journal.compression import compress_block, open_to_read
+from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
 
 BLOCK = BLOCK_SIZE_MIN
 SECOND = 1_000_000_000
@@ -231,6 +232,25 @@ def test_closed_cycles_are_compressed_and_read_as_before(tmp_path: Path, clock: 
         assert list(iter(tailer.read_back, None)) == written[::-1]
         assert tailer.to_index(written[333][0]).read() == written[333]
     with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock, key=key) as journal:
+        assert list(journal.records()) == written
+
+
+def test_recovery_decompresses_no_closed_cycle_but_the_last(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = _fill(tmp_path, clock, 6, upkeep=Upkeep(compress=True))
+    control = tmp_path / CONTROL_NAME
+    data = control.read_bytes()
+    control.write_bytes(data[:IS_CLEAN] + bytes(8) + data[IS_CLEAN + 8 :])  # as after a kill
+    opened: list[Path] = []
+
+    def opening(path: Path, journal_id: UUID | None) -> Block:
+        opened.append(path)
+        return open_to_read(path, journal_id)
+
+    monkeypatch.setattr("journal.chain.open_to_read", opening)
+    with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock) as journal:
+        assert opened == [blocks_in(tmp_path)[-2].path]
         assert list(journal.records()) == written
 
 
