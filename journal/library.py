@@ -142,16 +142,16 @@ class Library:
 
     def at_time(self, at_ns: int) -> Block | None:
         """The last block whose first record was appended before a time; else the first."""
-        self._list()
-        low, high = 0, len(self._names)
+        names = self.names()  # this listing throughout: opening a block that was released makes another
+        low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2
-            block = self._at(middle, listed=True)
+            block = self._block(names[middle])
             if block is None or _first_appended_at_ns(block) < at_ns:
                 low = middle
             else:
                 high = middle
-        return self._at(low, listed=True) if self._names else None
+        return self._block(names[low]) if names else None
 
     def approach(self, block: Block, target: int, state: NDArray[np.int64], *, by_time: bool = False) -> bool:
         """Go to a sequence, or to the first record from a time on, in a block: index, then lengths, around damage.
@@ -182,14 +182,12 @@ class Library:
 
     def count_between(self, first_index: int, end_index: int) -> int:
         """How many records there are from one index to before another, over all cycles between."""
-        count, names = 0, self.names()
-        place = max(bisect_right(self._first_indices, first_index) - 1, 0)
-        while place < len(names) and self._first_indices[place] < end_index:
-            block = self._at(place, listed=True)
-            assert block is not None
-            begin, end = self._first_indices[place], self.end_index(block)
+        count = 0
+        block = self.before_index(first_index + 1) or self.first()
+        while block is not None and block.header.first_index < end_index:
+            begin, end = block.header.first_index, self.end_index(block)
             count += max(min(end, end_index) - max(begin, first_index), 0)
-            place += 1
+            block = self.behind(block.ordinal, None)
         return count
 
     def sequence_limit(self, block: Block) -> int:
@@ -264,21 +262,23 @@ class Library:
         return self._block(self._names[place]) if self._names else None
 
     def _block(self, name: BlockName) -> Block | None:
+        try:
+            return self._opened_block(name)
+        except FileNotFoundError:  # released, or compressed, since the folder was listed
+            self._list(again=True)
+            later = [each for each in self._names if each.ordinal >= name.ordinal]
+            return self._block(later[0]) if later else None
+
+    def _opened_block(self, name: BlockName) -> Block:
         block = self._open.get(name.ordinal)
-        if block is None:
-            assert self._control is not None
-            try:
-                lent = self._lend(name.ordinal) if self._lend is not None else None
-                block = lent or open_to_read(name.path, self._control.journal_id)
-            except FileNotFoundError:  # released, or compressed, since the folder was listed
-                self._list(again=True)
-                later = [each for each in self._names if each.ordinal >= name.ordinal]
-                return self._block(later[0]) if later else None
-            self._open[name.ordinal] = block
-            if len(self._open) > OPEN_MAX:
-                self._open.popitem(last=False)
-        else:
+        if block is not None:
             self._open.move_to_end(name.ordinal)
+            return block
+        assert self._control is not None
+        lent = self._lend(name.ordinal) if self._lend is not None else None
+        block = self._open[name.ordinal] = lent or open_to_read(name.path, self._control.journal_id)
+        if len(self._open) > OPEN_MAX:
+            self._open.popitem(last=False)
         return block
 
     def _list(self, *, again: bool = False) -> None:
@@ -289,18 +289,26 @@ class Library:
         if ordinal == self._listed_ordinal and not again:
             return
         known = dict(zip((name.ordinal for name in self._names), self._first_indices, strict=True))
-        self._names = [name for name in blocks_in(self.folder) if name.ordinal <= ordinal]
-        self._first_indices = [known.get(name.ordinal, -1) for name in self._names]
-        self._listed_ordinal = ordinal
-        for place, name in enumerate(self._names):
-            if self._first_indices[place] < 0:
-                self._first_indices[place] = self._first_index(name)
+        names, first_indices = self._look(known, ordinal)
+        while first_indices is None:  # as often as a block goes while it is looked at
+            names, first_indices = self._look(known, ordinal)
+        self._names, self._first_indices, self._listed_ordinal = names, first_indices, ordinal
+
+    def _look(self, known: dict[int, int], ordinal: int) -> tuple[list[BlockName], list[int] | None]:
+        """The blocks in the folder and their first indices; no indices if a block was released meanwhile."""
+        names = [name for name in blocks_in(self.folder) if name.ordinal <= ordinal]
+        try:
+            for name in names:
+                if name.ordinal not in known:
+                    known[name.ordinal] = self._first_index(name)
+        except FileNotFoundError:
+            return names, None
+        return names, [known[name.ordinal] for name in names]
 
     def _first_index(self, name: BlockName) -> int:
         if name.ordinal & ((1 << PART_BITS) - 1) == 0:
             return name.cycle << self.sequence_bits
-        block = self._block(name)
-        return block.header.first_index if block is not None else name.cycle << self.sequence_bits
+        return self._opened_block(name).header.first_index
 
 
 def _first_appended_at_ns(block: Block) -> int:

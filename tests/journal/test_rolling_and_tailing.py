@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep
-from journal.block import COMPRESSED_SUFFIX, Block, blocks_in
+from journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
+from journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
 from journal.compression import compress_block, open_to_read
 from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
 
@@ -279,3 +279,32 @@ def _compressor(copy_stream: object) -> object:
     return lambda **options: SimpleNamespace(
         copy_stream=lambda *arguments, **more: copy_stream(zstandard.ZstdCompressor(**options), *arguments, **more)  # type: ignore[operator]
     )
+
+
+def test_blocks_released_while_the_folder_is_listed_mislead_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of one cycle: a listing opens each to learn its first index, and retention takes the oldest meanwhile."""
+    record = bytes(1_000)
+    with Journal.open(tmp_path, block_size=BLOCK) as journal:
+        while len(blocks_in(tmp_path)) < 6:
+            journal.append(record)
+        journal.sync()
+        listings = 0
+
+        def listed_and_released(folder: Path) -> list[BlockName]:
+            nonlocal listings
+            names = blocks_in(folder)
+            if listings < 3:
+                for name in names[1:2]:  # not the first, whose index follows from its name
+                    name.path.unlink()
+            listings += 1
+            return names
+
+        monkeypatch.setattr(library, "blocks_in", listed_and_released)
+        tailer = Tailer(tmp_path)
+        indices = [index for index, _ in tailer]
+        assert listings >= 4
+        monkeypatch.undo()
+        assert indices == [index for index, _ in Tailer(tmp_path)]
+        assert tailer.count_between(indices[0], indices[-1] + 1) == len(indices)
