@@ -72,6 +72,12 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
                 chunk.total_size = len(state)
             yield chunk
 
+    def GetBuckets(  # noqa: N802
+        self, request: sync_pb2.GetBucketsRequest, context: grpc.ServicerContext
+    ) -> Iterator[sync_pb2.SnapshotChunk]:
+        """Some buckets of the conversion state at this adapter's position."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "take a snapshot")
+
     def GetRuns(  # noqa: N802
         self, request: sync_pb2.GetRunsRequest, context: grpc.ServicerContext
     ) -> sync_pb2.GetRunsReply:

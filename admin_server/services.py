@@ -232,3 +232,21 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
         """The cluster as the server sees it."""
         chosen = [_find(self._brokers, request.feed, context)] if request.feed else list(self._brokers.values())
         return admin_pb2.GetStatusReply(feeds=[broker.status() for broker in chosen])
+
+    def Failover(  # noqa: N802
+        self, request: admin_pb2.FailoverRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.FailoverReply:
+        """A planned hand-over."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this version")
+
+    def FailAdapter(  # noqa: N802
+        self, request: admin_pb2.FailAdapterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.FailAdapterReply:
+        """Take an adapter out of its group."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this version")
+
+    def ReadmitAdapter(  # noqa: N802
+        self, request: admin_pb2.ReadmitAdapterRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ReadmitAdapterReply:
+        """Let an adapter in again."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this version")

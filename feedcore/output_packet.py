@@ -46,6 +46,7 @@ RUN_SIZE = RUN.size
 OUTPUT_FRAME = struct.Struct("<HH")
 OUTPUT_FRAME_SIZE = OUTPUT_FRAME.size
 SEAL_TAG_SIZE = 16
+LINEAGE_ENTRY_SIZE = 12  # feedcore.lineage.ENTRY: epoch u32, its first message_seq u64
 assert OUTPUT_HEADER_SIZE == 72
 assert RUN_SIZE == 16
 
@@ -61,17 +62,22 @@ class OutputFlag(IntEnum):
     """Flag bits of an output packet. Not an IntFlag: testing a bit of one takes 0.9 µs, several times a packet."""
 
     NONE = 0
-    HEARTBEAT = 1  # no runs, no messages; first_message_seq is the next one
+    HEARTBEAT = 1  # no runs, no messages; first_message_seq is the next one; the payload is the sender's lineage
     RETRANSMISSION = 2  # from a journal
     FROM_ACTIVE = 4  # the sender held the epoch when it decided or repeated this
     PROVISIONAL = 8  # sent without a lease (on_silence = proceed)
     END_OF_STREAM = 16  # with HEARTBEAT: every source stream has ended and all of it is out
+    EPOCH_ENDED = 32  # with HEARTBEAT: the sender was active and has given the epoch up at this message_seq
+    ANNOUNCEMENT = 64  # runs without their messages: decisions that wait for an acknowledgement
 
 
 # The same bits as plain integers: arithmetic with enum members is Python code, too slow for every packet.
 HEARTBEAT_BIT = int(OutputFlag.HEARTBEAT)
 RETRANSMISSION_BIT = int(OutputFlag.RETRANSMISSION)
 FROM_ACTIVE_BIT = int(OutputFlag.FROM_ACTIVE)
+PROVISIONAL_BIT = int(OutputFlag.PROVISIONAL)
+EPOCH_ENDED_BIT = int(OutputFlag.EPOCH_ENDED)
+ANNOUNCEMENT_BIT = int(OutputFlag.ANNOUNCEMENT)
 
 
 class OutputPacket(NamedTuple):
@@ -179,11 +185,13 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         raise PacketRefused(Refusal.VERSION, f"output packet version {version}, this side speaks {OUTPUT_VERSION}")
     if payload is None:
         payload = datagram[OUTPUT_HEADER_SIZE:]
-    runs = _decode_runs(payload, run_count, count, epoch, first)
+    runs = _decode_runs(payload, run_count, count, epoch, first, 0 if flags & ANNOUNCEMENT_BIT else count)
     if bool(flags & HEARTBEAT_BIT) != (run_count == 0):
         raise PacketRefused(Refusal.MALFORMED, f"{run_count} runs with flags {flags:#04x}")
-    if run_count == 0 and payload:
+    if run_count == 0 and len(payload) % LINEAGE_ENTRY_SIZE:
         raise PacketRefused(Refusal.MALFORMED, f"a heartbeat with {len(payload)} bytes of payload")
+    if flags & ANNOUNCEMENT_BIT and len(payload) != run_count * RUN_SIZE:
+        raise PacketRefused(Refusal.MALFORMED, f"an announcement of {run_count} runs with {len(payload)} bytes")
     if not 0 < first <= SEQ_MAX or not 0 < epoch_first <= SEQ_MAX:
         raise PacketRefused(Refusal.MALFORMED, f"message_seq {first} or {epoch_first} is not within 1 and {SEQ_MAX}")
     return OutputPacket(
@@ -203,9 +211,11 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
     )
 
 
-def _decode_runs(payload: bytes, run_count: int, message_count: int, epoch: int, first: int) -> tuple[Run, ...]:
-    if run_count * RUN_SIZE + message_count * OUTPUT_FRAME_SIZE > len(payload):
-        raise PacketRefused(Refusal.TRUNCATED, f"{run_count} runs and {message_count} messages in {len(payload)} bytes")
+def _decode_runs(
+    payload: bytes, run_count: int, message_count: int, epoch: int, first: int, frame_count: int
+) -> tuple[Run, ...]:
+    if run_count * RUN_SIZE + frame_count * OUTPUT_FRAME_SIZE > len(payload):
+        raise PacketRefused(Refusal.TRUNCATED, f"{run_count} runs and {frame_count} messages in {len(payload)} bytes")
     runs = []
     seq = first
     for index in range(run_count):

@@ -255,6 +255,7 @@ class RegisterReply(_message.Message):
     LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
     SYNC_INTERVAL_NS_FIELD_NUMBER: _builtins.int
     MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
     lease_ttl_ns: _builtins.int
@@ -268,6 +269,8 @@ class RegisterReply(_message.Message):
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]: ...
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def protocol(self) -> Global___FeedProtocol: ...
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -279,14 +282,49 @@ class RegisterReply(_message.Message):
         lease_ttl_ns: _builtins.int = ...,
         sync_interval_ns: _builtins.int = ...,
         message_model: _builtins.bytes = ...,
+        protocol: Global___FeedProtocol | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "self", b"self"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "feed", b"feed", "keys", b"keys", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "self", b"self", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "feed", b"feed", "keys", b"keys", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterReply: _TypeAlias = RegisterReply  # noqa: Y015
+
+@_typing.final
+class FeedProtocol(_message.Message):
+    """How a feed's adapters behave, from the feed's definition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLISH_FIELD_NUMBER: _builtins.int
+    ON_SILENCE_FIELD_NUMBER: _builtins.int
+    FAIL_POLICY_FIELD_NUMBER: _builtins.int
+    FAIL_THRESHOLD_FIELD_NUMBER: _builtins.int
+    publish: _builtins.str
+    """"async" or "acked" """
+    on_silence: _builtins.str
+    """"proceed" or "hold" """
+    fail_policy: _builtins.str
+    """"lowest", "lower_than_any" or "below_threshold" """
+    fail_threshold: _builtins.float
+    """for "below_threshold" """
+    def __init__(
+        self,
+        *,
+        publish: _builtins.str = ...,
+        on_silence: _builtins.str = ...,
+        fail_policy: _builtins.str = ...,
+        fail_threshold: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "on_silence", b"on_silence", "publish", b"publish"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeedProtocol: _TypeAlias = FeedProtocol  # noqa: Y015
 
 @_typing.final
 class AdapterReport(_message.Message):
@@ -296,12 +334,24 @@ class AdapterReport(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     RENEW_EPOCH_FIELD_NUMBER: _builtins.int
     REPORT_ID_FIELD_NUMBER: _builtins.int
+    RELEASED_EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_EPOCH_AFTER_FIELD_NUMBER: _builtins.int
+    HAND_OVER_EPOCH_FIELD_NUMBER: _builtins.int
+    FAIL_REASON_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """in the first report of the stream"""
     renew_epoch: _builtins.int
     """The epoch whose lease is to be renewed, 0 for none. Renewal counts from when this report was sent."""
     report_id: _builtins.int
-    """echoed in LeaseRenewed"""
+    """echoed in LeaseRenewed and ReportHeard"""
+    released_epoch: _builtins.int
+    """this adapter has given this epoch up, on every channel"""
+    next_epoch_after: _builtins.int
+    """the holder of this epoch asks for a new one for itself"""
+    hand_over_epoch: _builtins.int
+    """the holder of this epoch asks that its backup take over"""
+    fail_reason: _builtins.str
+    """this adapter asks to be failed"""
     @_builtins.property
     def state(self) -> _common_pb2.FeedAdapterState: ...
     def __init__(
@@ -311,10 +361,14 @@ class AdapterReport(_message.Message):
         state: _common_pb2.FeedAdapterState | None = ...,
         renew_epoch: _builtins.int = ...,
         report_id: _builtins.int = ...,
+        released_epoch: _builtins.int = ...,
+        next_epoch_after: _builtins.int = ...,
+        hand_over_epoch: _builtins.int = ...,
+        fail_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,6 +382,11 @@ class AdapterOrder(_message.Message):
     LEASE_RENEWED_FIELD_NUMBER: _builtins.int
     LEASE_LOST_FIELD_NUMBER: _builtins.int
     CLUSTER_CHANGED_FIELD_NUMBER: _builtins.int
+    REPORT_HEARD_FIELD_NUMBER: _builtins.int
+    HAND_OVER_FIELD_NUMBER: _builtins.int
+    LEASE_OFFERED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    READMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease_granted(self) -> Global___LeaseGranted: ...
     @_builtins.property
@@ -336,6 +395,16 @@ class AdapterOrder(_message.Message):
     def lease_lost(self) -> Global___LeaseLost: ...
     @_builtins.property
     def cluster_changed(self) -> Global___ClusterChanged: ...
+    @_builtins.property
+    def report_heard(self) -> Global___ReportHeard: ...
+    @_builtins.property
+    def hand_over(self) -> Global___HandOver: ...
+    @_builtins.property
+    def lease_offered(self) -> Global___LeaseOffered: ...
+    @_builtins.property
+    def failed(self) -> Global___AdapterFailed: ...
+    @_builtins.property
+    def readmitted(self) -> Global___AdapterReadmitted: ...
     def __init__(
         self,
         *,
@@ -343,16 +412,130 @@ class AdapterOrder(_message.Message):
         lease_renewed: Global___LeaseRenewed | None = ...,
         lease_lost: Global___LeaseLost | None = ...,
         cluster_changed: Global___ClusterChanged | None = ...,
+        report_heard: Global___ReportHeard | None = ...,
+        hand_over: Global___HandOver | None = ...,
+        lease_offered: Global___LeaseOffered | None = ...,
+        failed: Global___AdapterFailed | None = ...,
+        readmitted: Global___AdapterReadmitted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_renewed", b"lease_renewed", "order", b"order"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_renewed", b"lease_renewed", "order", b"order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_changed", b"cluster_changed", "failed", b"failed", "hand_over", b"hand_over", "lease_granted", b"lease_granted", "lease_lost", b"lease_lost", "lease_offered", b"lease_offered", "lease_renewed", b"lease_renewed", "order", b"order", "readmitted", b"readmitted", "report_heard", b"report_heard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["lease_granted", "lease_renewed", "lease_lost", "cluster_changed", "report_heard", "hand_over", "lease_offered", "failed", "readmitted"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___AdapterOrder: _TypeAlias = AdapterOrder  # noqa: Y015
+
+@_typing.final
+class ReportHeard(_message.Message):
+    """Every report is answered, so that an adapter knows whether an admin server hears it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_ID_FIELD_NUMBER: _builtins.int
+    report_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        report_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report_id", b"report_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportHeard: _TypeAlias = ReportHeard  # noqa: Y015
+
+@_typing.final
+class HandOver(_message.Message):
+    """To the active: end this epoch at once, in favour of the heir."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HEIR_ADAPTER_ID_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    heir_adapter_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        heir_adapter_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "heir_adapter_id", b"heir_adapter_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOver: _TypeAlias = HandOver  # noqa: Y015
+
+@_typing.final
+class LeaseOffered(_message.Message):
+    """To the heir: open `epoch` where `after_epoch` ends, when its end is heard. Valid as a grant is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    AFTER_EPOCH_FIELD_NUMBER: _builtins.int
+    TTL_NS_FIELD_NUMBER: _builtins.int
+    REPORT_ID_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    after_epoch: _builtins.int
+    ttl_ns: _builtins.int
+    report_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        after_epoch: _builtins.int = ...,
+        ttl_ns: _builtins.int = ...,
+        report_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_epoch", b"after_epoch", "epoch", b"epoch", "report_id", b"report_id", "ttl_ns", b"ttl_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseOffered: _TypeAlias = LeaseOffered  # noqa: Y015
+
+@_typing.final
+class AdapterFailed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterFailed: _TypeAlias = AdapterFailed  # noqa: Y015
+
+@_typing.final
+class AdapterReadmitted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterReadmitted: _TypeAlias = AdapterReadmitted  # noqa: Y015
 
 @_typing.final
 class LeaseGranted(_message.Message):
@@ -482,6 +665,128 @@ class DescribeFeedRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeFeedRequest: _TypeAlias = DescribeFeedRequest  # noqa: Y015
+
+@_typing.final
+class FailoverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    to: _builtins.str
+    """the heir's name; empty: the best backup"""
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        to: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailoverRequest: _TypeAlias = FailoverRequest  # noqa: Y015
+
+@_typing.final
+class FailoverReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ACTIVE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    active: _builtins.str
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        active: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailoverReply: _TypeAlias = FailoverReply  # noqa: Y015
+
+@_typing.final
+class FailAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailAdapterRequest: _TypeAlias = FailAdapterRequest  # noqa: Y015
+
+@_typing.final
+class FailAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailAdapterReply: _TypeAlias = FailAdapterReply  # noqa: Y015
+
+@_typing.final
+class ReadmitAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    adapter: _builtins.str
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadmitAdapterRequest: _TypeAlias = ReadmitAdapterRequest  # noqa: Y015
+
+@_typing.final
+class ReadmitAdapterReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadmitAdapterReply: _TypeAlias = ReadmitAdapterReply  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):

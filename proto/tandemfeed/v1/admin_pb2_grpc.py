@@ -444,6 +444,21 @@ class OperationsStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetStatusReply.FromString,
                 _registered_method=True)
+        self.Failover = channel.unary_unary(
+                '/tandemfeed.v1.Operations/Failover',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.FailoverRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FailoverReply.FromString,
+                _registered_method=True)
+        self.FailAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/FailAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.FailAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FailAdapterReply.FromString,
+                _registered_method=True)
+        self.ReadmitAdapter = channel.unary_unary(
+                '/tandemfeed.v1.Operations/ReadmitAdapter',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -456,6 +471,26 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Failover(self, request, context):
+        """A planned hand-over. Answers when the heir holds the new epoch; FAILED_PRECONDITION if there is none to hand over to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FailAdapter(self, request, context):
+        """Take an adapter out of its group, or let it in again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadmitAdapter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -463,6 +498,21 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GetStatusReply.SerializeToString,
+            ),
+            'Failover': grpc.unary_unary_rpc_method_handler(
+                    servicer.Failover,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FailoverRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.FailoverReply.SerializeToString,
+            ),
+            'FailAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.FailAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.FailAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.FailAdapterReply.SerializeToString,
+            ),
+            'ReadmitAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadmitAdapter,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -493,6 +543,87 @@ class Operations:
             '/tandemfeed.v1.Operations/GetStatus',
             tandemfeed_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.GetStatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Failover(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/Failover',
+            tandemfeed_dot_v1_dot_admin__pb2.FailoverRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.FailoverReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FailAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/FailAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.FailAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.FailAdapterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadmitAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.Operations/ReadmitAdapter',
+            tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.ReadmitAdapterReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -179,6 +179,11 @@ class OperationsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperationsAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusReply]
+    Failover: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FailoverRequest, _admin_pb2.FailoverReply]
+    """A planned hand-over. Answers when the heir holds the new epoch; FAILED_PRECONDITION if there is none to hand over to."""
+    FailAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FailAdapterRequest, _admin_pb2.FailAdapterReply]
+    """Take an adapter out of its group, or let it in again."""
+    ReadmitAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]
 
 @_typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
@@ -186,6 +191,11 @@ class OperationsAsyncStub(OperationsStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusReply]  # type: ignore[assignment]
+    Failover: _aio.UnaryUnaryMultiCallable[_admin_pb2.FailoverRequest, _admin_pb2.FailoverReply]  # type: ignore[assignment]
+    """A planned hand-over. Answers when the heir holds the new epoch; FAILED_PRECONDITION if there is none to hand over to."""
+    FailAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.FailAdapterRequest, _admin_pb2.FailAdapterReply]  # type: ignore[assignment]
+    """Take an adapter out of its group, or let it in again."""
+    ReadmitAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]  # type: ignore[assignment]
 
 class OperationsServicer(metaclass=_abc_1.ABCMeta):
     """For admins (`tandemfeed admin`)."""
@@ -196,5 +206,28 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStatusReply, _abc.Awaitable[_admin_pb2.GetStatusReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Failover(
+        self,
+        request: _admin_pb2.FailoverRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FailoverReply, _abc.Awaitable[_admin_pb2.FailoverReply]]:
+        """A planned hand-over. Answers when the heir holds the new epoch; FAILED_PRECONDITION if there is none to hand over to."""
+
+    @_abc_1.abstractmethod
+    def FailAdapter(
+        self,
+        request: _admin_pb2.FailAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FailAdapterReply, _abc.Awaitable[_admin_pb2.FailAdapterReply]]:
+        """Take an adapter out of its group, or let it in again."""
+
+    @_abc_1.abstractmethod
+    def ReadmitAdapter(
+        self,
+        request: _admin_pb2.ReadmitAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReadmitAdapterReply, _abc.Awaitable[_admin_pb2.ReadmitAdapterReply]]: ...
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

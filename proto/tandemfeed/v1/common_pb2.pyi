@@ -168,10 +168,74 @@ class HealthState(_message.Message):
 Global___HealthState: _TypeAlias = HealthState  # noqa: Y015
 
 @_typing.final
+class LineageEntry(_message.Message):
+    """One epoch of a history and where it begins (docs/protocol.md clause 4.2)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    first_message_seq: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        first_message_seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_message_seq", b"first_message_seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LineageEntry: _TypeAlias = LineageEntry  # noqa: Y015
+
+@_typing.final
 class ChannelState(_message.Message):
     """Everything an adapter tells of one channel."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DigestSourceSeqsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AvailableSourceSeqsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     REPLICA_STATE_FIELD_NUMBER: _builtins.int
@@ -179,6 +243,9 @@ class ChannelState(_message.Message):
     EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     DIGEST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
+    DIGEST_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
+    AVAILABLE_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     replica_state: _builtins.str
     """feedcore.states.ReplicaState value"""
@@ -191,6 +258,16 @@ class ChannelState(_message.Message):
     def position(self) -> Global___MessageStreamState: ...
     @_builtins.property
     def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def digest_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """the position's other half: next source_seq per source stream"""
+
+    @_builtins.property
+    def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___LineageEntry]: ...
+    @_builtins.property
+    def available_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """Per source stream, one past the last source message that is here without a gap, converted or not."""
+
     def __init__(
         self,
         *,
@@ -200,10 +277,13 @@ class ChannelState(_message.Message):
         epoch_first_message_seq: _builtins.int = ...,
         digest_message_seq: _builtins.int = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
+        digest_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        lineage: _abc.Iterable[Global___LineageEntry] | None = ...,
+        available_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "digest_message_seq", b"digest_message_seq", "digests", b"digests", "epoch_first_message_seq", b"epoch_first_message_seq", "position", b"position", "replica_state", b"replica_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_source_seqs", b"available_source_seqs", "channel_id", b"channel_id", "digest_message_seq", b"digest_message_seq", "digest_source_seqs", b"digest_source_seqs", "digests", b"digests", "epoch_first_message_seq", b"epoch_first_message_seq", "lineage", b"lineage", "position", b"position", "replica_state", b"replica_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -215,16 +295,50 @@ class FeedAdapterState(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class HeardReportIdsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ADAPTER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
+    REPORT_ID_FIELD_NUMBER: _builtins.int
+    HEARD_REPORT_IDS_FIELD_NUMBER: _builtins.int
+    ABSTAINS_FIELD_NUMBER: _builtins.int
+    OUT_OF_SYNC_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
+    report_id: _builtins.int
+    """counts this adapter's reports to its peers"""
+    abstains: _builtins.bool
+    """without contact to an admin server: accepts no grant for a while"""
+    out_of_sync: _builtins.bool
+    """repeatedly out of sync lately"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelState]: ...
     @_builtins.property
     def health(self) -> Global___HealthState: ...
+    @_builtins.property
+    def heard_report_ids(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """adapter_id -> the newest report_id heard of it"""
+
     def __init__(
         self,
         *,
@@ -232,10 +346,14 @@ class FeedAdapterState(_message.Message):
         incarnation: _builtins.int = ...,
         channels: _abc.Iterable[Global___ChannelState] | None = ...,
         health: Global___HealthState | None = ...,
+        report_id: _builtins.int = ...,
+        heard_report_ids: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        abstains: _builtins.bool = ...,
+        out_of_sync: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "channels", b"channels", "health", b"health", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "report_id", b"report_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,24 +25,53 @@ class ReplayRequest(_message.Message):
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
+    SOURCE_RANGES_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SequenceRange]:
         """message_seq"""
+
+    @_builtins.property
+    def source_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceRange]:
+        """Provisional packets, which have no message_seq that others know, by source stream and source_seq."""
 
     def __init__(
         self,
         *,
         channel_id: _builtins.int = ...,
         ranges: _abc.Iterable[_common_pb2.SequenceRange] | None = ...,
+        source_ranges: _abc.Iterable[Global___SourceRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "ranges", b"ranges"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "ranges", b"ranges", "source_ranges", b"source_ranges"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplayRequest: _TypeAlias = ReplayRequest  # noqa: Y015
+
+@_typing.final
+class SourceRange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_STREAM_ID_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    source_stream_id: _builtins.int
+    @_builtins.property
+    def range(self) -> _common_pb2.SequenceRange: ...
+    def __init__(
+        self,
+        *,
+        source_stream_id: _builtins.int = ...,
+        range: _common_pb2.SequenceRange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["range", b"range"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["range", b"range", "source_stream_id", b"source_stream_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceRange: _TypeAlias = SourceRange  # noqa: Y015
 
 @_typing.final
 class ReplayChunk(_message.Message):

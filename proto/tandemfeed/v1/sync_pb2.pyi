@@ -65,6 +65,8 @@ class SnapshotChunk(_message.Message):
     EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     epoch_first_message_seq: _builtins.int
     total_size: _builtins.int
     data: _builtins.bytes
@@ -72,6 +74,12 @@ class SnapshotChunk(_message.Message):
     def position(self) -> _common_pb2.MessageStreamState:
         """Set in the first chunk only."""
 
+    @_builtins.property
+    def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the whole state at the position, one per bucket"""
+
+    @_builtins.property
+    def lineage(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LineageEntry]: ...
     def __init__(
         self,
         *,
@@ -79,14 +87,39 @@ class SnapshotChunk(_message.Message):
         epoch_first_message_seq: _builtins.int = ...,
         total_size: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        digests: _abc.Iterable[_builtins.int] | None = ...,
+        lineage: _abc.Iterable[_common_pb2.LineageEntry] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "epoch_first_message_seq", b"epoch_first_message_seq", "position", b"position", "total_size", b"total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digests", b"digests", "epoch_first_message_seq", b"epoch_first_message_seq", "lineage", b"lineage", "position", b"position", "total_size", b"total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SnapshotChunk: _TypeAlias = SnapshotChunk  # noqa: Y015
+
+@_typing.final
+class GetBucketsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.int
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.int = ...,
+        buckets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "channel_id", b"channel_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBucketsRequest: _TypeAlias = GetBucketsRequest  # noqa: Y015
 
 @_typing.final
 class GetRunsRequest(_message.Message):
@@ -139,6 +172,7 @@ class GetRunsReply(_message.Message):
     EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
     EPOCH_STARTS_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     epoch_first_message_seq: _builtins.int
     @_builtins.property
@@ -147,6 +181,8 @@ class GetRunsReply(_message.Message):
     def epoch_starts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """epoch -> its first message_seq, for every epoch in runs"""
 
+    @_builtins.property
+    def lineage(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LineageEntry]: ...
     def __init__(
         self,
         *,
@@ -154,10 +190,11 @@ class GetRunsReply(_message.Message):
         epoch_first_message_seq: _builtins.int = ...,
         runs: _abc.Iterable[_common_pb2.Run] | None = ...,
         epoch_starts: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        lineage: _abc.Iterable[_common_pb2.LineageEntry] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "epoch_first_message_seq", b"epoch_first_message_seq", "epoch_starts", b"epoch_starts", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "epoch_first_message_seq", b"epoch_first_message_seq", "epoch_starts", b"epoch_starts", "lineage", b"lineage", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

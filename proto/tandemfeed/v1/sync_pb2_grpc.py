@@ -45,6 +45,11 @@ class AdapterSyncStub:
                 request_serializer=tandemfeed_dot_v1_dot_sync__pb2.GetSnapshotRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_sync__pb2.SnapshotChunk.FromString,
                 _registered_method=True)
+        self.GetBuckets = channel.unary_stream(
+                '/tandemfeed.v1.AdapterSync/GetBuckets',
+                request_serializer=tandemfeed_dot_v1_dot_sync__pb2.GetBucketsRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_sync__pb2.SnapshotChunk.FromString,
+                _registered_method=True)
         self.GetRuns = channel.unary_unary(
                 '/tandemfeed.v1.AdapterSync/GetRuns',
                 request_serializer=tandemfeed_dot_v1_dot_sync__pb2.GetRunsRequest.SerializeToString,
@@ -56,7 +61,7 @@ class AdapterSyncServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Follow(self, request, context):
-        """The active's feed adapter state, at every sync interval, until the caller leaves.
+        """The callee's feed adapter state, at every sync interval, until the caller leaves: every adapter follows every other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -64,6 +69,13 @@ class AdapterSyncServicer:
 
     def GetSnapshot(self, request, context):
         """Conversion state of a channel at a position. FAILED_PRECONDITION if the callee is not the active.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBuckets(self, request, context):
+        """Some buckets of a channel's conversion state at a position. FAILED_PRECONDITION if the callee is not the active.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,6 +99,11 @@ def add_AdapterSyncServicer_to_server(servicer, server):
             'GetSnapshot': grpc.unary_stream_rpc_method_handler(
                     servicer.GetSnapshot,
                     request_deserializer=tandemfeed_dot_v1_dot_sync__pb2.GetSnapshotRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_sync__pb2.SnapshotChunk.SerializeToString,
+            ),
+            'GetBuckets': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetBuckets,
+                    request_deserializer=tandemfeed_dot_v1_dot_sync__pb2.GetBucketsRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_sync__pb2.SnapshotChunk.SerializeToString,
             ),
             'GetRuns': grpc.unary_unary_rpc_method_handler(
@@ -148,6 +165,33 @@ class AdapterSync:
             target,
             '/tandemfeed.v1.AdapterSync/GetSnapshot',
             tandemfeed_dot_v1_dot_sync__pb2.GetSnapshotRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_sync__pb2.SnapshotChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandemfeed.v1.AdapterSync/GetBuckets',
+            tandemfeed_dot_v1_dot_sync__pb2.GetBucketsRequest.SerializeToString,
             tandemfeed_dot_v1_dot_sync__pb2.SnapshotChunk.FromString,
             options,
             channel_credentials,

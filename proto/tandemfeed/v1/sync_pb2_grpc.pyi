@@ -33,9 +33,11 @@ class AdapterSyncStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdapterSyncAsyncStub: ...
     Follow: _grpc.UnaryStreamMultiCallable[_sync_pb2.FollowRequest, _common_pb2.FeedAdapterState]
-    """The active's feed adapter state, at every sync interval, until the caller leaves."""
+    """The callee's feed adapter state, at every sync interval, until the caller leaves: every adapter follows every other."""
     GetSnapshot: _grpc.UnaryStreamMultiCallable[_sync_pb2.GetSnapshotRequest, _sync_pb2.SnapshotChunk]
     """Conversion state of a channel at a position. FAILED_PRECONDITION if the callee is not the active."""
+    GetBuckets: _grpc.UnaryStreamMultiCallable[_sync_pb2.GetBucketsRequest, _sync_pb2.SnapshotChunk]
+    """Some buckets of a channel's conversion state at a position. FAILED_PRECONDITION if the callee is not the active."""
     GetRuns: _grpc.UnaryUnaryMultiCallable[_sync_pb2.GetRunsRequest, _sync_pb2.GetRunsReply]
     """Decisions behind a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
 
@@ -43,9 +45,11 @@ class AdapterSyncStub:
 class AdapterSyncAsyncStub(AdapterSyncStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Follow: _aio.UnaryStreamMultiCallable[_sync_pb2.FollowRequest, _common_pb2.FeedAdapterState]  # type: ignore[assignment]
-    """The active's feed adapter state, at every sync interval, until the caller leaves."""
+    """The callee's feed adapter state, at every sync interval, until the caller leaves: every adapter follows every other."""
     GetSnapshot: _aio.UnaryStreamMultiCallable[_sync_pb2.GetSnapshotRequest, _sync_pb2.SnapshotChunk]  # type: ignore[assignment]
     """Conversion state of a channel at a position. FAILED_PRECONDITION if the callee is not the active."""
+    GetBuckets: _aio.UnaryStreamMultiCallable[_sync_pb2.GetBucketsRequest, _sync_pb2.SnapshotChunk]  # type: ignore[assignment]
+    """Some buckets of a channel's conversion state at a position. FAILED_PRECONDITION if the callee is not the active."""
     GetRuns: _aio.UnaryUnaryMultiCallable[_sync_pb2.GetRunsRequest, _sync_pb2.GetRunsReply]  # type: ignore[assignment]
     """Decisions behind a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
 
@@ -56,7 +60,7 @@ class AdapterSyncServicer(metaclass=_abc_1.ABCMeta):
         request: _sync_pb2.FollowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_common_pb2.FeedAdapterState], _abc.AsyncIterator[_common_pb2.FeedAdapterState]]:
-        """The active's feed adapter state, at every sync interval, until the caller leaves."""
+        """The callee's feed adapter state, at every sync interval, until the caller leaves: every adapter follows every other."""
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -65,6 +69,14 @@ class AdapterSyncServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sync_pb2.SnapshotChunk], _abc.AsyncIterator[_sync_pb2.SnapshotChunk]]:
         """Conversion state of a channel at a position. FAILED_PRECONDITION if the callee is not the active."""
+
+    @_abc_1.abstractmethod
+    def GetBuckets(
+        self,
+        request: _sync_pb2.GetBucketsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_sync_pb2.SnapshotChunk], _abc.AsyncIterator[_sync_pb2.SnapshotChunk]]:
+        """Some buckets of a channel's conversion state at a position. FAILED_PRECONDITION if the callee is not the active."""
 
     @_abc_1.abstractmethod
     def GetRuns(
