@@ -3,6 +3,7 @@ own one: `adapter.conversion` provides the compiled one, the simulator a small o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -54,3 +55,12 @@ class Converter(Protocol):
 
     def restore(self, snapshot: bytes) -> None:
         """Replace the conversion state; raises ValueError if the snapshot is another table's."""
+
+    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
+        """The conversion state of these buckets (indices into `digests`), for `restore_buckets` in another adapter."""
+
+    def restore_buckets(self, data: bytes) -> None:
+        """Replace the state of the buckets that `data` was made of, and no other's.
+
+        Raises ValueError, and changes nothing, if it is another table's or damaged.
+        """

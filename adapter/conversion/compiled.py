@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,14 @@ class CompiledConverter:
     def restore(self, snapshot: bytes) -> None:
         """Replace the conversion state; ValueError if it is another table's."""
         self._store.restore(snapshot)
+
+    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
+        """The conversion state of some buckets."""
+        return self._store.snapshot_buckets(buckets)
+
+    def restore_buckets(self, data: bytes) -> None:
+        """Replace the state of some buckets; ValueError if it is another table's."""
+        self._store.restore_buckets(data)
 
     def _array(self, datagram: bytes) -> NDArray[np.uint8]:
         """The datagram as the kernels take it; check and the conversions of one packet share it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adapter.conversion.functions import NULL
+from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.state_store import BUCKET_COUNT, MIX, MULTIPLIER
 from adapter.conversion.table import Conversion, ConverterTable, Step
 from feedcore.converter import Converted
@@ -21,13 +24,14 @@ SIGN_BIT = 1 << 63
 
 
 class InterpretedConverter:
-    """`feedcore.converter.Converter`, without a kernel. Snapshots are not its business."""
+    """`feedcore.converter.Converter`, without a kernel."""
 
     def __init__(self, table: ConverterTable) -> None:
         self._table = table
         self._conversions = {conversion.source.type_id: conversion for conversion in table.conversions}
         self.rows: dict[int, list[int]] = {}
         self.bad = {"unknown_type": 0, "wrong_length": 0}
+        self._fingerprint = hashlib.sha256(kernel_source(table).encode()).digest()[:16]
 
     def check(self, datagram: bytes) -> bool:
         """See `Converter.check`."""
@@ -80,6 +84,63 @@ class InterpretedConverter:
                 mixed = _hash(mixed ^ (value & MASK64))
             digests[bucket] = (digests[bucket] + mixed) & MASK64
         return np.array(digests, dtype=np.uint64)
+
+    def snapshot(self) -> bytes:
+        """See `Converter.snapshot`; the same bytes as the kernel's."""
+        return self._header(b"TFCS", len(self.rows)) + self._packed(sorted(self.rows))
+
+    def restore(self, snapshot: bytes) -> None:
+        """See `Converter.restore`."""
+        count = self._checked(snapshot, b"TFCS")
+        self.rows = self._unpacked(snapshot, 28, count)
+
+    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
+        """See `Converter.snapshot_buckets`; the same bytes as the kernel's."""
+        wanted = sorted(set(buckets))
+        keys = sorted(key for key in self.rows if _hash(key & MASK64) % BUCKET_COUNT in wanted)
+        listed = struct.pack(f"<H{len(wanted)}H", len(wanted), *wanted)
+        return self._header(b"TFCB", len(keys)) + listed + self._packed(keys)
+
+    def restore_buckets(self, data: bytes) -> None:
+        """See `Converter.restore_buckets`."""
+        count = self._checked(data, b"TFCB")
+        (listed,) = struct.unpack_from("<H", data, 28)
+        wanted = struct.unpack_from(f"<{listed}H", data, 30)
+        theirs = self._unpacked(data, 30 + 2 * listed, count)
+        kept = {key: row for key, row in self.rows.items() if _hash(key & MASK64) % BUCKET_COUNT not in wanted}
+        self.rows = kept | theirs
+
+    def _header(self, magic: bytes, count: int) -> bytes:
+        return struct.pack("<4s16sII", magic, self._fingerprint, count, len(self._table.initial_state))
+
+    def _checked(self, data: bytes, magic: bytes) -> int:
+        if len(data) < 28 or data[:20] != magic + self._fingerprint:
+            raise ValueError("not a snapshot of this table's state")
+        return int.from_bytes(data[20:24], "little")
+
+    def _packed(self, keys: list[int]) -> bytes:
+        cells = [cell for key in keys for cell in self._stored(self.rows[key])]
+        return struct.pack(f"<{len(keys)}q", *keys) + b"".join((cell & MASK64).to_bytes(8, "little") for cell in cells)
+
+    def _unpacked(self, data: bytes, at: int, count: int) -> dict[int, list[int]]:
+        columns = len(self._table.initial_state)
+        if len(data) != at + 8 * count * (1 + columns):
+            raise ValueError("the snapshot is cut short")
+        values = struct.unpack_from(f"<{count * (1 + columns)}q", data, at)
+        rows = (values[count + place * columns : count + (place + 1) * columns] for place in range(count))
+        return {key: self._merged(list(row)) for key, row in zip(values[:count], rows, strict=True)}
+
+    def _merged(self, stored: list[int]) -> list[int]:
+        """The inverse of `_stored`."""
+        row = list(stored)
+        for high, low in {
+            (step.columns[0], step.columns[1])
+            for conversion in self._table.conversions
+            for step in conversion.steps
+            if step.function.name == "vwap"
+        }:
+            row[high], row[low] = (stored[high] << 32) + stored[low], 0
+        return row
 
     def _frame(self, conversion: Conversion, body: bytes, index: int) -> bytes:
         target, table = conversion.target, self._table

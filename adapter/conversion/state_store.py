@@ -19,6 +19,8 @@ CAPACITY_FIRST = 1_024
 BUCKET_COUNT = 64
 SNAPSHOT_HEADER = struct.Struct("<4s16sII")
 SNAPSHOT_MAGIC = b"TFCS"
+BUCKETS_HEADER = struct.Struct("<4s16sIIH")
+BUCKETS_MAGIC = b"TFCB"
 MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2**64 / golden ratio, odd (Knuth, TAOCP 6.4)
 MIX = np.uint64(0xBF58_476D_1CE4_E5B9)  # from splitmix64's finalizer
 
@@ -135,6 +137,48 @@ class StateStore:
         header = SNAPSHOT_HEADER.pack(SNAPSHOT_MAGIC, self._fingerprint, count, len(self._initial))
         return header + self.keys[:count][order].tobytes() + self.state[:count][order].tobytes()
 
+    def buckets(self) -> NDArray[np.int64]:
+        """The bucket of each key, shape (count,)."""
+        value = self.keys[: int(self.registers[COUNT])].view(np.uint64) * MULTIPLIER
+        value ^= value >> np.uint64(32)
+        value *= MIX
+        return ((value ^ (value >> np.uint64(29))) % np.uint64(BUCKET_COUNT)).astype(np.int64)
+
+    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
+        """Header, the buckets ascending, their keys ascending, rows in the keys' order."""
+        wanted = bucket_list(buckets)
+        rows = np.flatnonzero(np.isin(self.buckets(), wanted))
+        rows = rows[np.argsort(self.keys[rows])]
+        header = BUCKETS_HEADER.pack(BUCKETS_MAGIC, self._fingerprint, len(rows), len(self._initial), len(wanted))
+        return header + wanted.tobytes() + self.keys[rows].tobytes() + self.state[rows].tobytes()
+
+    def restore_buckets(self, data: bytes) -> None:
+        """Replace the rows of the buckets that `data` was made of.
+
+        Raises:
+            ValueError: not of this table, or damaged; nothing has changed.
+        """
+        wanted, keys, rows = self._unpack_buckets(data)
+        count = int(self.registers[COUNT])
+        kept = np.flatnonzero(~np.isin(self.buckets(), wanted))
+        keys = np.concatenate((self.keys[:count][kept], keys))
+        rows = np.concatenate((self.state[:count][kept], rows))
+        self._replace(keys, rows)
+
+    def _unpack_buckets(self, data: bytes) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
+        if len(data) < BUCKETS_HEADER.size:
+            raise ValueError("the snapshot of buckets is shorter than its header")
+        magic, fingerprint, count, columns, bucket_count = BUCKETS_HEADER.unpack_from(data)
+        if magic != BUCKETS_MAGIC or fingerprint != self._fingerprint or columns != len(self._initial):
+            raise ValueError("the snapshot of buckets was made with another converter table or model")
+        at = BUCKETS_HEADER.size + 2 * bucket_count
+        if len(data) != at + 8 * count * (1 + columns):
+            raise ValueError("the snapshot of buckets is cut short")
+        wanted = bucket_list(np.frombuffer(data, "<u2", bucket_count, BUCKETS_HEADER.size).tolist())
+        keys = np.frombuffer(data, np.int64, count, at)
+        rows = np.frombuffer(data, np.int64, count * columns, at + 8 * count).reshape(count, columns)
+        return wanted, keys, rows
+
     def restore(self, snapshot: bytes) -> None:
         """Replace the state.
 
@@ -148,9 +192,22 @@ class StateStore:
             raise ValueError("the snapshot was made with another converter table or model")
         if len(snapshot) != SNAPSHOT_HEADER.size + 8 * count * (1 + columns):
             raise ValueError("the snapshot is cut short")
-        self._allocate(max(CAPACITY_FIRST, 1 << max(count, 1).bit_length()))
-        self.keys[:count] = np.frombuffer(snapshot, np.int64, count, SNAPSHOT_HEADER.size)
+        keys = np.frombuffer(snapshot, np.int64, count, SNAPSHOT_HEADER.size)
         rows = np.frombuffer(snapshot, np.int64, count * columns, SNAPSHOT_HEADER.size + 8 * count)
-        self.state[:count] = rows.reshape(count, columns)
+        self._replace(keys, rows.reshape(count, columns))
+
+    def _replace(self, keys: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        count = len(keys)
+        self._allocate(max(CAPACITY_FIRST, 1 << max(count, 1).bit_length()))
+        self.keys[:count] = keys
+        self.state[:count] = rows
         self.registers[COUNT] = count
         _place_keys(self.slots, self.keys, count)
+
+
+def bucket_list(buckets: Sequence[int]) -> NDArray[np.uint16]:
+    """Buckets ascending, each once; ValueError for one that does not exist."""
+    wanted = sorted(set(buckets))
+    if wanted and not (wanted[0] >= 0 and wanted[-1] < BUCKET_COUNT):
+        raise ValueError(f"buckets {wanted} are not within 0 and {BUCKET_COUNT - 1}")
+    return np.array(wanted, dtype="<u2")
