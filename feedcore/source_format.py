@@ -1,105 +1,31 @@
 """The source format: what the feed source's messages look like, as a document both sides load.
 
-Little-endian, fixed layout: a message type is its fields one behind the other. The feed source encodes by it, the
-adapters' converter decodes by it. Invariant: equal documents give equal bytes.
+The feed source encodes by it, the adapters' converter decodes by it (docs/source-format.md). Everything wrong with a
+document is found here, with file, line and reason. Invariant: equal documents give equal bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from feedcore.documents import DocumentError, Node, parse_document
+from feedcore.primitive_types import PrimitiveType
+from feedcore.source_layout import (
+    FRAMING_DEFAULT,
+    PLACED_SIZE_MAX,
+    SOURCE_TYPES,
+    Framing,
+    SourceData,
+    SourceField,
+    SourceFormat,
+    SourceGroup,
+    SourceMessageType,
+    VenuePacket,
+)
 
-from feedcore.documents import Node, parse_document
-from feedcore.primitive_types import PRIMITIVES, PrimitiveType
-from feedcore.source_packet import SOURCE_FRAME_SIZE
-
-
-@dataclass(frozen=True, slots=True)
-class SourceField:
-    """One field.
-
-    Attributes:
-        offset: in the message body, bytes.
-        length: elements; more than 1 only for char.
-        exponent: decimal exponent of a scaled integer; 0 for plain ones.
-        null: the value that means "none", if the format has one.
-    """
-
-    name: str
-    kind: PrimitiveType
-    offset: int
-    length: int
-    exponent: int
-    null: int | None
-    line: int
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.kind.size * self.length
-
-    @property
-    def numpy_code(self) -> str:
-        """The field's numpy type."""
-        return f"S{self.length}" if self.kind.name == "char" else self.kind.numpy_code
-
-
-@dataclass(frozen=True, slots=True)
-class SourceMessageType:
-    """One message type.
-
-    Attributes:
-        type_id: as in the message's frame.
-        size: bytes of the body.
-    """
-
-    name: str
-    type_id: int
-    fields: dict[str, SourceField]
-    size: int
-    line: int
-
-    @property
-    def frame_size(self) -> int:
-        """Bytes with the frame header."""
-        return SOURCE_FRAME_SIZE + self.size
-
-    @property
-    def dtype(self) -> np.dtype[np.void]:
-        """Framed message as a numpy structure: frame_length, message_type, then the fields."""
-        names = ["frame_length", "message_type", *self.fields]
-        codes = ["<u2", "<u2", *(field.numpy_code for field in self.fields.values())]
-        offsets = [0, 2, *(SOURCE_FRAME_SIZE + field.offset for field in self.fields.values())]
-        return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.frame_size})
-
-    def encode(self, columns: dict[str, NDArray[np.generic]], count: int) -> NDArray[np.void]:
-        """Framed messages from columns; a column that is not given stays zero.
-
-        Args:
-            columns: per field an array of shape (count,).
-
-        Returns:
-            Shape (count,), of `dtype`.
-        """
-        rows = np.zeros(count, dtype=self.dtype)
-        rows["frame_length"] = self.frame_size
-        rows["message_type"] = self.type_id
-        for name in self.fields:
-            if name in columns:
-                rows[name] = columns[name]
-        return rows
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFormat:
-    """All message types of a feed source."""
-
-    name: str
-    messages: dict[str, SourceMessageType]
-    document: str
+COUNT_MAX = 1_000  # entries of a group of fixed count
+EXPONENT_MAX = 18  # more digits than an int64 has say nothing
+FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
 
 
 def load_source_format(path: Path) -> SourceFormat:
@@ -112,34 +38,261 @@ def load_source_format(path: Path) -> SourceFormat:
     root = parse_document(path.read_bytes(), str(path))
     if root.tag != "sourceFormat":
         raise root.error(f"<{root.tag}> is no <sourceFormat>")
+    root.only("name", "byteOrder")
+    for node in root.children:
+        if node.tag not in ("packet", "framing", "message"):
+            raise node.error(f"<{node.tag}> in <sourceFormat>: it takes <packet>, <framing> and <message>")
+    is_big_endian = _byte_order(root, False)
+    framing_node, packet_node = only_one(root, "framing"), only_one(root, "packet")
+    framing = FRAMING_DEFAULT if framing_node is None else load_framing(framing_node, is_big_endian)
+    packet = None if packet_node is None else load_packet(packet_node, is_big_endian)
     messages: dict[str, SourceMessageType] = {}
     for node in root.all("message"):
-        node.only("name", "type")
-        name, type_id = node.need("name"), node.need_int("type")
-        if name in messages or any(type_id == other.type_id for other in messages.values()):
-            raise node.error(f"message {name!r} (type {type_id}) is defined twice")
-        fields = _load_fields(node)
-        size = sum(field.size for field in fields.values())
-        messages[name] = SourceMessageType(name, type_id, fields, size, node.line)
+        add_message(messages, _load_message(node, framing, is_big_endian), node)
     if not messages:
         raise root.error("a source format has at least one <message>")
-    return SourceFormat(root.need("name"), messages, str(path))
+    return SourceFormat(root.need("name"), messages, str(path), framing, packet)
 
 
-def _load_fields(message: Node) -> dict[str, SourceField]:
+def add_message(messages: dict[str, SourceMessageType], message: SourceMessageType, node: Node) -> None:
+    """Add a message type that frames can be told from the others by."""
+    for other in messages.values():
+        if other.name == message.name or _same_frames(other, message):
+            raise node.error(f"message {message.name!r} (type {message.type_id}) is defined twice")
+    messages[message.name] = message
+
+
+def _same_frames(one: SourceMessageType, other: SourceMessageType) -> bool:
+    """True if type and length do not tell them apart."""
+    if one.type_id != other.type_id:
+        return False
+    return one.size == other.size or any(each.longer or each.parts for each in (one, other))
+
+
+def only_one(root: Node, tag: str) -> Node | None:
+    """The child with this tag, of which there may be one."""
+    nodes = root.all(tag)
+    if len(nodes) > 1:
+        raise nodes[1].error(f"a second <{tag}>")
+    return nodes[0] if nodes else None
+
+
+def _byte_order(node: Node, is_big_endian: bool) -> bool:
+    """True for big-endian; what the attribute says, else what holds around it."""
+    text = node.attributes.get("byteOrder")
+    if text not in (None, "littleEndian", "bigEndian"):
+        raise node.error(f"byteOrder {text!r}: littleEndian or bigEndian")
+    return is_big_endian if text is None else text == "bigEndian"
+
+
+def _kind(node: Node, attribute: str) -> PrimitiveType:
+    kind = SOURCE_TYPES.get(node.need(attribute))
+    if kind is None:
+        raise node.error(f"unknown type {node.need(attribute)!r}; known are {', '.join(SOURCE_TYPES)}")
+    return kind
+
+
+def _unsigned(node: Node, attribute: str) -> PrimitiveType:
+    kind = _kind(node, attribute)
+    if kind.minimum < 0 or kind.maximum == 0 or kind.size > 4:
+        raise node.error(f"{attribute}={kind.name!r}: a length or count is unsigned, of at most 32 bits")
+    return kind
+
+
+def bounded_int(node: Node, attribute: str, default: int, maximum: int, minimum: int = 0) -> int:
+    """An integer attribute within its bounds."""
+    value = node.get_int(attribute, default)
+    if not minimum <= value <= maximum:
+        raise node.error(f"{attribute}={value} of <{node.tag}> is not within {minimum} and {maximum}")
+    return value
+
+
+def load_framing(node: Node, is_big_endian: bool) -> Framing:
+    """The <framing> element."""
+    names = ("headerSize", "length", "lengthOffset", "lengthUnit", "lengthAdds", "type", "typeOffset")
+    node.only(*names, "blockLength", "blockLengthOffset", "byteOrder")
+    kind = _kind(node, "type")
+    if kind.minimum < 0 or kind.maximum == 0:
+        raise node.error(f"type={kind.name!r}: a message type is told by an unsigned integer or a char")
+    return Framing(
+        header_size=bounded_int(node, "headerSize", 0, 255),
+        length=_unsigned(node, "length"),
+        length_offset=bounded_int(node, "lengthOffset", 0, 255),
+        length_unit=bounded_int(node, "lengthUnit", 1, 64, 1),
+        length_adds=bounded_int(node, "lengthAdds", 0, 255),
+        type=kind,
+        type_offset=bounded_int(node, "typeOffset", 0, 255),
+        block_length=_unsigned(node, "blockLength") if "blockLength" in node.attributes else None,
+        block_length_offset=bounded_int(node, "blockLengthOffset", 0, 255),
+        is_big_endian=_byte_order(node, is_big_endian),
+    )
+
+
+def load_packet(node: Node, is_big_endian: bool) -> VenuePacket:
+    """The <packet> element."""
+    node.only("name", "headerSize", "byteOrder")
+    is_big_endian = _byte_order(node, is_big_endian)
+    places: dict[str, SourceField] = {}
+    for child in node.children:
+        if child.tag not in ("sequence", "count", "sentAt") or child.tag in places:
+            raise child.error(f"<{child.tag}> in <packet>: it takes <sequence>, <count> and <sentAt> once each")
+        child.only("type", "offset", "byteOrder")
+        offset = bounded_int(child, "offset", 0, 255)
+        order = _byte_order(child, is_big_endian)
+        places[child.tag] = SourceField(child.tag, _kind(child, "type"), offset, 1, 0, None, child.line, order)
+    header_size = bounded_int(node, "headerSize", 0, 255)
+    for place in places.values():
+        if place.offset + place.size > header_size:
+            raise node.error(f"{place.name} ends beyond headerSize={header_size}")
+    return VenuePacket(
+        node.need("name"), header_size, places.get("sequence"), places.get("count"), places.get("sentAt")
+    )
+
+
+def _type_id(node: Node, framing: Framing) -> int:
+    """The number of a message type; a single character that is no digit stands for its code."""
+    text = node.need("type")
+    if len(text) == 1 and (framing.type.name == "char" or not text.isdigit()):
+        if not text.isascii():
+            raise node.error(f"type {text!r}: one ASCII character")
+        return ord(text)
+    value = node.need_int("type")
+    if not 0 <= value <= framing.type.maximum:
+        raise node.error(f"type {value} does not fit in the framing's {framing.type.name}")
+    return value
+
+
+def _load_message(node: Node, framing: Framing, is_big_endian: bool) -> SourceMessageType:
+    node.only("name", "type", "size", "longer", "byteOrder")
+    is_big_endian = _byte_order(node, is_big_endian)
+    fields, size = _load_fields(node, is_big_endian)
+    size = bounded_int(node, "size", size, PLACED_SIZE_MAX, size)
+    longer = node.attributes.get("longer", "refused")
+    if longer not in ("refused", "allowed"):
+        raise node.error(f"longer={longer!r}: refused or allowed")
+    parts: list[SourceGroup | SourceData] = []
+    for child in node.children:
+        if child.tag == "group":
+            parts.append(_load_group(child, is_big_endian))
+        elif child.tag == "data":
+            parts.append(_load_data(child, is_big_endian))
+        elif child.tag != "field":
+            raise child.error(f"<{child.tag}> in <message>: it takes <field>, <group> and <data>")
+        elif parts:
+            raise child.error("a <field> behind a <group> or <data>: fixed fields come first")
+    _refuse_repeated(node, fields, parts)
+    if longer == "allowed" and parts and framing.block_length is None:
+        raise node.error(
+            "longer='allowed' with groups or data needs a framing with a blockLength: where would they begin?"
+        )
+    return SourceMessageType(
+        node.need("name"),
+        _type_id(node, framing),
+        fields,
+        size,
+        node.line,
+        longer == "allowed" or framing.block_length is not None,
+        tuple(parts),
+        framing,
+    )
+
+
+def _refuse_repeated(node: Node, fields: dict[str, SourceField], parts: list[SourceGroup | SourceData]) -> None:
+    names = [*fields, *(part.name for part in parts)]
+    for part in parts:
+        names += part.fields if isinstance(part, SourceGroup) else ()
+    for name in names:
+        if names.count(name) > 1:
+            raise node.error(f"{name!r} is defined twice in message {node.need('name')!r}")
+
+
+def _load_fields(parent: Node, is_big_endian: bool) -> tuple[dict[str, SourceField], int]:
+    """(fields, bytes up to the end of the last)."""
     fields: dict[str, SourceField] = {}
-    offset = 0
-    for node in message.all("field"):
-        node.only("name", "type", "length", "exponent", "null")
-        name, kind = node.need("name"), PRIMITIVES.get(node.need("type"))
-        if kind is None:
-            raise node.error(f"unknown type {node.need('type')!r}; known are {', '.join(PRIMITIVES)}")
+    offset = end = 0
+    for node in parent.all("field"):
+        node.only(*FIELD_ATTRIBUTES)
+        name, kind = node.need("name"), _kind(node, "type")
         if name in fields:
             raise node.error(f"field {name!r} is defined twice")
-        length = node.get_int("length", 1)
-        if length < 1 or (length > 1 and kind.name != "char"):
+        if not name.isidentifier():
+            raise node.error(f"field name {name!r}: letters, digits and underscores, not beginning with a digit")
+        length = bounded_int(node, "length", 1, PLACED_SIZE_MAX, 1)
+        if length > 1 and kind.name != "char":
             raise node.error(f"length {length}: only char fields have a length above 1")
-        null = node.need_int("null") if "null" in node.attributes else None
-        fields[name] = SourceField(name, kind, offset, length, node.get_int("exponent", 0), null, node.line)
+        offset = bounded_int(node, "offset", offset, PLACED_SIZE_MAX)
+        order = _byte_order(node, is_big_endian)
+        exponent = bounded_int(node, "exponent", 0, EXPONENT_MAX, -EXPONENT_MAX)
+        fields[name] = SourceField(name, kind, offset, length, exponent, _null(node, kind), node.line, order)
         offset += kind.size * length
-    return fields
+        end = max(end, offset)
+    if end > PLACED_SIZE_MAX:
+        raise parent.error(f"{end} bytes of fields: at most {PLACED_SIZE_MAX}")
+    return fields, end
+
+
+def _null(node: Node, kind: PrimitiveType) -> int | None:
+    if "null" not in node.attributes:
+        return None
+    null = node.need_int("null")
+    if not kind.minimum <= null <= kind.maximum:
+        raise node.error(f"null={null} is no {kind.name}")
+    return null
+
+
+def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
+    node.only("name", "count", "headerSize", "countOffset", "entrySize", "entrySizeOffset", "byteOrder")
+    is_big_endian = _byte_order(node, is_big_endian)
+    for child in node.children:
+        if child.tag != "field":
+            raise child.error(f"<{child.tag}> in <group>: a group's entries are fixed fields")
+    fields, size = _load_fields(node, is_big_endian)
+    if size == 0:
+        raise node.error("a <group> has at least one <field>")
+    if node.need("count").isdigit():
+        count = bounded_int(node, "count", 0, COUNT_MAX, 1)
+        for name in ("headerSize", "countOffset", "entrySize", "entrySizeOffset"):
+            if name in node.attributes:
+                raise node.error(f"{name}: a group of fixed count has no header")
+        nothing = SOURCE_TYPES["uint8"]
+        return SourceGroup(node.need("name"), fields, size, count, 0, nothing, 0, None, 0, is_big_endian, node.line)
+    group = SourceGroup(
+        node.need("name"),
+        fields,
+        size,
+        None,
+        bounded_int(node, "headerSize", _unsigned(node, "count").size, 255, 1),
+        _unsigned(node, "count"),
+        bounded_int(node, "countOffset", 0, 255),
+        _unsigned(node, "entrySize") if "entrySize" in node.attributes else None,
+        bounded_int(node, "entrySizeOffset", 0, 255),
+        is_big_endian,
+        node.line,
+    )
+    ends = [group.count_offset + group.count_kind.size]
+    if group.entry_size_kind is not None:
+        ends.append(group.entry_size_offset + group.entry_size_kind.size)
+    if max(ends) > group.header_size:
+        raise node.error(f"the group's header has {group.header_size} bytes, count or entrySize end beyond")
+    return group
+
+
+def _load_data(node: Node, is_big_endian: bool) -> SourceData:
+    node.only("name", "length", "headerSize", "byteOrder")
+    kind = _unsigned(node, "length")
+    header_size = bounded_int(node, "headerSize", kind.size, 255, kind.size)
+    return SourceData(node.need("name"), kind, header_size, _byte_order(node, is_big_endian), node.line)
+
+
+__all__ = [
+    "FRAMING_DEFAULT",
+    "DocumentError",
+    "Framing",
+    "SourceData",
+    "SourceField",
+    "SourceFormat",
+    "SourceGroup",
+    "SourceMessageType",
+    "VenuePacket",
+    "load_source_format",
+]
