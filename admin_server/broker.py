@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Iterable
@@ -25,6 +24,7 @@ from admin_server.descriptions import (
     worst_state,
 )
 from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision, Vacated
+from admin_server.lease_records import LeaseRecords, RecordsUnavailable
 from admin_server.settings import AdapterSettings, FeedSettings
 from admin_server.store import EPOCH_BLOCK, Store
 from feedcore.states import ReplicaState
@@ -54,9 +54,14 @@ class Subscriber:
 
 
 class FeedBroker:
-    """Everything that changes about one feed."""
+    """Everything that changes about one feed.
 
-    def __init__(self, feed: FeedSettings, store: Store, audit: AuditLog) -> None:
+    Args:
+        store: incarnations, registrations and keys.
+        records: epochs, holders and failed adapters, if several servers share them; None: the store keeps them.
+    """
+
+    def __init__(self, feed: FeedSettings, store: Store, audit: AuditLog, records: LeaseRecords | None = None) -> None:
         self.feed = feed
         self.lease = FeedLease(
             LeaseConfig(ttl_ns=feed.lease_ttl_ns, fresh_ns=max(feed.lease_ttl_ns, 4 * feed.sync_interval_ns))
@@ -64,6 +69,7 @@ class FeedBroker:
         self.attending: dict[int, Attendance] = {}
         self.states: dict[int, common_pb2.FeedAdapterState] = {}
         self._store, self._audit = store, audit
+        self._records: LeaseRecords = store if records is None else records
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._known: dict[int, common_pb2.AdapterDescription] = {}
@@ -83,14 +89,14 @@ class FeedBroker:
         """
         feed_id = self.feed.feed_id
         self._known = absent_adapters(self.feed, self._store.registrations(feed_id))
-        reserved_end = self._store.reserved_end(feed_id)
-        held = self._store.last_lease(feed_id)
+        reserved_end = self._records.reserved_end(feed_id)
+        held = self._records.last_lease(feed_id)
         self._restored_holder = held[1] if held else 0
         if held:
             self.lease.restore(held[0], held[1], time.monotonic_ns(), next_epoch=reserved_end + 1)
         elif reserved_end:
             self.lease.restore(reserved_end, 0, time.monotonic_ns(), next_epoch=reserved_end + 1)
-        self._reserved_end = self._store.reserve_epochs(feed_id, reserved_end)
+        self._reserved_end = self._records.reserve_epochs(feed_id, reserved_end)
         self.keys(channel.channel_id for channel in self.feed.channels)  # none needs the disk later
 
     # ---- adapters ----
@@ -286,8 +292,10 @@ class FeedBroker:
             epoch=granted.epoch, ttl_ns=self.feed.lease_ttl_ns, report_id=attendance.report_id
         )
         try:
-            self._store.note_lease(self.feed.feed_id, granted.epoch, granted.adapter_id)
-        except sqlite3.Error:  # the epoch is reserved, so this grant is safe; only a restart would not know the holder
+            self._records.note_lease(self.feed.feed_id, granted.epoch, granted.adapter_id)
+        except (
+            RecordsUnavailable
+        ):  # the epoch is reserved, so this grant is safe; only a restart would not know the holder
             LOG.exception("the holder of the lease could not be written down", extra={"feed": self.feed.name})
         attendance.orders.put(admin_pb2.AdapterOrder(lease_granted=lease))
         LOG.info("lease granted", extra={"feed": self.feed.name, "epoch": granted.epoch, "adapter": granted.adapter_id})
@@ -336,8 +344,8 @@ class FeedBroker:
 
     def _reserve(self) -> None:
         try:
-            end = self._store.reserve_epochs(self.feed.feed_id, self._reserved_end)
-        except sqlite3.Error:  # half a block is left, and whatever wakes the timekeeper next tries again
+            end = self._records.reserve_epochs(self.feed.feed_id, self._reserved_end)
+        except RecordsUnavailable:  # half a block is left, and whatever wakes the timekeeper next tries again
             LOG.exception("no epochs could be reserved", extra={"feed": self.feed.name})
             return
         with self._lock:

@@ -13,8 +13,11 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from admin_server.lease_records import RecordsUnavailable
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64
@@ -23,6 +26,8 @@ KEY_VALID_NS = 30 * 86_400 * 1_000_000_000
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS failed (
+    feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS incarnations (
     incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS registrations (
@@ -35,7 +40,7 @@ CREATE TABLE IF NOT EXISTS stream_keys (
 
 
 class Store:
-    """The durable part of the server. Safe to call from any thread."""
+    """The durable part of the server; for one that stands alone also its `LeaseRecords`. Safe from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -52,7 +57,7 @@ class Store:
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
         """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
-        with self._lock:
+        with self._lock, _as_records():
             row = self._database.execute(
                 "SELECT epoch, adapter_id FROM leases WHERE feed_id = ?", (feed_id,)
             ).fetchone()
@@ -60,7 +65,7 @@ class Store:
 
     def reserve_epochs(self, feed_id: int, behind: int) -> int:
         """Reserve a block of epochs behind one; returns the last reserved. On the disk when this returns."""
-        with self._lock:
+        with self._lock, _as_records():
             self._database.execute(
                 "INSERT INTO epochs VALUES (?, ?) ON CONFLICT (feed_id) DO UPDATE SET "
                 "reserved_end = MAX(reserved_end, excluded.reserved_end)",
@@ -70,14 +75,31 @@ class Store:
 
     def reserved_end(self, feed_id: int) -> int:
         """The last reserved epoch; 0 if none."""
-        with self._lock:
+        with self._lock, _as_records():
             row = self._database.execute("SELECT reserved_end FROM epochs WHERE feed_id = ?", (feed_id,)).fetchone()
         return int(row[0]) if row else 0
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
         """Remember the holder, so that it may go on after a restart of the server; waits for no disk."""
-        with self._lease_lock:
+        with self._lease_lock, _as_records():
             self._leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+
+    def failed_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, of those that were failed and not readmitted."""
+        with self._lock, _as_records():
+            return dict(
+                self._database.execute("SELECT adapter_id, reason FROM failed WHERE feed_id = ?", (feed_id,)).fetchall()
+            )
+
+    def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Remember that an adapter is failed; on the disk when this returns."""
+        with self._lock, _as_records():
+            self._database.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
+
+    def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
+        """Forget that an adapter was failed; on the disk when this returns."""
+        with self._lock, _as_records():
+            self._database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
 
     def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
         """A number no start of any adapter ever had; on the disk when this returns."""
@@ -142,6 +164,15 @@ class Store:
             "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY key_id",
             (feed_id, channel_id, now),
         ).fetchall()
+
+
+@contextmanager
+def _as_records() -> Iterator[None]:
+    """Tell the database's errors as the records' own."""
+    try:
+        yield
+    except sqlite3.Error as failed:
+        raise RecordsUnavailable(str(failed)) from failed
 
 
 def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
