@@ -1,43 +1,107 @@
-"""`./run simulate --seeds N [--first S]`: run the simulator over many seeds and tell of the first violation."""
+"""`./run simulate`: run many seeds of the simulator; shrink and tell the first violation."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from tests.simulation.checkers import Violation
-from tests.simulation.cluster import Cluster
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tests.simulation.drawing import draw_plan
+from tests.simulation.plan import Plan, decode_plan
+from tests.simulation.running import Verdict, judge, judge_seeds
+from tests.simulation.shrinking import shrink
+
+TIMELINE_SHOWN = 60
+SAY_EVERY_S = 20.0  # where there is no terminal to draw a bar on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run seeds; 1 if one of them violates an invariant."""
+    """Run seeds, or one plan; 1 if an invariant was violated."""
     parser = argparse.ArgumentParser(prog="./run simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2_000, metavar="N", help="how many seeds (default 2,000)")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: cores)")
+    parser.add_argument("--seed", type=int, metavar="S", help="run just this seed, and print its plan")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file (written for a violation)")
+    parser.add_argument("--no-shrink", action="store_true", help="tell a violation as it was found")
+    parser.add_argument("--shrink-runs", type=int, default=400, metavar="N", help="budget of shrinking (default 400)")
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
+    parser.add_argument("--out", type=Path, default=Path("var/simulation"), metavar="FOLDER", help="for timelines")
     arguments = parser.parse_args(argv)
-    began, failed = time.monotonic(), []
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        cluster = Cluster(seed)
-        try:
-            cluster.run()
-        except (Violation, AssertionError, KeyError, IndexError) as violation:
-            failed.append(seed)
-            if not arguments.keep_going:
-                print("\n".join(cluster.world.timeline))
-                print(f"\nseed {seed}: {type(violation).__name__}: {violation}")
-                if not isinstance(violation, Violation):
-                    raise
-                return 1
-            print(f"\nseed {seed}: {type(violation).__name__}: {violation}")
-        done = seed - arguments.first + 1
-        if sys.stderr.isatty() or done % 200 == 0:
-            rate = done / (time.monotonic() - began)
-            print(f"\r{done}/{arguments.seeds} seeds, {rate:.0f} a second", end="", file=sys.stderr, flush=True)
-    print(f"\n{arguments.seeds} seeds, {len(failed)} violations {failed[:20]}")
+    if arguments.jobs < 1 or arguments.seeds < 1:
+        parser.error("--jobs and --seeds are at least 1")
+    console = Console()
+    if arguments.seed is not None or arguments.plan is not None:
+        return _run_one(console, arguments)
+    return _run_many(console, arguments)
+
+
+def _run_one(console: Console, arguments: argparse.Namespace) -> int:
+    plan = decode_plan(arguments.plan.read_bytes()) if arguments.plan else draw_plan(arguments.seed)
+    verdict = judge(plan)
+    if verdict is None:
+        console.print("\n".join(plan.describe()), markup=False, highlight=False)
+        console.print("every invariant holds")
+        return 0
+    _explain(console, plan, verdict, arguments)
+    return 1
+
+
+def _run_many(console: Console, arguments: argparse.Namespace) -> int:
+    failed: list[Verdict] = []
+    began = said = time.monotonic()
+    done = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("seeds", total=arguments.seeds)
+        for count, verdicts in judge_seeds(arguments.first, arguments.seeds, arguments.jobs):
+            done += count
+            failed += verdicts
+            now = time.monotonic()
+            description = f"seeds, {done / (now - began):.0f} a second, {len(failed)} violations"
+            progress.update(task, advance=count, description=description)
+            if not console.is_terminal and now - said >= SAY_EVERY_S:
+                said = now
+                print(f"{done}/{arguments.seeds} {description}", file=sys.stderr, flush=True)
+            if failed and not arguments.keep_going:
+                break
+    elapsed = time.monotonic() - began
+    for verdict in failed[:20]:
+        console.print(f"seed {verdict.seed}: {verdict.text}", markup=False, highlight=False)
+    if failed and not arguments.keep_going:
+        _explain(console, draw_plan(failed[0].seed), failed[0], arguments)
+    rate = f"{done / elapsed:.0f} a second in {arguments.jobs} processes"
+    console.print(f"{done:,} seeds from {arguments.first}, {len(failed)} violations, {elapsed:.0f} s, {rate}")
     return 1 if failed else 0
+
+
+def _explain(console: Console, plan: Plan, verdict: Verdict, arguments: argparse.Namespace) -> None:
+    """Seed, shrunk plan, timeline: on the screen the end of it, in a file all of it."""
+    if arguments.no_shrink:
+        verdict = judge(plan, is_verbose=True) or verdict
+        how = "as drawn"
+    else:
+        with console.status("shrinking …") as status:
+            shrunk = shrink(
+                plan, verdict, arguments.shrink_runs, lambda runs: status.update(f"shrinking, {runs} runs …")
+            )
+        plan, verdict, how = shrunk.plan, shrunk.verdict, f"shrunk in {shrunk.runs} runs"
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    plan_path = arguments.out / f"seed-{plan.seed}.plan.json"
+    timeline_path = arguments.out / f"seed-{plan.seed}.timeline.txt"
+    plan_path.write_bytes(plan.encode())
+    story = [f"seed {plan.seed}: {verdict.text}", "", f"the plan, {how}:", *plan.describe(), "", *verdict.timeline]
+    timeline_path.write_text("\n".join(story) + "\n")
+    lines = [f"\nseed {plan.seed}: {verdict.text}\n", f"the plan, {how}:", *(f"  {line}" for line in plan.describe())]
+    lines += [f"\nthe last of its timeline ({timeline_path} has all of it):", *verdict.timeline[-TIMELINE_SHOWN:]]
+    lines += [f"\nagain: ./run simulate --plan {plan_path}\n"]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

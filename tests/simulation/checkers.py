@@ -1,105 +1,258 @@
-"""The invariants of docs/protocol.md clause 9, each watched by an object of its own, at every step of a run."""
+"""The invariants of DESIGN section 11 (docs/protocol.md clause 9), each watched by an object of its own.
+
+A checker knows nothing of the cores: it sees what goes over the wire and what applications are handed, and compares it
+with what the source sent. What it cannot see step by step it sees at the end.
+"""
 
 from __future__ import annotations
 
-from feedcore.merge_effects import Deliver, Filled, Gap, MergeEffect, SourceGap
-from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
-from feedcore.states import ReplicaState
+from collections.abc import Iterable
+
+from feedcore.merge_effects import Deliver, Diverged, Ended, Filled, Gap, MergeEffect, SourceGap
+from feedcore.output_packet import (
+    ANNOUNCEMENT_BIT,
+    OUTPUT_FRAME,
+    OUTPUT_FRAME_SIZE,
+    PROVISIONAL_BIT,
+    OutputPacket,
+    message_frames,
+)
+from tests.simulation.output_journal import OutputJournal
+from tests.simulation.toy_feed import BODY_IDENTITY_SIZE, OUT_BODY
+
+Message = tuple[int, int, bytes]  # source_stream_id, source_seq, body
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; the text says which and where."""
+    """An invariant does not hold; the text says which and where.
+
+    Attributes:
+        invariant: its number in DESIGN section 11, or the name of what else went wrong.
+    """
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"invariant {invariant}: {text}")
+        self.invariant = invariant
 
 
-def messages_of(packet: OutputPacket, first_index: int, end_index: int) -> list[tuple[int, int, int, bytes]]:
-    """(message_seq, source_stream_id, source_seq, body) of messages of a packet."""
-    frames = message_frames(packet)
-    found = []
-    for run in packet.runs:
-        base = run.first_message_seq - packet.first_message_seq
-        for index in range(base, base + run.message_count):
-            if first_index <= index < end_index:
-                offset, length = frames[index]
-                source_offset = OUTPUT_FRAME.unpack_from(packet.payload, offset)[1]
-                body = packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length]
-                seq = packet.first_message_seq + index
-                found.append((seq, run.source_stream_id, run.first_source_seq + source_offset, body))
-    return found
-
-
-class TransmissionChecker:
-    """Invariants 4, 5 and 6, over everything any adapter puts on the wire."""
+class PacketReader:
+    """Messages of packets; adapters make equal payloads, so each is taken apart once."""
 
     def __init__(self) -> None:
-        self.content: dict[tuple[int, int, int], tuple[int, int, bytes]] = {}
-        self.active_of: dict[tuple[int, int], int] = {}  # (epoch, channel) -> adapter
-        self.decided: set[tuple[int, int, int]] = set()
-        self.granted: list[int] = []
+        self._known: dict[bytes, list[Message]] = {}
 
-    def on_grant(self, epoch: int) -> None:
-        if self.granted and epoch <= self.granted[-1]:
-            raise Violation(f"5: epoch {epoch} granted after {self.granted[-1]}")
-        self.granted.append(epoch)
+    def messages(self, packet: OutputPacket) -> list[Message]:
+        """Every message of a packet, in order."""
+        known = self._known.get(packet.payload)
+        if known is None:
+            known = self._known[packet.payload] = list(_messages(packet))
+        return known
 
-    def on_transmit(self, packet: OutputPacket, state: ReplicaState) -> None:
-        channel = packet.channel_id
-        is_active = bool(packet.flags & OutputFlag.FROM_ACTIVE)
+
+def _messages(packet: OutputPacket) -> Iterable[Message]:
+    frames = message_frames(packet)
+    for run in packet.runs:
+        base = run.first_message_seq - packet.first_message_seq
+        for offset, length in frames[base : base + run.message_count]:
+            source_offset = OUTPUT_FRAME.unpack_from(packet.payload, offset)[1]
+            body = packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length]
+            yield run.source_stream_id, run.first_source_seq + source_offset, body
+
+
+def is_application(body: bytes) -> bool:
+    """True for the toy feed's own messages, False for tandemfeed's (a declared source gap)."""
+    return body[4:6] == b"\x01\x00"
+
+
+class Truth:
+    """What the source sent, and so what must come out.
+
+    Attributes:
+        has_holes: messages may be declared lost, which changes every later running sum of their symbol.
+        corrupted: symbols whose running sum some adapter's memory spoilt, per channel.
+    """
+
+    def __init__(self, expected: dict[int, list[list[bytes]]], *, has_holes: bool) -> None:
+        self.expected = expected
+        self.has_holes = has_holes
+        self.corrupted: set[int] = set()
+
+    def is_right(self, body: bytes, wanted: bytes) -> bool:
+        """True if a message is what its source message must become; the sum counts only where it can be known."""
+        if body == wanted:
+            return True
+        if not self.has_holes and OUT_BODY.unpack(wanted)[4] not in self.corrupted:
+            return False
+        return body[:BODY_IDENTITY_SIZE] == wanted[:BODY_IDENTITY_SIZE] and body[-1] == wanted[-1]
+
+
+class ContentChecker:
+    """Invariants 4 and 6, over everything any adapter puts on the wire, and the journal's part of 8.
+
+    Args:
+        undecided_channels: channels of one source stream, whose numbering needs no decision.
+    """
+
+    def __init__(self, reader: PacketReader, truth: Truth, undecided_channels: frozenset[int] = frozenset()) -> None:
+        self.where: dict[tuple[int, int, int], tuple[int, int]] = {}  # (channel, epoch, message_seq) -> source identity
+        self._reader, self._truth, self._undecided = reader, truth, undecided_channels
+        self._bodies: dict[tuple[int, int, int], Message] = {}
+        self._decided: set[tuple[int, int, int]] = set()
+        self._seen: dict[tuple[int, int, int], bytes] = {}
+
+    def on_transmit(self, packet: OutputPacket, *, is_active: bool, journal: OutputJournal) -> None:
+        """A packet goes out. `journal`: its sender's."""
+        if not packet.message_count or packet.flags & (PROVISIONAL_BIT | ANNOUNCEMENT_BIT):
+            return
+        if not journal.holds(packet):
+            raise Violation(
+                "8", f"adapter {packet.adapter_id} transmits {packet.first_message_seq}, not journalled yet"
+            )
+        place = (packet.channel_id, packet.epoch, packet.first_message_seq)
+        if self._seen.get(place) == packet.payload:
+            return
+        self._seen[place] = packet.payload
+        for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
+            self._note((packet.channel_id, packet.epoch, seq), message, packet.adapter_id, is_active)
+
+    def _note(self, key: tuple[int, int, int], message: Message, adapter_id: int, is_active: bool) -> None:
+        known = self._bodies.setdefault(key, message)
+        self.where[key] = known[:2]
+        if known != message and not self._is_excused(known, message):
+            raise Violation(
+                "4", f"(channel, epoch, message_seq) {key} is source {known[:2]} and {message[:2]}, or differs"
+            )
         if is_active:
-            owner = self.active_of.setdefault((packet.epoch, channel), packet.adapter_id)
-            if owner != packet.adapter_id:
-                raise Violation(f"5: adapters {owner} and {packet.adapter_id} both active in epoch {packet.epoch}")
-            if state is not ReplicaState.ACTIVE:
-                raise Violation(f"5: adapter {packet.adapter_id} transmits as active while {state.value}")
-        for seq, stream, source_seq, body in messages_of(packet, 0, packet.message_count):
-            key = (packet.epoch, channel, seq)
-            known = self.content.setdefault(key, (stream, source_seq, body))
-            if known != (stream, source_seq, body):
-                raise Violation(f"4: {key} is source {known[:2]} and {(stream, source_seq)}, or its bytes differ")
-            if is_active:
-                self.decided.add(key)
-            elif key not in self.decided:
-                raise Violation(f"6: adapter {packet.adapter_id} transmitted {key} before it was decided")
+            self._decided.add(key)
+        elif key not in self._decided and key[0] not in self._undecided:
+            raise Violation("6", f"adapter {adapter_id} transmitted {key}, which was not decided")
+
+    def _is_excused(self, known: Message, message: Message) -> bool:
+        if known[:2] != message[:2] or not is_application(known[2]) or not is_application(message[2]):
+            return False
+        return OUT_BODY.unpack(known[2])[4] in self._truth.corrupted and known[2][-1] == message[2][-1]
 
 
 class DeliveryChecker:
-    """Invariants 1 and 2, at one client, against what the source sent."""
+    """Invariants 1, 2 and 3 at one channel of one client.
 
-    def __init__(self, name: str, expected: dict[int, list[list[bytes]]]) -> None:
+    Args:
+        is_live: entitled only to what follows the first message of each stream it is given.
+        may_gap: False: nothing may be declared missing, because nothing can be.
+    """
+
+    def __init__(
+        self, name: str, streams: Iterable[int], reader: PacketReader, truth: Truth, *, is_live: bool, may_gap: bool
+    ) -> None:
         self.name = name
-        self.expected = expected
-        self.delivered: dict[int, list[int]] = {stream: [0] * len(rows) for stream, rows in expected.items()}
-        self.last_source_seq: dict[int, int] = dict.fromkeys(expected, 0)
-        self.gaps: list[Gap | SourceGap] = []
+        self.order: list[tuple[int, int]] = []  # source identities, as they were delivered
+        self._reader, self._truth, self._is_live, self._may_gap = reader, truth, is_live, may_gap
+        self._counts = {stream: [0] * len(truth.expected[stream]) for stream in streams}
+        self._last_source_seq = dict.fromkeys(self._counts, 0)
+        self._last_message_seq: dict[int, int] = {}  # by epoch
+        self._gaps: list[Gap] = []
+        self._lost: set[tuple[int, int]] = set()
+        self._has_ended = False
 
     def on_effect(self, effect: MergeEffect) -> None:
-        if isinstance(effect, Deliver | Filled):
-            for _, stream, source_seq, body in messages_of(effect.packet, effect.first_index, effect.end_index):
-                self._take(stream, source_seq, body, in_order=isinstance(effect, Deliver))
-        elif isinstance(effect, Gap | SourceGap):
-            self.gaps.append(effect)
+        """The client's merger hands something to the application."""
+        if isinstance(effect, Deliver):
+            self._deliver(effect)
+        elif isinstance(effect, Filled):
+            for message in self._reader.messages(effect.packet)[effect.first_index : effect.end_index]:
+                if is_application(message[2]):
+                    self._take(*message)
+        elif isinstance(effect, Gap):
+            self._on_gap(effect)
+        elif isinstance(effect, SourceGap):
+            self._on_source_gap(effect)
+        elif isinstance(effect, Diverged) and not self._truth.corrupted:
+            raise Violation("4", f"{self.name}: {effect}")
+        elif isinstance(effect, Ended):
+            self._has_ended = True
 
-    def at_end(self) -> None:
-        """Everything was delivered; the simulator's source never loses its journal, so no gap is excused."""
-        if self.gaps:
-            raise Violation(f"1: {self.name} was told of gaps: {self.gaps[:3]}")
-        for stream, counts in self.delivered.items():
-            for index, count in enumerate(counts):
-                wanted = len(self.expected[stream][index])
-                if count != wanted:
-                    raise Violation(
-                        f"1: {self.name} got {count} of {wanted} messages of stream {stream} source_seq {index + 1}"
-                    )
+    def at_end(self, where: dict[tuple[int, int, int], tuple[int, int]], channel: int) -> None:
+        """Everything was delivered, or named by a gap.
 
-    def _take(self, stream: int, source_seq: int, body: bytes, in_order: bool) -> None:
-        copy = self.delivered[stream][source_seq - 1]
-        wanted = self.expected[stream][source_seq - 1]
+        Args:
+            where: source identity of each (channel, epoch, message_seq) that was ever transmitted.
+        """
+        gaps = self._gaps
+        excused = {
+            identity
+            for (known, _, seq), identity in where.items()
+            if gaps and known == channel and any(gap.first_message_seq <= seq <= gap.last_message_seq for gap in gaps)
+        }
+        for stream, counts in self._counts.items():
+            is_owed = not self._is_live
+            for source_seq, count in enumerate(counts, 1):
+                wanted = len(self._truth.expected[stream][source_seq - 1])
+                is_owed = is_owed or count > 0
+                if count == wanted or not is_owed or (stream, source_seq) in self._lost | excused:
+                    continue
+                raise Violation("1", f"{self.name} got {count} of {wanted} messages of source {stream} {source_seq}")
+
+    # ---- inside ----
+
+    def _deliver(self, effect: Deliver) -> None:
+        packet = effect.packet
+        if effect.first_index == effect.end_index:
+            return
+        if self._has_ended:
+            raise Violation("1", f"{self.name} was told the end and then got {effect.first_message_seq}")
+        last = self._last_message_seq.get(packet.epoch, 0)
+        if effect.first_message_seq <= last and not packet.flags & PROVISIONAL_BIT:
+            raise Violation("3", f"{self.name} got {effect.first_message_seq} of epoch {packet.epoch} behind {last}")
+        self._last_message_seq[packet.epoch] = packet.first_message_seq + effect.end_index - 1
+        for stream, source_seq, body in self._reader.messages(packet)[effect.first_index : effect.end_index]:
+            if source_seq < self._last_source_seq[stream]:
+                last = self._last_source_seq[stream]
+                raise Violation("2", f"{self.name} got source {stream} {source_seq} behind {last}")
+            self._last_source_seq[stream] = source_seq
+            self._take(stream, source_seq, body)
+            self.order.append((stream, source_seq))
+
+    def _take(self, stream: int, source_seq: int, body: bytes) -> None:
+        copy = self._counts[stream][source_seq - 1]
+        wanted = self._truth.expected[stream][source_seq - 1]
         if copy >= len(wanted):
-            raise Violation(f"1: {self.name} got stream {stream} source_seq {source_seq} again")
-        if wanted[copy] != body:
-            raise Violation(f"1: {self.name} got other content for stream {stream} source_seq {source_seq}")
-        if in_order and source_seq < self.last_source_seq[stream]:
-            raise Violation(
-                f"2: {self.name} got stream {stream} source_seq {source_seq} behind {self.last_source_seq[stream]}"
-            )
-        self.last_source_seq[stream] = max(self.last_source_seq[stream], source_seq)
-        self.delivered[stream][source_seq - 1] += 1
+            raise Violation("1", f"{self.name} got source {stream} {source_seq} again")
+        if not self._truth.is_right(body, wanted[copy]):
+            raise Violation("1", f"{self.name} got other content for source {stream} {source_seq}")
+        self._counts[stream][source_seq - 1] += 1
+
+    def _on_gap(self, gap: Gap) -> None:
+        if not self._may_gap:
+            raise Violation("1", f"{self.name} was told of {gap}, and no journal lost anything")
+        self._gaps.append(gap)
+
+    def _on_source_gap(self, gap: SourceGap) -> None:
+        if not self._truth.has_holes:
+            raise Violation("1", f"{self.name} was told of {gap}, and the source lost nothing")
+        for source_seq in range(gap.first_source_seq, gap.last_source_seq + 1):
+            if self._counts[gap.source_stream_id][source_seq - 1]:
+                raise Violation("1", f"{self.name} was told of {gap}, but had got {source_seq}")
+            self._lost.add((gap.source_stream_id, source_seq))
+        last = self._last_source_seq[gap.source_stream_id]
+        self._last_source_seq[gap.source_stream_id] = max(last, gap.last_source_seq)
+
+
+class TotalOrderChecker:
+    """Invariant 3 between clients, where publishing is acknowledged: all deliver in one order, whatever the epochs."""
+
+    @staticmethod
+    def at_end(checkers: Iterable[DeliveryChecker]) -> None:
+        """Compare what every two clients of a channel were both given."""
+        first: DeliveryChecker | None = None
+        for other in checkers:
+            if first is not None:
+                common = set(first.order) & set(other.order)
+                ours = [identity for identity in first.order if identity in common]
+                theirs = [identity for identity in other.order if identity in common]
+                if ours != theirs:
+                    place = next(
+                        place for place, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) == 2
+                    )
+                    text = f"{first.name} and {other.name} part at {ours[place]} and {theirs[place]}"
+                    raise Violation("3", text)
+            first = other

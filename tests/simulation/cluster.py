@@ -1,57 +1,101 @@
-"""One run: draws a cluster and a fault plan from the seed, lets the storm pass, heals, checks that all converged."""
+"""One run: builds what the plan says, lets the storm pass, heals, and waits until all has converged."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from random import Random
 
-from feedcore.states import ReplicaState
-from tests.simulation.actors import CHANNEL, AdapterActor, ClientActor, SourceActor
-from tests.simulation.checkers import DeliveryChecker, TransmissionChecker, Violation
-from tests.simulation.lease_store import NAME as ADMIN
-from tests.simulation.lease_store import LeaseStoreActor
+from feedcore.effects import AdapterEffect, StateMoved, Transmit
+from feedcore.merge_effects import MergeEffect
+from feedcore.output_packet import FROM_ACTIVE_BIT
+from tests.simulation.adapter import AdapterActor
+from tests.simulation.admin import AdminActor
+from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, Truth
+from tests.simulation.client import ClientActor
+from tests.simulation.faults import Strikes
+from tests.simulation.plan import CALM, MS, Plan
+from tests.simulation.source import SourceActor
+from tests.simulation.state_checker import ConvergenceChecker, StateChecker
+from tests.simulation.term_checker import TermChecker
 from tests.simulation.toy_feed import expected_bodies, make_messages
-from tests.simulation.world import MS, US, LinkFaults, World
+from tests.simulation.world import START_NS, World
 
-STORM_NS = 1_500 * MS
+AFTER_STORM_NS = 50 * MS  # between the last packet of the source and the end of all faults
 CALM_NS = 20_000 * MS
-CONVERGED = (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED, ReplicaState.FAILED)
+LOOK_EVERY_NS = 5 * MS
+COMPARE_EVERY_NS = 40 * MS
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run was like; equal seeds give equal outcomes, byte for byte."""
+    """What a run was like; equal plans give equal outcomes, byte for byte.
+
+    Attributes:
+        digest: of every effect of every core, in order; empty unless the run was traced.
+        calm_ns: how long it took to converge once the faults had stopped.
+    """
 
     seed: int
     digest: str
     epochs: int
     messages: int
-    timeline: tuple[str, ...]
+    calm_ns: int
+
+
+class Checks:
+    """Every checker of a run."""
+
+    def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: dict[int, list[tuple[int, int]]]) -> None:
+        expected = {stream: expected_bodies(rows) for stream, rows in messages.items()}
+        self.truth = Truth(expected, has_holes=bool(plan.holes))
+        reader = PacketReader()
+        self.content = ContentChecker(reader, self.truth)
+        self.terms = TermChecker(adapters)
+        self.states = StateChecker(plan, adapters, messages, self.truth)
+        self.deliveries = {
+            (f"client{client.number}", channel): DeliveryChecker(
+                f"client{client.number}",
+                streams,
+                reader,
+                self.truth,
+                is_live=client.is_live,
+                may_gap=plan.may_lose_journals,
+            )
+            for client in plan.clients
+            for channel, streams in enumerate(plan.channels, 1)
+        }
 
 
 class Cluster:
-    """Everything of one run."""
+    """Everything of one run.
 
-    def __init__(self, seed: int) -> None:
-        self.world = world = World(seed)
-        chance = world.random
-        self.lease_ttl_ns = chance.choice((150, 300)) * MS
-        self.state_interval_ns = chance.choice((20, 100, 400)) * MS
-        streams = tuple(range(1, chance.randint(1, 3) + 1))
-        count = chance.randint(50, 300)
-        messages = {stream: make_messages(chance, stream, len(streams), count) for stream in streams}
-        expected = {stream: expected_bodies(rows) for stream, rows in messages.items()}
-        self.message_count = count * len(streams)
-        self.transmissions = TransmissionChecker()
-        self.lease_store = LeaseStoreActor(world, self)
-        self.source = SourceActor(world, self, messages)
-        self.adapters = [
-            AdapterActor(world, self, number, streams) for number in range(1, chance.choice((2, 2, 3)) + 1)
-        ]
-        self.clients = [
-            ClientActor(world, self, number, DeliveryChecker(f"client{number}", expected)) for number in (1, 2)
-        ]
-        self._trace = hashlib.sha256()
+    Args:
+        is_traced: every effect goes into the outcome's digest.
+        is_verbose: the timeline has every packet.
+    """
+
+    def __init__(self, plan: Plan, *, is_traced: bool = False, is_verbose: bool = False) -> None:
+        self.plan = plan
+        self.world = world = World(plan.chance_seed, is_verbose=is_verbose)
+        messages = {
+            stream: make_messages(Random((plan.seed << 8) ^ stream), stream, len(plan.streams), plan.message_count)
+            for stream in plan.streams
+        }
+        self.adapters: list[AdapterActor] = []
+        self.clients: list[ClientActor] = []
+        self.checks = Checks(plan, self.adapters, messages)
+        self.truth = self.checks.truth
+        self.admin = AdminActor(world, self, plan)
+        self.source = SourceActor(world, plan, messages, self.adapters)
+        self.adapters += [AdapterActor(world, self, plan, own) for own in plan.adapters]
+        self.clients += [ClientActor(world, self, plan, own, self._on_merge_effect) for own in plan.clients]
+        for adapter in self.adapters:
+            hearers = [(peer.name, peer.on_output) for peer in self.adapters if peer is not adapter]
+            hearers += [(client.name, client.on_output) for client in self.clients]
+            adapter.listen([(world.link(adapter.name, name), hear) for name, hear in hearers])
+        self._convergence = ConvergenceChecker(plan, self.adapters, self.clients)
+        self._trace = hashlib.sha256() if is_traced else None
 
     def run(self) -> Outcome:
         """The storm, then the calm.
@@ -59,100 +103,71 @@ class Cluster:
         Raises:
             Violation: an invariant broke; the timeline says what had happened.
         """
-        world = self.world
-        for adapter in self.adapters:
-            world.after(world.random.randrange(30 * MS), adapter.start)
-        world.after(1, self.lease_store.tick)
-        world.after(world.random.randrange(200 * MS), lambda: self.source.start(STORM_NS))
-        self._plan_storm()
-        start = world.now_ns
-        world.run_until(start + STORM_NS + 200 * MS)
+        world, plan = self.world, self.plan
+        for adapter, own in zip(self.adapters, plan.adapters, strict=True):
+            world.at(START_NS + own.start_ns, adapter.start)
+        self.source.start()
+        world.weather = plan.weather
+        Strikes(world, self).plan(plan.faults)
+        world.at(START_NS + COMPARE_EVERY_NS, self._compare_states)
+        world.run_until(START_NS + plan.source_start_ns + plan.storm_ns + AFTER_STORM_NS)
         self._heal()
-        self._await_convergence(world.now_ns + CALM_NS)
-        for client in self.clients:
-            client.checker.at_end()
-        self._check_digests()
-        return Outcome(
-            world.seed, self._trace.hexdigest(), self.lease_store.epoch, self.message_count, tuple(world.timeline)
-        )
+        calm_ns = self._await_convergence()
+        for (_, channel), checker in self.checks.deliveries.items():
+            checker.at_end(self.checks.content.where, channel)
+        self.checks.states.compare(is_end=True)
+        digest = self._trace.hexdigest() if self._trace else ""
+        return Outcome(plan.seed, digest, self.admin.lease.epoch, plan.message_count * len(plan.streams), calm_ns)
 
-    def check_adapter(self, adapter: AdapterActor) -> None:
-        """After every event of an adapter: what must always hold, and the run's trace."""
-        line = adapter.engine.replicas[CHANNEL].line
-        self._trace.update(
-            b"%d %d %d %d\n" % (self.world.now_ns, adapter.adapter_id, line.epoch, line.next_message_seq)
-        )
+    # ---- what the actors tell ----
 
-    def _plan_storm(self) -> None:
-        chance, world = self.world.random, self.world
-        world.faults = LinkFaults(
-            loss=chance.choice((0.0, 0.01, 0.1, 0.3)),
-            duplication=chance.choice((0.0, 0.05)),
-            delay_min_ns=20 * US,
-            delay_max_ns=chance.choice((200 * US, 3 * MS)),
-        )
-        world.tell(f"{len(self.adapters)} adapters, {world.faults}")
-        for _ in range(chance.randint(0, 4)):
-            adapter = chance.choice(self.adapters)
-            at_ns = chance.randrange(100 * MS, STORM_NS)
-            length_ns = chance.choice((20, 100, 250, 500, 900)) * MS
-            fault = chance.choice(
-                ("crash", "crash", "crash-active", "pause", "pause-active", "cut-multicast", "cut-admin")
-            )
-            world.after(at_ns, lambda f=fault, a=adapter, n=length_ns: self._strike(f, a, n))
+    def on_effects(self, adapter: AdapterActor, effects: list[AdapterEffect]) -> None:
+        """An adapter is about to perform these, in this order."""
+        if self._trace:
+            for effect in effects:
+                self._trace.update(f"{self.world.now_ns} {adapter.name} {effect!r}\n".encode())
 
-    def _strike(self, fault: str, adapter: AdapterActor, length_ns: int) -> None:
-        world = self.world
-        if fault.endswith("-active"):
-            adapter = self.lease_store.holder or adapter
-        if not adapter.is_alive:
-            return
-        if fault.startswith("crash"):
-            adapter.crash()
-            world.after(length_ns, lambda: None if adapter.is_alive else adapter.start())
-        elif fault.startswith("pause"):
-            adapter.pause()
-            world.after(length_ns, adapter.resume)
-        else:
-            others = (
-                [ADMIN]
-                if fault == "cut-admin"
-                else [peer.name for peer in [*self.adapters, *self.clients] if peer is not adapter] + ["source"]
-            )
-            pairs = {(adapter.name, other) for other in others} | {(other, adapter.name) for other in others}
-            world.tell(f"{adapter.name} is cut off from {others}")
-            world.blocked |= pairs
-            world.after(length_ns, lambda: world.blocked.difference_update(pairs))
+    def on_transmit(self, adapter: AdapterActor, effect: Transmit) -> None:
+        """An adapter puts a packet on the wire."""
+        packet = effect.packet
+        is_active = bool(packet.flags & FROM_ACTIVE_BIT)
+        self.checks.terms.on_transmit(adapter, packet)
+        self.checks.content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
+
+    def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
+        """A channel of an adapter moved."""
+        self.checks.terms.on_moved(adapter, effect.new)
+
+    def _on_merge_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> None:
+        if self._trace:
+            self._trace.update(f"{self.world.now_ns} {client.name} {effect!r}\n".encode())
+        self.checks.deliveries[client.name, channel].on_effect(effect)
+
+    # ---- phases ----
+
+    def _compare_states(self, _: object) -> None:
+        self.checks.states.compare()
+        self.world.after(COMPARE_EVERY_NS, self._compare_states)
 
     def _heal(self) -> None:
         world = self.world
         world.tell("the storm is over")
-        world.faults = LinkFaults()
-        world.blocked.clear()
+        world.weather = CALM
+        world.mend_all()
+        self.admin.restart()
         for adapter in self.adapters:
-            if not adapter.is_alive:
+            if adapter.is_slow:
+                adapter.slow_down(0)
+            if adapter.is_alive:
+                adapter.resume()
+            else:
                 adapter.start()
-            adapter.resume()
+        for client in self.clients:
+            client.resume()
 
-    def _await_convergence(self, end_ns: int) -> None:
-        def is_done() -> bool:
-            return all(client.has_ended for client in self.clients) and all(
-                adapter.state in CONVERGED for adapter in self.adapters
-            )
-
-        if not self.world.run_until(end_ns, is_done):
-            states = {adapter.name: adapter.state.value for adapter in self.adapters}
-            ended = {client.name: (client.has_ended, client.merger.next_message_seq) for client in self.clients}
-            raise Violation(f"9: not converged after {CALM_NS // MS} ms of calm: {states}, {ended}")
-
-    def _check_digests(self) -> None:
-        """Invariant 7."""
-        by_position: dict[tuple[int, ...], bytes] = {}
-        for adapter in self.adapters:
-            if adapter.state is ReplicaState.FAILED:
-                continue
-            line = adapter.engine.replicas[CHANNEL].line
-            state = line.snapshot().conversion_state
-            key = (line.next_message_seq, *line.next_source_seqs.values())
-            if by_position.setdefault(key, state) != state:
-                raise Violation(f"7: {adapter.name} has another conversion state at {key}")
+    def _await_convergence(self) -> int:
+        began_ns = self.world.now_ns
+        while self.world.now_ns < began_ns + CALM_NS and not self._convergence.is_done():
+            self.world.run_until(self.world.now_ns + LOOK_EVERY_NS)
+        self._convergence.at_end(CALM_NS)
+        return self.world.now_ns - began_ns

@@ -1,25 +1,71 @@
-"""Seeds in the suite; the long run is `./run simulate`."""
+"""Seeds in the suite, and that a seed is one run, byte for byte; the long run is `./run simulate`."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.cluster import Cluster
+from tests.simulation.drawing import draw_plan
+from tests.simulation.plan import decode_plan
+from tests.simulation.running import judge
 
-SEEDS = 300
-BLOCK = 50
+SEEDS = 2_000
+BLOCK = 250
+TRACED_SEEDS = range(40, 52)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_no_seed_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + BLOCK):
-        cluster = Cluster(seed)
-        try:
-            cluster.run()
-        except AssertionError as violation:
-            story = "\n".join(cluster.world.timeline)
-            pytest.fail(f"seed {seed}: {violation}\n{story}")
+        verdict = judge(draw_plan(seed))
+        if verdict is not None:
+            story = "\n".join(verdict.timeline)
+            pytest.fail(f"seed {seed}: {verdict.text}\n{story}\n./run simulate --seed {seed} shrinks it")
 
 
-def test_equal_seeds_give_equal_runs() -> None:
-    assert Cluster(17).run() == Cluster(17).run()
+def digests() -> list[str]:
+    """Of every effect of some runs."""
+    return [Cluster(draw_plan(seed), is_traced=True).run().digest for seed in TRACED_SEEDS]
+
+
+def test_equal_seeds_give_equal_runs_whatever_the_hash_seed() -> None:
+    code = "from tests.simulation.test_simulation import digests; print(*digests())"
+    runs = []
+    for hash_seed in ("1", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+        run = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        runs.append(run.stdout.split())
+    assert runs[0] == runs[1] == digests()
+    assert len(set(runs[0])) == len(TRACED_SEEDS)
+
+
+def test_a_plan_that_was_written_down_is_the_same_run() -> None:
+    plan = draw_plan(41)
+    again = decode_plan(plan.encode())
+    assert again == plan
+    assert Cluster(again, is_traced=True).run() == Cluster(plan, is_traced=True).run()
+
+
+def test_drawn_plans_meet_every_size_and_fault() -> None:
+    plans = [draw_plan(seed) for seed in range(SEEDS)]
+    assert {len(plan.adapters) for plan in plans} == {1, 2, 3, 4, 5}
+    assert {len(plan.clients) for plan in plans} == {1, 2, 3}
+    assert {len(plan.channels) for plan in plans} == {1, 2, 3}
+    assert any(len(streams) == 1 for plan in plans for streams in plan.channels)
+    assert any(len(streams) > 1 for plan in plans for streams in plan.channels)
+    assert {plan.weather.loss for plan in plans} >= {0.0, 0.3}
+    assert any(plan.holes for plan in plans)
+    assert any(plan.has_real_codec for plan in plans)
+    assert any(client.is_live for plan in plans for client in plan.clients)
+    kinds = {fault.kind for plan in plans for fault in plan.faults}
+    from tests.simulation.drawing import KINDS
+
+    assert kinds == set(KINDS)

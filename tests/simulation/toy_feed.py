@@ -8,6 +8,7 @@ later one. Symbols belong to one source stream: stream s owns symbols congruent 
 from __future__ import annotations
 
 import struct
+import zlib
 from random import Random
 
 import numpy as np
@@ -20,6 +21,7 @@ from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADE
 BODY = struct.Struct("<BQ")
 OUT_BODY = struct.Struct("<HHHHBQQB")
 SOURCE_MESSAGE_SIZE = SOURCE_FRAME_SIZE + BODY.size
+BODY_IDENTITY_SIZE = struct.calcsize("<HHHHBQ")  # of an output body: what its source message alone decides
 OUT_MESSAGE_SIZE = OUTPUT_FRAME_SIZE + OUT_BODY.size
 FEED_ID = 7
 SESSION = 20261121
@@ -32,13 +34,20 @@ def make_messages(chance: Random, stream: int, stream_count: int, count: int) ->
     return [(chance.choice(symbols), chance.randrange(1, 1 << 32)) for _ in range(count)]
 
 
-def encode_source(stream: int, first_seq: int, messages: list[tuple[int, int]], sent_at_ns: int, flags: int) -> bytes:
+def encode_source(
+    stream: int,
+    first_seq: int,
+    messages: list[tuple[int, int]],
+    sent_at_ns: int,
+    flags: int,
+    session: int = SESSION,
+) -> bytes:
     """A source packet, or a heartbeat if there are no messages."""
     header = encode_source_header(
         feed_id=FEED_ID,
         source_stream_id=stream,
         message_count=len(messages),
-        session=SESSION,
+        session=session,
         first_source_seq=first_seq,
         sent_at_ns=sent_at_ns,
         flags=flags,
@@ -83,7 +92,8 @@ class ToyConverter:
         return OUT_BODY.pack(18, 1, 1, 0, symbol, value, self.sums[symbol], copy)
 
     def digests(self) -> NDArray[np.uint64]:
-        return np.array([hash((a, b)) & 0xFFFF_FFFF for a, b in zip(self.sums, self.counts, strict=True)], np.uint64)
+        mixed = [zlib.crc32(b"%d %d" % pair) for pair in zip(self.sums, self.counts, strict=True)]
+        return np.array(mixed, np.uint64)
 
     def snapshot(self) -> bytes:
         return struct.pack(f"<{2 * SYMBOLS}Q", *self.sums, *self.counts)
@@ -93,6 +103,21 @@ class ToyConverter:
             raise ValueError(f"{len(snapshot)} bytes are no toy's state")
         values = struct.unpack(f"<{2 * SYMBOLS}Q", snapshot)
         self.sums, self.counts = list(values[:SYMBOLS]), list(values[SYMBOLS:])
+
+
+def state_after(messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]]) -> bytes:
+    """What `ToyConverter.snapshot` must be after these messages of each stream, but without the skipped ones.
+
+    Args:
+        skipped: (source_stream_id, source_seq) declared lost.
+    """
+    converter = ToyConverter()
+    for stream, rows in messages.items():
+        for source_seq, (symbol, value) in enumerate(rows, 1):
+            if (stream, source_seq) not in skipped:
+                converter.sums[symbol] = (converter.sums[symbol] + value) & 0xFFFF_FFFF_FFFF
+                converter.counts[symbol] += 1
+    return converter.snapshot()
 
 
 def copies_of(value: int) -> int:

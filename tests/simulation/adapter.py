@@ -1,0 +1,319 @@
+"""One adapter of a run: crashes, restarts, stands still, is slow; between these the real engine, shelled as dully."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from feedcore.counters import CounterSet
+from feedcore.decision_intake import IntakeConfig
+from feedcore.effects import (
+    AdapterEffect,
+    AppendToJournal,
+    RenewLease,
+    RequestRuns,
+    RequestSnapshot,
+    RequestSource,
+    RunsLost,
+    SaveState,
+    StateMoved,
+    Transmit,
+)
+from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
+from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
+from feedcore.replica_config import ReplicaConfig
+from feedcore.source_tracker import TrackerConfig
+from feedcore.states import ReplicaState
+from tests.simulation.output_journal import OutputJournal
+from tests.simulation.peer_calls import PeerCalls
+from tests.simulation.plan import MS, AdapterPlan, Plan
+from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter
+from tests.simulation.world import SOURCE, Link, World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+SOCKET_QUEUE_MAX = 200  # datagrams the sockets of a process that does not read them keep
+PPM = 1_000_000
+Event = tuple[Callable[..., list[AdapterEffect]], tuple[object, ...]]
+
+
+class AdapterActor:
+    """A process and its host.
+
+    Attributes:
+        life: grows with every start; answers to a former life's questions are not heard.
+        is_paused: stands still; what arrives waits.
+        journal: survives the process.
+    """
+
+    def __init__(self, world: World, cluster: Cluster, plan: Plan, own: AdapterPlan) -> None:
+        self.name = f"adapter{own.adapter_id}"
+        self.adapter_id = own.adapter_id
+        self.life = 0
+        self.is_alive = False
+        self.is_paused = False
+        self.journal = OutputJournal()
+        self.engine: AdapterEngine
+        self.converters: dict[int, ToyConverter] = {}
+        self.from_source: Link = world.link(SOURCE, self.name)
+        self._world, self._cluster, self._plan, self._own = world, cluster, plan, own
+        self._calls = PeerCalls(world, cluster, self)
+        self._listeners: list[tuple[Link, Callable[[OutputPacket], None]]] = []
+        self._inbox: deque[Event] = deque()
+        self._datagrams_waiting = 0
+        self._unperformed: list[AdapterEffect] = []
+        self._pauses_before_sending = False
+        self._slow_ns = 0
+        self._busy_until_ns = 0
+        self._wake_at_ns: int | None = None
+        self._actions: dict[type, Callable[[Any], None]] = {
+            AppendToJournal: self._append,
+            SaveState: lambda effect: self.journal.append(effect.snapshot),
+            Transmit: self._transmit,
+            RequestSource: self._calls.request_source,
+            RequestRuns: self._calls.request_runs,
+            RequestSnapshot: self._calls.request_snapshot,
+            RenewLease: lambda effect: cluster.admin.on_renew(self, effect.epoch),
+            StateMoved: self._tell_move,
+            RunsLost: self._tell_loss,
+        }
+
+    # ---- life ----
+
+    def listen(self, listeners: list[tuple[Link, Callable[[OutputPacket], None]]]) -> None:
+        """Who hears this adapter's output."""
+        self._listeners = listeners
+
+    def start(self, _: object = None) -> None:
+        """A new process on the same host, with what the journal has."""
+        if self.is_alive:
+            return
+        self.is_alive, self.is_paused, self._pauses_before_sending = True, False, False
+        self.life += 1
+        self._inbox.clear()
+        self._unperformed.clear()
+        self._datagrams_waiting = self._busy_until_ns = 0
+        self._wake_at_ns = None
+        self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
+        self.engine = AdapterEngine(
+            _config(self._plan, self.adapter_id), self.converters, CounterSet(), self.clock_ns()
+        )
+        for state in self.journal.saved_states():
+            self.engine.resume_from(state)
+        self._world.tell("{} starts", self.name)
+        self._cluster.admin.on_connect(self)
+        self._schedule()
+        self._report(self.life)
+
+    def crash(self, entries_lost: int, *, is_silent: bool) -> None:
+        """The process dies; `is_silent`: its host with it, so that nobody is told."""
+        self.is_alive = False
+        lost = self.journal.lose_tail(entries_lost)
+        self._world.tell("{} {}, {} journal entries lost", self.name, "vanishes" if is_silent else "crashes", lost)
+        if not is_silent:
+            self._cluster.admin.on_disconnect(self)
+
+    def pause(self) -> None:
+        """Stand still."""
+        self.is_paused = True
+        self._world.tell("{} is paused", self.name)
+
+    def pause_before_sending(self) -> None:
+        """Stand still as soon as something has been decided and before it is performed."""
+        self._pauses_before_sending = True
+
+    def resume(self, _: object = None) -> None:
+        """Go on, first with what was about to be sent, then with what waits."""
+        self._pauses_before_sending = False
+        if not self.is_alive or not self.is_paused:
+            return
+        self.is_paused = False
+        self._world.tell("{} resumes", self.name)
+        effects, self._unperformed = self._unperformed, []
+        self._perform(effects)
+        waiting, self._inbox = self._inbox, deque()
+        self._datagrams_waiting = 0
+        for event in waiting:
+            self._world.after(0, self._take, (event, self.life))
+        self._schedule()
+
+    def slow_down(self, event_ns: int) -> None:
+        """Every event takes so long from now on; 0: none of it."""
+        self._slow_ns = event_ns
+        self._world.tell("{} takes {} us an event", self.name, event_ns // 1_000)
+
+    def clock_ns(self) -> int:
+        """The adapter's own monotonic clock."""
+        now = self._world.now_ns
+        return now + now * self._own.drift_ppm // PPM + self._own.clock_offset_ns
+
+    @property
+    def is_slow(self) -> bool:
+        """True while its events take time."""
+        return self._slow_ns > 0
+
+    @property
+    def states(self) -> list[ReplicaState]:
+        """Of its channels."""
+        return [replica.state for replica in self.engine.replicas.values()]
+
+    @property
+    def is_active(self) -> bool:
+        """True if it decides for any channel."""
+        return any(state is ReplicaState.ACTIVE for state in self.states)
+
+    # ---- events ----
+
+    def on_source(self, datagram: bytes) -> None:
+        """A source datagram reaches the socket."""
+        if self.is_alive:
+            self._hear(self.engine.on_source_datagram, datagram)
+
+    def on_output(self, packet: OutputPacket) -> None:
+        """Another adapter's datagram reaches the socket."""
+        if self.is_alive:
+            self._hear(self.engine.on_output_packet, packet)
+
+    def on_message(self, life: int, event: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
+        """Something said to one life of this adapter over a connection."""
+        if life == self.life and self.is_alive:
+            self._enter((event, arguments))
+
+    # ---- inside: events ----
+
+    def _hear(self, event: Callable[..., list[AdapterEffect]], datagram: object) -> None:
+        if self.is_paused or self._slow_ns:
+            if self._datagrams_waiting >= SOCKET_QUEUE_MAX:
+                return
+            self._datagrams_waiting += 1
+        self._enter((event, (datagram,)))
+
+    def _enter(self, event: Event) -> None:
+        if self.is_paused:
+            self._inbox.append(event)
+        elif self._slow_ns or self._busy_until_ns > self._world.now_ns:
+            self._busy_until_ns = max(self._busy_until_ns, self._world.now_ns) + self._slow_ns
+            self._world.at(self._busy_until_ns, self._take, (event, self.life))
+        else:
+            self._run(event)
+
+    def _take(self, entry: tuple[Event, int]) -> None:
+        event, life = entry
+        if life != self.life or not self.is_alive:
+            return
+        self._datagrams_waiting = max(0, self._datagrams_waiting - 1)
+        if self.is_paused:
+            self._inbox.append(event)
+        else:
+            self._run(event)
+
+    def _run(self, event: Event) -> None:
+        action, arguments = event
+        effects = action(*arguments, self.clock_ns())
+        if effects:
+            if self._pauses_before_sending and any(type(effect) is Transmit for effect in effects):
+                self._pauses_before_sending = False
+                self._unperformed = effects
+                self.pause()
+                return
+            self._perform(effects)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        deadline = self.engine.next_deadline_ns()
+        if deadline is None or self.is_paused or not self.is_alive:
+            return
+        local_ns = deadline - self._own.clock_offset_ns
+        when = local_ns * PPM // (PPM + self._own.drift_ppm) + 1
+        now_ns = self._world.now_ns
+        if when < now_ns:
+            when = now_ns
+        if self._wake_at_ns is None or when < self._wake_at_ns or self._wake_at_ns < now_ns:
+            self._wake_at_ns = when
+            self._world.at(when, self._wake, (when, self.life))
+
+    def _wake(self, key: tuple[int, int]) -> None:
+        when, life = key
+        if life == self.life and self._wake_at_ns == when and self.is_alive:
+            self._wake_at_ns = None
+            if not self.is_paused:
+                self._enter((self.engine.on_timer, ()))
+
+    def _report(self, life: int) -> None:
+        """Every sync interval: its state to the lease store, and from the active to everybody."""
+        if not self.is_alive or life != self.life:
+            return
+        if not self.is_paused:
+            self._cluster.admin.on_report(self)
+            self._calls.tell_state()
+        self._world.after(self._plan.timing.sync_interval_ns, self._report, life)
+
+    # ---- inside: effects ----
+
+    def _perform(self, effects: list[AdapterEffect]) -> None:
+        self._cluster.on_effects(self, effects)
+        actions = self._actions
+        for effect in effects:
+            actions[type(effect)](effect)
+
+    def _append(self, effect: AppendToJournal) -> None:
+        self.journal.append(effect.packet)
+
+    def _transmit(self, effect: Transmit) -> None:
+        world, packet = self._world, effect.packet
+        self._cluster.on_transmit(self, effect)
+        if world.is_verbose:
+            world.tell("{} transmits {}", self.name, brief(packet))
+        multicast = world.multicast
+        if self._plan.has_real_codec:
+            datagram = encode_output_packet(packet)
+            for link, hear in self._listeners:
+                multicast(link, hear, decode_output_packet(datagram))
+        else:
+            for link, hear in self._listeners:
+                multicast(link, hear, packet)
+
+    def _tell_move(self, effect: StateMoved) -> None:
+        text = "{} channel {}: {} -> {}: {}"
+        self._world.tell(text, self.name, effect.channel_id, effect.old.value, effect.new.value, effect.reason)
+        self._cluster.on_moved(self, effect)
+        self._cluster.admin.on_report(self)
+
+    def _tell_loss(self, effect: RunsLost) -> None:
+        text = "{} declares source {} {}..{} lost"
+        first, last = effect.first_source_seq, effect.last_source_seq
+        self._world.tell(text, self.name, effect.source_stream_id, first, last)
+
+
+def _config(plan: Plan, adapter_id: int) -> EngineConfig:
+    timing = plan.timing
+    return EngineConfig(
+        FEED_ID,
+        adapter_id,
+        SESSION,
+        tuple(ChannelConfig(number, streams) for number, streams in enumerate(plan.channels, 1)),
+        datagram_size_max=plan.datagram_size_max,
+        lease_ttl_ns=timing.lease_ttl_ns,
+        replica=ReplicaConfig(
+            heartbeat_interval_ns=timing.heartbeat_interval_ns,
+            detach_after_ns=5 * timing.heartbeat_interval_ns,
+            state_interval_ns=timing.state_interval_ns,
+            snapshot_retry_ns=100 * MS,
+            tracker=TrackerConfig(declare_after_ns=timing.source_declare_after_ns),
+            intake=IntakeConfig(),
+        ),
+    )
+
+
+def brief(packet: OutputPacket) -> str:
+    """A packet in one line."""
+    flags = "+".join(flag.name.lower() for flag in OutputFlag if packet.flags & flag) or "copy"
+    runs = ", ".join(
+        f"source {run.source_stream_id} {run.first_source_seq}..{run.end_source_seq - 1}"
+        f"{' LOST' if run.is_source_gap else ''} -> {run.message_count}"
+        for run in packet.runs
+    )
+    place = f"epoch {packet.epoch} (from {packet.epoch_first_message_seq}) message_seq {packet.first_message_seq}"
+    return f"channel {packet.channel_id} {flags}: {place} + {packet.message_count} [{runs}]"

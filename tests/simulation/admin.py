@@ -1,0 +1,253 @@
+"""The admin server of a run: its own lease core, behind connections that break; it dies, and restores itself.
+
+What `admin_server.broker.FeedBroker` does around the core with queues and a database is done here with links and two
+fields that outlive the process: the reserved epochs and the notes of who was granted which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision
+from admin_server.store import EPOCH_BLOCK
+from feedcore.effects import AdapterEffect
+from feedcore.states import ReplicaState
+from tests.simulation.plan import MS, Plan
+from tests.simulation.world import ADMIN, World
+
+if TYPE_CHECKING:
+    from tests.simulation.adapter import AdapterActor
+    from tests.simulation.cluster import Cluster
+
+RETRY_NS = 20 * MS  # an adapter that lost its connection tries again this often
+MARGIN_PER_TTL = 10  # as in adapter.registry: the holder's term ends a tenth early
+# From the worst to the best, as in admin_server.descriptions: an adapter is as good as its worst channel.
+WORST = (
+    ReplicaState.FAILED,
+    ReplicaState.JOINING,
+    ReplicaState.RESYNCHRONIZING,
+    ReplicaState.AHEAD,
+    ReplicaState.DETACHED,
+    ReplicaState.SYNCHRONIZED,
+    ReplicaState.ACTIVE,
+)
+
+
+@dataclass(slots=True)
+class Attendance:
+    """One adapter's open stream; `reported_at_ns`: when its newest report was sent, by the adapter's clock."""
+
+    adapter: AdapterActor
+    life: int
+    reported_at_ns: int
+
+
+class AdminActor:
+    """Hears adapters, performs the lease core's decisions."""
+
+    name = ADMIN
+
+    def __init__(self, world: World, cluster: Cluster, plan: Plan) -> None:
+        timing = plan.timing
+        self._world, self._cluster = world, cluster
+        self._config = LeaseConfig(
+            ttl_ns=timing.lease_ttl_ns,
+            allowance_ns=timing.lease_ttl_ns // 10,
+            grace_ns=timing.grace_ns,
+            fresh_ns=max(timing.lease_ttl_ns, 4 * timing.sync_interval_ns),
+        )
+        self._term_at_holder_ns = timing.lease_ttl_ns - timing.lease_ttl_ns // MARGIN_PER_TTL
+        self.is_up = True
+        self.lease = FeedLease(self._config)
+        self._attending: dict[int, Attendance] = {}
+        self._restored_holder = 0
+        self._resumed: dict[int, int] = {}
+        self._connecting: list[tuple[AdapterActor, int]] = []  # whose connection is being made
+        self._wake_at_ns: int | None = None
+        # What outlives the process:
+        self._reserved_end = EPOCH_BLOCK
+        self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
+        self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
+
+    @property
+    def holder(self) -> AdapterActor | None:
+        """Who holds the lease, as far as this server knows."""
+        attendance = self._attending.get(self.lease.holder)
+        return attendance.adapter if attendance else None
+
+    # ---- life ----
+
+    def crash(self, notes_lost: int, *, is_silent: bool) -> None:
+        """The process dies; `is_silent`: its host, so that no stream ends. The newest notes may die with a host."""
+        if not self.is_up:
+            return
+        self.is_up = False
+        lost = min(notes_lost, len(self._notes))
+        del self._notes[len(self._notes) - lost :]
+        how = "vanishes" if is_silent else "dies"
+        self._world.tell("the admin server {}, {} notes of grants lost", how, lost)
+        former, self._attending = list(self._attending.values()), {}
+        for attendance in former if not is_silent else ():
+            self.on_connect(attendance.adapter)
+
+    def restart(self, _: object = None) -> None:
+        """A new server goes on behind the former one's life, as `FeedBroker` does."""
+        if self.is_up:
+            return
+        self.is_up = True
+        self._world.tell("the admin server starts")
+        self.lease = FeedLease(self._config)
+        now_ns, next_epoch = self._world.now_ns, self._reserved_end + 1
+        epoch, self._restored_holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
+        self.lease.restore(epoch, self._restored_holder, now_ns, next_epoch=next_epoch)
+        self._reserved_end += EPOCH_BLOCK
+        self._resumed.clear()
+        for adapter in self._cluster.adapters:  # those whose stream only fell silent find it broken now
+            if adapter.is_alive:
+                self.on_connect(adapter)
+        self._schedule()
+
+    # ---- connections ----
+
+    def on_connect(self, adapter: AdapterActor) -> None:
+        """An adapter wants to attend: it is new, or its connection broke."""
+        who = (adapter, adapter.life)
+        if who not in self._connecting:
+            self._connecting.append(who)
+            self._try_to_connect(who)
+
+    def on_disconnect(self, adapter: AdapterActor) -> None:
+        """An adapter's process died, and its connection with it."""
+        self._world.call(self._world.link(adapter.name, ADMIN), self._leave, (adapter, adapter.life))
+
+    def _leave(self, who: tuple[AdapterActor, int]) -> None:
+        adapter, life = who
+        attendance = self._attending.get(adapter.adapter_id)
+        if self.is_up and attendance is not None and attendance.life == life:
+            del self._attending[adapter.adapter_id]
+            self._perform(self.lease.on_gone(adapter.adapter_id, self._world.now_ns))
+            self._tell_everybody()
+
+    def _try_to_connect(self, who: tuple[AdapterActor, int]) -> None:
+        adapter, life = who
+        there, back = self._world.link(adapter.name, ADMIN), self._world.link(ADMIN, adapter.name)
+        is_alive = adapter.is_alive and adapter.life == life
+        if is_alive and (not self.is_up or adapter.is_paused or any((there.cuts, there.holds, back.cuts, back.holds))):
+            self._world.after(RETRY_NS, self._try_to_connect, who)
+            return
+        self._connecting.remove(who)
+        if is_alive:
+            self._world.call(there, self._attend, (adapter, life, adapter.clock_ns()))
+
+    def _attend(self, who: tuple[AdapterActor, int, int]) -> None:
+        adapter, life, sent_at_ns = who
+        if not self.is_up or not adapter.is_alive or adapter.life != life:
+            return
+        adapter_id = adapter.adapter_id
+        is_resumed = self._registered.get(adapter_id) == life
+        self._registered[adapter_id] = life
+        former = self._attending.get(adapter_id)
+        self._attending[adapter_id] = Attendance(adapter, life, sent_at_ns)
+        is_holder_back = self.lease.holder == adapter_id == self._restored_holder and former is None
+        if is_holder_back and is_resumed:
+            self.lease.on_resume(adapter_id)
+        else:
+            self._perform(self.lease.on_attend(adapter_id, self._world.now_ns))
+        self._restored_holder = 0 if is_holder_back else self._restored_holder
+        self._tell_everybody()
+        self._schedule()
+
+    # ---- reports ----
+
+    def on_report(self, adapter: AdapterActor) -> None:
+        """An adapter tells its state."""
+        states = adapter.states
+        state = min(states, key=WORST.index)
+        position = sum(replica.line.next_message_seq for replica in adapter.engine.replicas.values())
+        report = (adapter, adapter.life, adapter.clock_ns(), state, position)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_report, report)
+
+    def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
+        """An adapter wants its lease renewed; the renewal counts from when it asked."""
+        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_renewal, request)
+
+    def _hear_report(self, report: tuple[AdapterActor, int, int, ReplicaState, int]) -> None:
+        adapter, life, sent_at_ns, state, position = report
+        if not self._note(adapter, life, sent_at_ns) or state is ReplicaState.ACTIVE:
+            return
+        self._perform(self.lease.on_report(adapter.adapter_id, state, position, 1.0, self._world.now_ns))
+        self._schedule()
+
+    def _hear_renewal(self, request: tuple[AdapterActor, int, int, int]) -> None:
+        adapter, life, sent_at_ns, epoch = request
+        if not self._note(adapter, life, sent_at_ns):
+            return
+        engine = adapter.engine
+        if self.lease.renew(adapter.adapter_id, epoch, self._world.now_ns):
+            self._send(adapter, engine.on_lease_renewed, epoch, sent_at_ns + self._term_at_holder_ns)
+        else:
+            self._send(adapter, engine.on_lease_lost, epoch, "the lease is not this adapter's any more")
+        self._schedule()
+
+    def _note(self, adapter: AdapterActor, life: int, sent_at_ns: int) -> bool:
+        """False for what was said on a stream that is none any more."""
+        attendance = self._attending.get(adapter.adapter_id)
+        if not self.is_up or attendance is None or attendance.life != life:
+            return False
+        attendance.reported_at_ns = sent_at_ns
+        return True
+
+    # ---- decisions ----
+
+    def _schedule(self) -> None:
+        deadline = self.lease.next_deadline_ns()
+        if deadline is None or not self.is_up:
+            return
+        when = max(deadline, self._world.now_ns)
+        if self._wake_at_ns is None or when < self._wake_at_ns or self._wake_at_ns < self._world.now_ns:
+            self._wake_at_ns = when
+            self._world.at(when, self._wake, when)
+
+    def _wake(self, when: int) -> None:
+        if self._wake_at_ns == when:
+            self._wake_at_ns = None
+            if self.is_up:
+                self._perform(self.lease.on_timer(self._world.now_ns))
+                self._schedule()
+
+    def _perform(self, decisions: list[LeaseDecision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Granted):
+                self._grant(decision)
+            else:
+                self._world.tell("epoch {} is vacant: {}", decision.epoch, decision.reason)
+                self._cluster.checks.terms.on_vacated(decision.epoch, decision.reason)
+        if decisions:
+            self._tell_everybody()
+
+    def _grant(self, granted: Granted) -> None:
+        assert granted.epoch <= self._reserved_end, "no run grants half a block of epochs"
+        attendance = self._attending[granted.adapter_id]
+        adapter, epoch = attendance.adapter, granted.epoch
+        self._notes.append((epoch, granted.adapter_id))
+        self._cluster.checks.terms.on_grant(epoch)
+        self._world.tell("epoch {} is granted to {}", epoch, adapter.name)
+        until_ns = attendance.reported_at_ns + self._term_at_holder_ns
+        self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
+
+    def _tell_everybody(self) -> None:
+        active, epoch = max(self.lease.holder, 0), self.lease.epoch
+        for attendance in self._attending.values():
+            self._send(attendance.adapter, attendance.adapter.engine.on_cluster_changed, active, epoch)
+
+    def _send(self, adapter: AdapterActor, order: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
+        message = (adapter, self._attending[adapter.adapter_id].life, order, arguments)
+        self._world.call(self._world.link(ADMIN, adapter.name), _deliver, message)
+
+
+def _deliver(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], tuple[object, ...]]) -> None:
+    adapter, life, order, arguments = message
+    adapter.on_message(life, order, *arguments)

@@ -1,0 +1,141 @@
+"""One subscriber of a run: the real mergers over lossy links, replay from any adapter, dully shelled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from feedcore.counters import CounterSet
+from feedcore.merge_effects import Deliver, Ended, MergeEffect, RequestReplay
+from feedcore.merger import StreamMerger
+from feedcore.output_packet import OutputPacket
+from tests.simulation.plan import ClientPlan, Plan
+from tests.simulation.world import START_NS, World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+SOCKET_QUEUE_MAX = 200
+
+
+class ClientActor:
+    """A process that subscribed to every channel.
+
+    Args:
+        watch: told of each effect: the checkers.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        plan: Plan,
+        own: ClientPlan,
+        watch: Callable[[ClientActor, int, MergeEffect], None],
+    ) -> None:
+        self.name = f"client{own.number}"
+        self.is_live = own.is_live
+        self.ended: set[int] = set()
+        start_seq = None if own.is_live else 1
+        channels = range(1, len(plan.channels) + 1)
+        self.mergers = {number: StreamMerger(number, CounterSet(), start_message_seq=start_seq) for number in channels}
+        self._world, self._cluster, self._watch = world, cluster, watch
+        self._start_ns = START_NS + own.start_ns
+        self._random = random.Random((plan.chance_seed << 8) ^ own.number)
+        self._wake_at_ns: int | None = None
+        self._is_paused = False
+        self._inbox: list[OutputPacket] = []
+
+    @property
+    def has_ended(self) -> bool:
+        """True once every channel's `Ended` has come."""
+        return len(self.ended) == len(self.mergers)
+
+    def on_output(self, packet: OutputPacket) -> None:
+        """A datagram reaches the socket."""
+        if self._is_paused:
+            if len(self._inbox) < SOCKET_QUEUE_MAX:
+                self._inbox.append(packet)
+        elif self._world.now_ns >= self._start_ns:
+            self._take(packet)
+
+    def pause(self) -> None:
+        """Stand still."""
+        self._is_paused = True
+        self._world.tell("{} is paused", self.name)
+
+    def resume(self, _: object = None) -> None:
+        """Go on with what the sockets kept."""
+        if self._is_paused:
+            self._world.tell("{} resumes", self.name)
+            self._is_paused = False
+            waiting, self._inbox = self._inbox, []
+            for packet in waiting:
+                self._take(packet)
+            self._schedule()
+
+    # ---- inside ----
+
+    def _take(self, packet: OutputPacket) -> None:
+        merger = self.mergers[packet.channel_id]
+        effects = merger.on_packet(packet, self._world.now_ns)
+        if effects:
+            self._perform(packet.channel_id, effects)
+        self._schedule()
+
+    def _perform(self, channel: int, effects: list[MergeEffect]) -> None:
+        for effect in effects:
+            if self._world.is_verbose or not isinstance(effect, Deliver | RequestReplay):
+                self._world.tell("{} {}", self.name, tell(effect))
+            self._watch(self, channel, effect)
+            if isinstance(effect, RequestReplay):
+                self._ask(effect)
+            elif isinstance(effect, Ended):
+                self.ended.add(channel)
+
+    def _schedule(self) -> None:
+        deadlines = [merger.next_deadline_ns() for merger in self.mergers.values()]
+        deadline = min((each for each in deadlines if each is not None), default=None)
+        now_ns = self._world.now_ns
+        if deadline is not None and (self._wake_at_ns is None or deadline < self._wake_at_ns):
+            self._wake_at_ns = max(deadline, now_ns)
+            self._world.at(self._wake_at_ns, self._wake, self._wake_at_ns)
+
+    def _wake(self, when: int) -> None:
+        if self._wake_at_ns != when:
+            return
+        self._wake_at_ns = None
+        if self._is_paused:
+            return
+        for channel, merger in self.mergers.items():
+            deadline = merger.next_deadline_ns()
+            if deadline is not None and deadline <= when:
+                self._perform(channel, merger.on_timer(self._world.now_ns, self._random.random()))
+        self._schedule()
+
+    def _ask(self, request: RequestReplay) -> None:
+        """Any adapter's replay service; one that does not answer is another's turn the next time."""
+        adapter, world = self._random.choice(self._cluster.adapters), self._world
+
+        def answer(_: object) -> None:
+            if adapter.is_alive and not adapter.is_paused:
+                packets = adapter.journal.replay(request.channel_id, request.ranges)
+                world.call(world.link(adapter.name, self.name), hear, packets)
+
+        def hear(packets: list[OutputPacket]) -> None:
+            for packet in packets:
+                self.on_output(packet)
+
+        world.call(world.link(self.name, adapter.name), answer)
+
+
+def tell(effect: MergeEffect) -> str:
+    """An effect in one line."""
+    if isinstance(effect, Deliver):
+        packet = effect.packet
+        runs = [(run.source_stream_id, run.first_source_seq, run.end_source_seq - 1) for run in packet.runs]
+        end = packet.first_message_seq + effect.end_index
+        where = f"epoch {packet.epoch} from adapter {packet.adapter_id}, {runs}"
+        return f"delivers {effect.first_message_seq}..{end - 1} of {where}"
+    return str(effect)

@@ -1,0 +1,186 @@
+"""From a seed to a plan: everything that chance decides before a run, decided here.
+
+Most seeds are small and quick, so that many interleavings are tried; some are large, so that every part meets every
+other. The sizes are seen to in `SIZES`; what they cost, in docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.simulation.plan import (
+    ACTIVE,
+    EVERYBODY,
+    MS,
+    US,
+    AdapterPlan,
+    ClientPlan,
+    Fault,
+    FaultKind,
+    Plan,
+    SourceHole,
+    Timing,
+    Weather,
+)
+from tests.simulation.world import ADMIN, SOURCE
+
+ALL_OF_IT = 1_000_000  # journal entries: more than any run has
+HEARD_BY_SOME_PERCENT = 0  # of holes: see docs/simulation.md, "Not yet drawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A class of runs: one of each tuple is drawn."""
+
+    weight: int
+    adapters: tuple[int, ...]
+    clients: tuple[int, ...]
+    channels: tuple[int, ...]
+    streams: tuple[int, ...]
+    messages: tuple[int, int]
+    storm_ms: tuple[int, ...]
+    faults: tuple[int, ...]
+    lease_ttl_ms: tuple[int, ...]
+    heartbeat_ms: tuple[int, ...]
+
+
+SIZES = (
+    Size(84, (1, 2, 2, 2, 2, 3), (1,), (1,), (1, 2, 2), (6, 40), (250, 400), (0, 1, 1, 2, 2, 3), (60, 100), (15, 20)),
+    Size(13, (2, 2, 3, 3), (1, 2), (1, 1, 2), (1, 2, 3), (20, 80), (500, 800), (1, 2, 3, 4), (100, 150), (15, 20)),
+    Size(3, (2, 3, 4, 5), (1, 2, 3), (1, 2, 3), (2, 3, 4), (50, 200), (1_000, 1_500), (2, 3, 4, 6), (150, 300), (10,)),
+)
+KINDS = {  # how often each kind of fault is drawn
+    FaultKind.CRASH: 6,
+    FaultKind.VANISH: 2,
+    FaultKind.PAUSE: 5,
+    FaultKind.PAUSE_BEFORE_SENDING: 2,
+    FaultKind.SLOW: 2,
+    FaultKind.MUTE: 3,
+    FaultKind.CUT: 3,
+    FaultKind.HOLD: 2,
+    FaultKind.ADMIN_CRASH: 2,
+    FaultKind.ADMIN_VANISH: 1,
+    FaultKind.SOURCE_STOP: 1,
+    FaultKind.SOURCE_RESET: 1,
+}
+
+
+def draw_plan(seed: int) -> Plan:
+    """The run of a seed."""
+    chance = random.Random(seed)
+    size = chance.choices(SIZES, [size.weight for size in SIZES])[0]
+    storm_ns = chance.choice(size.storm_ms) * MS
+    timing = _draw_timing(chance, size)
+    adapters = tuple(
+        AdapterPlan(number, chance.randrange(20 * MS), chance.randrange(1 << 40), chance.randint(-200, 200))
+        for number in range(1, chance.choice(size.adapters) + 1)
+    )
+    clients = tuple(_draw_client(chance, number, storm_ns) for number in range(1, chance.choice(size.clients) + 1))
+    channels = _draw_channels(chance, size)
+    count = chance.randint(*size.messages)
+    has_holes = chance.random() < 0.1
+    holes = _draw_holes(chance, channels, count, len(adapters)) if has_holes else ()
+    if holes:
+        timing = _impatient(chance, timing)
+    faults = [_draw_fault(chance, adapters, clients, storm_ns) for _ in range(chance.choice(size.faults))]
+    return Plan(
+        seed=seed,
+        chance_seed=seed,
+        adapters=adapters,
+        clients=clients,
+        channels=channels,
+        message_count=count,
+        storm_ns=storm_ns,
+        source_start_ns=chance.randrange(120 * MS),
+        datagram_size_max=chance.choice((256, 256, 512)),
+        has_real_codec=chance.random() < 0.1,
+        timing=timing,
+        weather=_draw_weather(chance),
+        holes=holes,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)),
+    )
+
+
+def _draw_timing(chance: random.Random, size: Size) -> Timing:
+    ttl_ns = chance.choice(size.lease_ttl_ms) * MS
+    return Timing(
+        lease_ttl_ns=ttl_ns,
+        sync_interval_ns=ttl_ns // chance.choice((2, 3, 4)),
+        state_interval_ns=chance.choice((20, 100, 400)) * MS,
+        heartbeat_interval_ns=chance.choice(size.heartbeat_ms) * MS,
+        grace_ns=chance.choice((100, 300)) * MS,
+    )
+
+
+def _impatient(chance: random.Random, timing: Timing) -> Timing:
+    """Where the source journal has holes, they are declared while the run lasts."""
+    return Timing(
+        timing.lease_ttl_ns,
+        timing.sync_interval_ns,
+        timing.state_interval_ns,
+        timing.heartbeat_interval_ns,
+        timing.grace_ns,
+        source_declare_after_ns=chance.choice((80, 200)) * MS,
+    )
+
+
+def _draw_client(chance: random.Random, number: int, storm_ns: int) -> ClientPlan:
+    is_late = chance.random() < 0.15
+    return ClientPlan(number, chance.randrange(storm_ns) if is_late else 0, is_live=chance.random() < 0.15)
+
+
+def _draw_channels(chance: random.Random, size: Size) -> tuple[tuple[int, ...], ...]:
+    channel_count, stream_count = chance.choice(size.channels), chance.choice(size.streams)
+    stream_count = max(stream_count, channel_count)
+    groups: list[list[int]] = [[number] for number in range(1, channel_count + 1)]
+    for stream in range(channel_count + 1, stream_count + 1):
+        chance.choice(groups).append(stream)
+    return tuple(tuple(group) for group in groups)
+
+
+def _draw_weather(chance: random.Random) -> Weather:
+    return Weather(
+        loss=chance.choice((0.0, 0.01, 0.05, 0.15, 0.3)),
+        duplication=chance.choice((0.0, 0.0, 0.05, 0.2)),
+        delay_span_ns=chance.choice((180 * US, 180 * US, 3 * MS, 12 * MS)),
+    )
+
+
+def _draw_holes(
+    chance: random.Random, channels: tuple[tuple[int, ...], ...], count: int, adapter_count: int
+) -> tuple[SourceHole, ...]:
+    holes = []
+    for stream in sorted(stream for streams in channels for stream in streams):
+        if chance.random() < 0.7:
+            first = chance.randint(1, count)
+            heard_by: tuple[int, ...] = ()
+            if chance.randrange(100) < HEARD_BY_SOME_PERCENT:
+                heard_by = tuple(sorted(chance.sample(range(1, adapter_count + 1), chance.randint(1, adapter_count))))
+            holes.append(SourceHole(stream, first, min(chance.randint(1, 8), count - first + 1), heard_by))
+    return tuple(holes)
+
+
+def _draw_fault(
+    chance: random.Random, adapters: tuple[AdapterPlan, ...], clients: tuple[ClientPlan, ...], storm_ns: int
+) -> Fault:
+    kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+    at_ns = chance.randrange(storm_ns // 8, storm_ns)
+    length_ns = chance.choice((5, 20, 50, 100, 200, 400)) * MS
+    names = [f"adapter{each.adapter_id}" for each in adapters]
+    whom, other, amount = chance.choice((*names, ACTIVE)), "", 0
+    if kind in (FaultKind.CRASH, FaultKind.VANISH):
+        amount = chance.choice((0, 0, 0, 1, 3, 10, ALL_OF_IT))
+    elif kind is FaultKind.SLOW:
+        amount = chance.choice((200 * US, 1 * MS, 4 * MS))
+    elif kind is FaultKind.PAUSE:
+        whom = chance.choice((whom, whom, whom, f"client{chance.choice(clients).number}"))
+    elif kind in (FaultKind.MUTE, FaultKind.CUT, FaultKind.HOLD):
+        other = chance.choice((*(name for name in names if name != whom), ADMIN, ADMIN, SOURCE, "client1", EVERYBODY))
+        if kind is FaultKind.MUTE and chance.random() < 0.5 and other != EVERYBODY:
+            whom, other = other, whom
+    elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
+        whom, amount = ADMIN, chance.choice((0, 0, 1, 3))
+    elif kind in (FaultKind.SOURCE_STOP, FaultKind.SOURCE_RESET):
+        whom = SOURCE
+    return Fault(kind, at_ns, length_ns, whom, other, amount)

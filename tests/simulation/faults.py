@@ -1,0 +1,118 @@
+"""Strikes: turns the faults of a plan into what happens to the processes and links of a run, and ends them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.plan import ACTIVE, EVERYBODY, Fault, FaultKind
+from tests.simulation.toy_feed import SYMBOLS
+from tests.simulation.world import ADMIN, SOURCE, START_NS, Link, World
+
+if TYPE_CHECKING:
+    from tests.simulation.adapter import AdapterActor
+    from tests.simulation.cluster import Cluster
+
+PARTITIONS = (FaultKind.MUTE, FaultKind.CUT, FaultKind.HOLD)
+
+
+class Strikes:
+    """The bad luck of one run."""
+
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        self._world, self._cluster = world, cluster
+
+    def plan(self, faults: tuple[Fault, ...]) -> None:
+        """Put every fault on the schedule."""
+        for fault in faults:
+            self._world.at(START_NS + fault.at_ns, self._strike, fault)
+
+    def _strike(self, fault: Fault) -> None:
+        cluster, world, kind = self._cluster, self._world, fault.kind
+        if kind in PARTITIONS:
+            self._part(fault)
+        elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
+            cluster.admin.crash(fault.amount, is_silent=kind is FaultKind.ADMIN_VANISH)
+            world.after(fault.length_ns, cluster.admin.restart)
+        elif kind is FaultKind.SOURCE_STOP:
+            world.tell("the source stops for {} ms", fault.length_ns // 1_000_000)
+            cluster.source.stop_for(fault.length_ns)
+        elif kind is FaultKind.SOURCE_RESET:
+            world.tell("another session is numbered on the source's groups")
+            cluster.source.number_foreign_session(world.now_ns + fault.length_ns)
+        elif fault.whom.startswith("client"):
+            self._pause_client(fault)
+        else:
+            adapter = self._adapter(fault.whom)
+            if adapter is not None and adapter.is_alive:
+                self._strike_adapter(fault, adapter)
+
+    def _strike_adapter(self, fault: Fault, adapter: AdapterActor) -> None:
+        world, kind = self._world, fault.kind
+        if kind in (FaultKind.CRASH, FaultKind.VANISH):
+            adapter.crash(fault.amount, is_silent=kind is FaultKind.VANISH)
+            world.after(fault.length_ns, adapter.start)
+        elif kind is FaultKind.PAUSE:
+            adapter.pause()
+            world.after(fault.length_ns, adapter.resume)
+        elif kind is FaultKind.PAUSE_BEFORE_SENDING:
+            adapter.pause_before_sending()
+            world.after(fault.length_ns, adapter.resume)
+        elif kind is FaultKind.SLOW:
+            adapter.slow_down(fault.amount)
+            world.after(fault.length_ns, lambda _: adapter.slow_down(0))
+        elif kind is FaultKind.CORRUPT and not adapter.is_active:
+            self._corrupt(adapter, fault.amount % SYMBOLS)
+
+    def _corrupt(self, adapter: AdapterActor, symbol: int) -> None:
+        for converter in adapter.converters.values():
+            converter.sums[symbol] ^= 1 << 40
+        self._cluster.truth.corrupted.add(symbol)
+        self._world.tell("{}: the state of symbol {} changes by itself", adapter.name, symbol)
+
+    def _pause_client(self, fault: Fault) -> None:
+        for client in self._cluster.clients:
+            if client.name == fault.whom:
+                client.pause()
+                self._world.after(fault.length_ns, client.resume)
+
+    def _part(self, fault: Fault) -> None:
+        whom, other = self._name(fault.whom), self._name(fault.other)
+        if not whom or not other or whom == other:
+            return
+        links = [*self._links(whom, other), *(self._links(other, whom) if fault.kind is not FaultKind.MUTE else ())]
+        is_held = fault.kind is FaultKind.HOLD
+        self._world.tell("{}: {} -> {} ({} links)", fault.kind.value, whom, other, len(links))
+        for link in links:
+            self._world.cut(link, is_held=is_held)
+        breaks = ADMIN in (whom, other) or EVERYBODY in (whom, other)
+        broken = [each for each in (whom, other) if each.startswith("adapter")] if breaks and not is_held else []
+        self._world.after(fault.length_ns, self._mend, (links, is_held, broken))
+
+    def _mend(self, what: tuple[list[Link], bool, list[str]]) -> None:
+        links, is_held, broken = what
+        for link in links:
+            self._world.mend(link, is_held=is_held)
+        for adapter in self._cluster.adapters:  # a connection that broke is made anew
+            if adapter.name in broken and adapter.is_alive:
+                self._cluster.admin.on_connect(adapter)
+
+    def _links(self, sender: str, receiver: str) -> list[Link]:
+        names = [each.name for each in self._cluster.adapters] + [each.name for each in self._cluster.clients]
+        names += [ADMIN, SOURCE]
+        senders = names if sender == EVERYBODY else [sender]
+        receivers = names if receiver == EVERYBODY else [receiver]
+        return [self._world.link(a, b) for a in senders for b in receivers if a != b]
+
+    def _adapter(self, name: str) -> AdapterActor | None:
+        if name == ACTIVE:
+            return self._cluster.admin.holder
+        return next((adapter for adapter in self._cluster.adapters if adapter.name == name), None)
+
+    def _name(self, name: str) -> str:
+        """The process meant; empty if there is none, as in a plan that was shrunk."""
+        if name in (ADMIN, SOURCE, EVERYBODY):
+            return name
+        if name.startswith("client"):
+            return name if any(client.name == name for client in self._cluster.clients) else ""
+        adapter = self._adapter(name)
+        return adapter.name if adapter else ""

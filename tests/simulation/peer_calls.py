@@ -1,0 +1,114 @@
+"""What an adapter asks of the source and of its peers, and what it tells them; connections with delays, no decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, RequestSource
+from feedcore.engine import DecisionLogTooShort, NotActive
+from feedcore.states import ReplicaState
+from tests.simulation.world import SOURCE, World
+
+if TYPE_CHECKING:
+    from tests.simulation.adapter import AdapterActor
+    from tests.simulation.cluster import Cluster
+
+
+class PeerCalls:
+    """The calls of one adapter."""
+
+    def __init__(self, world: World, cluster: Cluster, adapter: AdapterActor) -> None:
+        self._world, self._cluster, self._adapter = world, cluster, adapter
+
+    def request_source(self, effect: RequestSource) -> None:
+        """Source messages from the source journal."""
+        self._say("asks the source for {} {}..{}", *_fields(effect))
+        life, adapter, source = self._adapter.life, self._adapter, self._cluster.source
+
+        def answer(_: object) -> None:
+            datagrams = source.fill(effect.source_stream_id, effect.first_source_seq, effect.last_source_seq)
+            if datagrams:
+                self._world.call(adapter.from_source, hear, datagrams)
+
+        def hear(datagrams: list[bytes]) -> None:
+            for datagram in datagrams:
+                adapter.on_message(life, adapter.engine.on_source_datagram, datagram)
+
+        self._world.call(self._world.link(adapter.name, SOURCE), answer)
+
+    def request_runs(self, effect: RequestRuns) -> None:
+        """Decisions behind a position."""
+        engine = self._adapter.engine
+        channel = effect.channel_id
+        self._say(
+            "asks adapter {} for the decisions of channel {} behind {}", effect.adapter_id, channel, effect.position
+        )
+
+        def question(peer: AdapterActor) -> tuple[Callable[..., list[AdapterEffect]], object]:
+            try:
+                return engine.on_runs, peer.engine.runs_since(channel, effect.position)
+            except DecisionLogTooShort as short:
+                return engine.on_runs_refused, str(short)
+
+        self._ask(effect.adapter_id, question, channel)
+
+    def request_snapshot(self, effect: RequestSnapshot) -> None:
+        """Conversion state at a position."""
+        self._say("asks adapter {} for a snapshot of channel {}", effect.adapter_id, effect.channel_id)
+        engine = self._adapter.engine
+        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, peer.engine.snapshot(effect.channel_id)))
+
+    def tell_state(self) -> None:
+        """From the active, at every sync interval, to everybody who follows."""
+        adapter, world = self._adapter, self._world
+        for channel, replica in adapter.engine.replicas.items():
+            if replica.state is not ReplicaState.ACTIVE:
+                continue
+            status = adapter.engine.channel_status(channel)
+            for peer in self._cluster.adapters:
+                if peer is not adapter and peer.is_alive:
+                    link = world.link(adapter.name, peer.name)
+                    event = peer.engine.on_peer_status
+                    world.call(link, _tell, (peer, peer.life, event, status, adapter.adapter_id))
+
+    # ---- inside ----
+
+    def _ask(
+        self,
+        peer_id: int,
+        question: Callable[[AdapterActor], tuple[Callable[..., list[AdapterEffect]], object]],
+        *before: object,
+    ) -> None:
+        """Put a question to the peer's engine; its answer is an event here. No answer: the engine asks again."""
+        adapter, world, life = self._adapter, self._world, self._adapter.life
+        peer = next((each for each in self._cluster.adapters if each.adapter_id == peer_id), None)
+        if peer is None or peer is adapter:
+            return
+
+        def answer(_: object) -> None:
+            if not peer.is_alive or peer.is_paused:
+                return
+            try:
+                event, reply = question(peer)
+            except NotActive:
+                return
+            world.call(world.link(peer.name, adapter.name), hear, (event, reply))
+
+        def hear(found: tuple[Callable[..., list[AdapterEffect]], object]) -> None:
+            adapter.on_message(life, found[0], *before, found[1])
+
+        world.call(world.link(adapter.name, peer.name), answer)
+
+    def _say(self, text: str, *values: object) -> None:
+        if self._world.is_verbose:
+            self._world.tell("{} " + text, self._adapter.name, *values)
+
+
+def _fields(effect: RequestSource) -> tuple[int, int, int]:
+    return effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
+
+
+def _tell(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], object, object]) -> None:
+    peer, life, event, *arguments = message
+    peer.on_message(life, event, *arguments)

@@ -1,0 +1,195 @@
+"""A run as data: topology, timing, weather and faults, wholly drawn before anything happens.
+
+A plan can be printed, written down, replayed byte for byte, and shrunk (`tests.simulation.shrinking`). Times are
+nanoseconds of virtual time since the run began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+US = 1_000
+MS = 1_000_000
+ACTIVE = "active"  # as the victim of a fault: whoever holds the lease at that moment
+EVERYBODY = "*"
+
+
+class FaultKind(Enum):
+    """One sentence each; the value is what a plan shows."""
+
+    CRASH = "crash"  # the process dies, its last `amount` journal entries with it, and starts again after the length
+    VANISH = "vanish"  # as CRASH, but its host is gone: no connection ends, silence is all that is heard
+    PAUSE = "pause"  # the process stands still and then goes on: a zombie, if it was active
+    PAUSE_BEFORE_SENDING = "pause before sending"  # stands still between a decision and the sending of its packets
+    SLOW = "slow"  # every event of the process takes `amount` nanoseconds
+    MUTE = "mute"  # one-way partition: `other` hears nothing of `whom`
+    CUT = "cut"  # `whom` and `other` hear nothing of each other; connections between them break
+    HOLD = "hold"  # as CUT, but connections outlive it: what was said on them arrives late
+    ADMIN_CRASH = "admin crash"  # the admin server dies, streams end, it restores itself; `amount` lease notes are lost
+    ADMIN_VANISH = "admin vanish"  # as ADMIN_CRASH, but its host is gone: streams do not end, they fall silent
+    SOURCE_STOP = "source stop"  # the feed source sends and answers nothing
+    SOURCE_RESET = "source reset"  # somebody numbers a new session from 1 on the source's groups
+    CORRUPT = "corrupt"  # bucket `amount` of a backup's conversion state changes by itself
+    HAND_OVER = "hand over"  # an admin orders a planned hand-over to `other`
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something bad that happens to `whom` at `at_ns` and ends after `length_ns`."""
+
+    kind: FaultKind
+    at_ns: int
+    length_ns: int = 0
+    whom: str = ""
+    other: str = ""
+    amount: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"at {self.at_ns / MS:.1f} ms", self.kind.value]
+        parts += [part for part in (self.whom, f"-> {self.other}" if self.other else "") if part]
+        if self.length_ns:
+            parts.append(f"for {self.length_ns / MS:.1f} ms")
+        return " ".join(parts) + (f" (amount {self.amount})" if self.amount else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What multicast links do to datagrams while the storm lasts: rates within 0 and 1, delays in nanoseconds."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_min_ns: int = 20 * US
+    delay_span_ns: int = 180 * US
+
+
+CALM = Weather()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceHole:
+    """Source messages that the source journal has lost for good; only these adapters ever hear them."""
+
+    source_stream_id: int
+    first_source_seq: int
+    count: int
+    heard_by: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        last = self.first_source_seq + self.count - 1
+        return f"source {self.source_stream_id} lost {self.first_source_seq}..{last}, heard by {self.heard_by}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    """One adapter; its monotonic clock has an offset and a drift of its own."""
+
+    adapter_id: int
+    start_ns: int = 0
+    clock_offset_ns: int = 0
+    drift_ppm: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """One client. `is_live`: it begins with the first packet heard, not with message_seq 1."""
+
+    number: int
+    start_ns: int = 0
+    is_live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Terms and intervals of the cluster, all nanoseconds.
+
+    Attributes:
+        source_declare_after_ns: how long a source hole stays open before the active may declare it lost.
+    """
+
+    lease_ttl_ns: int = 300 * MS
+    sync_interval_ns: int = 100 * MS
+    state_interval_ns: int = 100 * MS
+    heartbeat_interval_ns: int = 10 * MS
+    grace_ns: int = 400 * MS
+    source_declare_after_ns: int = 60_000 * MS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a run is made of.
+
+    Attributes:
+        seed: what it was drawn from, and what the messages are made from.
+        chance_seed: of the links' chances within the run.
+        channels: per channel (numbered from 1) the source streams that feed it.
+        message_count: source messages of each stream.
+        has_real_codec: packets are encoded and decoded for every receiver, as on the wire.
+    """
+
+    seed: int
+    chance_seed: int
+    adapters: tuple[AdapterPlan, ...]
+    clients: tuple[ClientPlan, ...]
+    channels: tuple[tuple[int, ...], ...]
+    message_count: int
+    storm_ns: int
+    source_start_ns: int = 0
+    datagram_size_max: int = 256
+    has_real_codec: bool = False
+    timing: Timing = Timing()
+    weather: Weather = CALM
+    holes: tuple[SourceHole, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """Every source stream."""
+        return tuple(stream for streams in self.channels for stream in streams)
+
+    @property
+    def may_lose_journals(self) -> bool:
+        """True if a fault takes journal entries along, so that a client may be told of a gap."""
+        return any(fault.kind in (FaultKind.CRASH, FaultKind.VANISH) and fault.amount for fault in self.faults)
+
+    def has(self, kind: FaultKind) -> bool:
+        """True if a fault of this kind is planned."""
+        return any(fault.kind is kind for fault in self.faults)
+
+    def describe(self) -> list[str]:
+        """For people, a line each."""
+        timing, weather = self.timing, self.weather
+        lines = [
+            f"seed {self.seed}, chances {self.chance_seed}",
+            f"{len(self.adapters)} adapters, {len(self.clients)} clients, channels {self.channels}",
+            f"{self.message_count} messages a stream, storm of {self.storm_ns / MS:.0f} ms, datagrams of "
+            f"{self.datagram_size_max} bytes{', real codec' if self.has_real_codec else ''}",
+            f"lease {timing.lease_ttl_ns / MS:.0f} ms, sync {timing.sync_interval_ns / MS:.0f} ms, states every "
+            f"{timing.state_interval_ns / MS:.0f} ms, heartbeats {timing.heartbeat_interval_ns / MS:.0f} ms",
+            f"loss {weather.loss:.0%}, duplication {weather.duplication:.0%}, delay {weather.delay_min_ns / MS:.2f} to "
+            f"{(weather.delay_min_ns + weather.delay_span_ns) / MS:.2f} ms",
+        ]
+        lines += [
+            f"adapter{each.adapter_id} starts at {each.start_ns / MS:.1f} ms, clock {each.drift_ppm:+d} ppm"
+            for each in self.adapters
+        ]
+        lines += [
+            f"client{each.number} starts at {each.start_ns / MS:.1f} ms, {'live' if each.is_live else 'from the start'}"
+            for each in self.clients
+        ]
+        return lines + [str(hole) for hole in self.holes] + [str(fault) for fault in self.faults]
+
+    def encode(self) -> bytes:
+        """As JSON, for a file to replay from."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+def decode_plan(data: bytes) -> Plan:
+    """The inverse of `Plan.encode`.
+
+    Raises:
+        msgspec.ValidationError: it is no plan.
+    """
+    return msgspec.json.decode(data, type=Plan)

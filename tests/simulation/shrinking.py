@@ -1,0 +1,169 @@
+"""Shrinking a failing plan: the smallest one found, within a budget of runs, that still breaks the same invariant.
+
+Delta debugging over the parts of a plan: leave out faults (halves, quarters, each), then calm the weather, leave out
+clients, adapters, channels and streams, shorten faults, lower counts. A smaller plan meets other chances on the links
+that it touches, so each is tried with a few of them before it is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.plan import CALM, MS, Fault, Plan, Weather
+from tests.simulation.running import Verdict, judge
+
+CHANCES = 3  # chance seeds each smaller plan is tried with
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A plan that fails, its verdict with a full timeline, and what finding it took."""
+
+    plan: Plan
+    verdict: Verdict
+    runs: int
+
+
+def shrink(
+    plan: Plan,
+    verdict: Verdict,
+    run_count_max: int = 400,
+    is_tried: Callable[[int], None] = lambda runs: None,
+) -> Shrunk:
+    """Shrink a failing plan.
+
+    Args:
+        verdict: how it failed; a smaller plan must fail in the same invariant.
+        run_count_max: the budget.
+        is_tried: called after each run with how many there were.
+    """
+    runs = 0
+
+    def fails(candidate: Plan) -> Plan | None:
+        nonlocal runs
+        for chance in range(CHANCES):
+            if runs >= run_count_max:
+                return None
+            runs += 1
+            is_tried(runs)
+            tried = replace(candidate, chance_seed=plan.chance_seed + chance)
+            found = judge(tried)
+            if found is not None and found.invariant == verdict.invariant:
+                return tried
+        return None
+
+    is_smaller = True
+    while is_smaller and runs < run_count_max:
+        is_smaller = False
+        for step in STEPS:
+            candidates = step(plan)
+            while (candidate := next(candidates, None)) is not None:
+                if candidate != plan and (found := fails(candidate)) is not None:
+                    plan, is_smaller = found, True
+                    candidates = step(plan)
+                if runs >= run_count_max:
+                    break
+    final = judge(plan, is_verbose=True)
+    assert final is not None, "a run is byte for byte reproducible, so what failed fails again"
+    return Shrunk(plan, final, runs)
+
+
+def _fewer_faults(plan: Plan) -> Iterator[Plan]:
+    faults = plan.faults
+    size = len(faults)
+    while size:
+        for begin in range(0, len(faults), size):
+            yield replace(plan, faults=faults[:begin] + faults[begin + size :])
+        size //= 2
+
+
+def _calmer_weather(plan: Plan) -> Iterator[Plan]:
+    weather = plan.weather
+    if weather == CALM:
+        return
+    yield replace(plan, weather=CALM)
+    yield replace(plan, weather=replace(weather, loss=0.0))
+    yield replace(plan, weather=replace(weather, duplication=0.0))
+    yield replace(plan, weather=Weather(weather.loss, weather.duplication))
+    if weather.loss > 0.01:
+        yield replace(plan, weather=replace(weather, loss=round(weather.loss / 2, 3)))
+
+
+def _fewer_clients(plan: Plan) -> Iterator[Plan]:
+    if len(plan.clients) > 1:
+        for client in plan.clients:
+            yield replace(plan, clients=tuple(each for each in plan.clients if each is not client))
+    for place, client in enumerate(plan.clients):
+        if client.start_ns or client.is_live:
+            plain = replace(client, start_ns=0, is_live=False)
+            yield replace(plan, clients=(*plan.clients[:place], plain, *plan.clients[place + 1 :]))
+
+
+def _fewer_adapters(plan: Plan) -> Iterator[Plan]:
+    if len(plan.adapters) > 1:
+        for adapter in plan.adapters:
+            yield replace(plan, adapters=tuple(each for each in plan.adapters if each is not adapter))
+    if any(adapter.drift_ppm or adapter.clock_offset_ns for adapter in plan.adapters):
+        yield replace(plan, adapters=tuple(replace(each, drift_ppm=0, clock_offset_ns=0) for each in plan.adapters))
+
+
+def _fewer_streams(plan: Plan) -> Iterator[Plan]:
+    for number in range(len(plan.channels)):
+        if len(plan.channels) > 1:
+            yield _without_lost_holes(replace(plan, channels=plan.channels[:number] + plan.channels[number + 1 :]))
+        streams = plan.channels[number]
+        for stream in streams if len(streams) > 1 else ():
+            left = tuple(each for each in streams if each != stream)
+            channels = (*plan.channels[:number], left, *plan.channels[number + 1 :])
+            yield _without_lost_holes(replace(plan, channels=channels))
+
+
+def _fewer_messages(plan: Plan) -> Iterator[Plan]:
+    for count in (1, 2, 4, plan.message_count // 2, plan.message_count * 3 // 4, plan.message_count - 1):
+        if 0 < count < plan.message_count:
+            yield _without_lost_holes(replace(plan, message_count=count))
+    for hole in plan.holes:
+        yield replace(plan, holes=tuple(each for each in plan.holes if each is not hole))
+
+
+def _shorter_faults(plan: Plan) -> Iterator[Plan]:
+    for place, fault in enumerate(plan.faults):
+        for smaller in _smaller(fault):
+            yield replace(plan, faults=(*plan.faults[:place], smaller, *plan.faults[place + 1 :]))
+    for storm_ns in (plan.storm_ns // 2, plan.storm_ns * 3 // 4):
+        if storm_ns >= 20 * MS:
+            yield replace(plan, storm_ns=storm_ns)
+    if plan.source_start_ns:
+        yield replace(plan, source_start_ns=0)
+
+
+def _smaller(fault: Fault) -> Iterator[Fault]:
+    if fault.length_ns >= 2 * MS:
+        yield replace(fault, length_ns=fault.length_ns // 2 // MS * MS)
+    if fault.amount:
+        yield replace(fault, amount=0)
+    if fault.amount > 1:
+        yield replace(fault, amount=1)
+
+
+def _without_lost_holes(plan: Plan) -> Plan:
+    """Holes that still lie within a stream."""
+    streams = plan.streams
+    kept = [
+        replace(hole, count=min(hole.count, plan.message_count - hole.first_source_seq + 1))
+        for hole in plan.holes
+        if hole.source_stream_id in streams and hole.first_source_seq <= plan.message_count
+    ]
+    return replace(plan, holes=tuple(kept))
+
+
+STEPS = (
+    _fewer_faults,
+    _calmer_weather,
+    _fewer_clients,
+    _fewer_adapters,
+    _fewer_streams,
+    _fewer_messages,
+    _shorter_faults,
+)

@@ -1,0 +1,100 @@
+"""Invariant 7, equal positions have equal conversion state, and invariant 9, after the faults all converge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from feedcore.states import ReplicaState
+from tests.simulation.checkers import Truth, Violation
+from tests.simulation.plan import MS, Plan
+from tests.simulation.toy_feed import state_after
+
+if TYPE_CHECKING:
+    from tests.simulation.adapter import AdapterActor
+    from tests.simulation.client import ClientActor
+
+IN_STEP = (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED)
+
+
+class StateChecker:
+    """Compares the adapters' conversion states with each other and, where nothing was lost, with the truth."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        adapters: Sequence[AdapterActor],
+        messages: dict[int, list[tuple[int, int]]],
+        truth: Truth,
+    ) -> None:
+        self._plan, self._adapters, self._messages, self._truth = plan, adapters, messages, truth
+
+    def compare(self, *, is_end: bool = False) -> None:
+        """Now. A corrupted state may differ until the digests have been compared, but not at the end."""
+        if self._truth.corrupted and not is_end:
+            return
+        for channel, streams in enumerate(self._plan.channels, 1):
+            known: dict[tuple[int, ...], tuple[str, bytes]] = {}
+            for adapter in self._adapters:
+                if not adapter.is_alive or adapter.engine.replicas[channel].state not in IN_STEP:
+                    continue
+                line = adapter.engine.replicas[channel].line
+                ends = tuple(line.next_source_seqs[stream] for stream in streams)
+                state = adapter.converters[channel].snapshot()
+                self._compare_one(adapter.name, channel, streams, ends, state)
+                # An active that lost its lease unheard may differ for a while: it decided what nobody else knows of.
+                other, first = known.setdefault((line.epoch, line.next_message_seq, *ends), (adapter.name, state))
+                if first != state:
+                    raise Violation("7", f"{other} and {adapter.name} differ in channel {channel} at {ends}")
+
+    def _compare_one(
+        self, name: str, channel: int, streams: tuple[int, ...], ends: tuple[int, ...], state: bytes
+    ) -> None:
+        if self._truth.has_holes or self._truth.corrupted:
+            return
+        converted = {stream: self._messages[stream][: end - 1] for stream, end in zip(streams, ends, strict=True)}
+        if state != state_after(converted, set()):
+            raise Violation("7", f"{name}'s state of channel {channel} is not that of its position {ends}")
+
+
+class ConvergenceChecker:
+    """After the storm: every client has its end, every adapter its place, and all of them everything."""
+
+    def __init__(self, plan: Plan, adapters: Sequence[AdapterActor], clients: Sequence[ClientActor]) -> None:
+        self._adapters, self._clients = adapters, clients
+        self._ends = dict.fromkeys(plan.streams, plan.message_count + 1)
+
+    def is_done(self) -> bool:
+        """True as soon as nothing is left to wait for."""
+        return all(client.has_ended for client in self._clients) and all(map(self._is_settled, self._adapters))
+
+    def at_end(self, calm_ns: int) -> None:
+        """It must be done."""
+        if self.is_done():
+            return
+        adapters = {
+            adapter.name: [
+                (replica.state.value, replica.line.next_message_seq, *replica.line.next_source_seqs.items())
+                for replica in adapter.engine.replicas.values()
+            ]
+            for adapter in self._adapters
+        }
+        clients = {
+            client.name: {
+                channel: (channel in client.ended, m.next_message_seq) for channel, m in client.mergers.items()
+            }
+            for client in self._clients
+        }
+        raise Violation("9", f"not converged after {calm_ns // MS} ms of calm: {adapters}, {clients}")
+
+    def _is_settled(self, adapter: AdapterActor) -> bool:
+        if not adapter.is_alive:
+            return False
+        for replica in adapter.engine.replicas.values():
+            if replica.state is ReplicaState.FAILED:
+                continue
+            if replica.state not in IN_STEP:
+                return False
+            if any(end != self._ends[stream] for stream, end in replica.line.next_source_seqs.items()):
+                return False
+        return True
