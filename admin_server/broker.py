@@ -24,9 +24,8 @@ from admin_server.descriptions import (
     worst_state,
 )
 from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision, Vacated
-from admin_server.lease_records import LeaseRecords, RecordsUnavailable
+from admin_server.lease_records import EPOCH_BLOCK, ClusterRecords, LeaseRecords, RecordsUnavailable
 from admin_server.settings import AdapterSettings, FeedSettings
-from admin_server.store import EPOCH_BLOCK, Store
 from feedcore.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
@@ -61,7 +60,9 @@ class FeedBroker:
         records: epochs, holders and failed adapters, if several servers share them; None: the store keeps them.
     """
 
-    def __init__(self, feed: FeedSettings, store: Store, audit: AuditLog, records: LeaseRecords | None = None) -> None:
+    def __init__(
+        self, feed: FeedSettings, store: ClusterRecords, audit: AuditLog, records: LeaseRecords | None = None
+    ) -> None:
         self.feed = feed
         self.lease = FeedLease(
             LeaseConfig(ttl_ns=feed.lease_ttl_ns, fresh_ns=max(feed.lease_ttl_ns, 4 * feed.sync_interval_ns))
@@ -123,6 +124,9 @@ class FeedBroker:
         """The adapter's stream began, with this report."""
         attendance = Attendance(adapter, incarnation, report_id)
         with self._lock:
+            if self._is_stopped:  # it came while this server was being deposed
+                attendance.orders.put(None)
+                return attendance
             former = self.attending.get(adapter.adapter_id)
             self.attending[adapter.adapter_id] = attendance
             now_ns = time.monotonic_ns()
@@ -171,6 +175,8 @@ class FeedBroker:
         subscriber.updates.put(True)
         with self._lock:
             self._subscribers[id(subscriber)] = subscriber
+            if self._is_stopped:  # it came while this server was being deposed
+                subscriber.updates.put(None)
         return subscriber
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
@@ -244,6 +250,8 @@ class FeedBroker:
     # ---- inside; the lock is held ----
 
     def _renew(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
+        if not self._records.may_grant():
+            return  # neither renewed nor lost: another server may know better
         if self.lease.renew(attendance.adapter.adapter_id, report.renew_epoch, time.monotonic_ns()):
             renewed = admin_pb2.LeaseRenewed(
                 epoch=report.renew_epoch, ttl_ns=self.feed.lease_ttl_ns, report_id=report.report_id
@@ -286,6 +294,9 @@ class FeedBroker:
         if granted.epoch > self._reserved_end:
             # The disk has failed for dozens of grants. An epoch might come twice: better nobody is active.
             LOG.error("no reserved epoch is left; not granted", extra={"feed": self.feed.name, "epoch": granted.epoch})
+            return
+        if not self._records.may_grant():
+            LOG.warning("another server may be active; not granted", extra={"feed": self.feed.name})
             return
         attendance = self.attending[granted.adapter_id]
         lease = admin_pb2.LeaseGranted(

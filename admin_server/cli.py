@@ -18,6 +18,7 @@ from admin_server.metrics import FeedCollector
 from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from admin_server.settings import SettingsError
 from admin_server.state_folder import hash_secret
+from admin_server.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.login import AuthenticationRefused, login
 from transport.process_shell import (
@@ -44,6 +45,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--subscriber-count-max", type=int, default=SUBSCRIBER_COUNT_MAX, metavar="N", help="default %(default)s"
     )
+    add_zookeeper_arguments(parser)
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.subscriber_count_max < 1:
@@ -52,7 +54,12 @@ def serve(argv: Sequence[str] | None = None) -> int:
     stop = StopSignal()
     try:
         server = AdminServer(
-            arguments.cluster, arguments.policy, arguments.state, arguments.listen, arguments.subscriber_count_max
+            arguments.cluster,
+            arguments.policy,
+            arguments.state,
+            arguments.listen,
+            arguments.subscriber_count_max,
+            zookeeper_from(arguments),
         )
     except (SettingsError, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")

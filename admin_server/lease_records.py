@@ -1,4 +1,4 @@
-"""What must be known of leases after the server that decided on them is gone: an interface, and its one error.
+"""What must be known after the server that decided is gone: interfaces, and their one error.
 
 The embedded store (`admin_server.store.Store`) keeps it for one server; whatever several servers share can keep it for
 all of them. Invariants of every implementation: `reserved_end` never shrinks, and `reserve_epochs` returns only when
@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tandemfeed.v1 import common_pb2
+
+EPOCH_BLOCK = 64  # epochs reserved at a time
+KEY_VALID_NS = 30 * 86_400 * 1_000_000_000
+
 
 class RecordsUnavailable(Exception):
     """The records cannot be written or read now; the text says why."""
@@ -20,6 +25,13 @@ class LeaseRecords(Protocol):
 
     All methods raise `RecordsUnavailable`. None but `note_lease` is called while a broker's lock is held.
     """
+
+    def may_grant(self) -> bool:
+        """False while another server may decide on leases: nothing is granted or renewed then. Never waits.
+
+        Asked after the report was heard that a grant or renewal answers, and before it is sent.
+        """
+        ...
 
     def reserved_end(self, feed_id: int) -> int:
         """The last epoch that was ever reserved; 0 if none. No epoch up to it may be granted anew."""
@@ -53,4 +65,28 @@ class LeaseRecords(Protocol):
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
         """Forget it. Durable when this returns; an adapter that was not failed is no error."""
+        ...
+
+
+class ClusterRecords(LeaseRecords, Protocol):
+    """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held."""
+
+    def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
+        """A number no start of any adapter ever had. Durable when this returns."""
+        ...
+
+    def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
+        """True if the adapter has not been started anew since."""
+        ...
+
+    def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
+        """Remember where the adapter was last, for those who ask another server, or after a restart."""
+        ...
+
+    def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
+        """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        ...
+
+    def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
+        """The channel's keys that have not expired; makes one if there is none."""
         ...

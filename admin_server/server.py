@@ -1,4 +1,8 @@
-"""The server put together: settings, private folder, store, brokers, services."""
+"""The server put together: settings, private folder, records, brokers, services.
+
+With the embedded store it serves from start to stop. With its records in ZooKeeper it is a candidate: it serves while
+the election has it lead, and is a standby otherwise, with the same services behind a closed gate.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from pathlib import Path
 from admin_server.audit import AuditLog, RefusalAudit
 from admin_server.authentication import AuthenticationService
 from admin_server.broker import FeedBroker
+from admin_server.leadership import LeadershipGate
+from admin_server.lease_records import ClusterRecords
 from admin_server.services import (
     PUBLIC_SERVICES,
     ROLES_BY_SERVICE,
@@ -18,6 +24,9 @@ from admin_server.services import (
 from admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
 from admin_server.state_folder import StateFolder
 from admin_server.store import Store
+from admin_server.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
+from admin_server.zookeeper_election import Election
+from admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.v1 import admin_pb2_grpc
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 
@@ -33,6 +42,7 @@ class AdminServer:
         state: the private folder, made if it does not exist.
         listen: host:port; port 0 takes a free one.
         subscriber_count_max: clients connected at once; each holds a thread.
+        zookeeper: where the records are that several servers share; None: in the folder, and this server is alone.
 
     Raises:
         SettingsError: a settings file cannot be used.
@@ -40,30 +50,82 @@ class AdminServer:
     """
 
     def __init__(
-        self, cluster: Path, policy: Path, state: Path, listen: str, subscriber_count_max: int = SUBSCRIBER_COUNT_MAX
+        self,
+        cluster: Path,
+        policy: Path,
+        state: Path,
+        listen: str,
+        subscriber_count_max: int = SUBSCRIBER_COUNT_MAX,
+        zookeeper: ZooKeeperSettings | None = None,
     ) -> None:
-        feeds, identities = load_cluster(cluster), load_policy(policy)
-        check_identities(cluster, feeds, identities)
+        self._feeds, identities = load_cluster(cluster), load_policy(policy)
+        check_identities(cluster, self._feeds, identities)
+        self._gate = LeadershipGate(is_open=zookeeper is None)
+        self.brokers: dict[str, FeedBroker] = {}
+        host = listen.rpartition(":")[0]
         with ExitStack() as opened:
-            self.folder = StateFolder(state, identities, listen.rpartition(":")[0])
+            if zookeeper is None:
+                self.folder = StateFolder(state, identities, host)
+            else:
+                client = connect(zookeeper)
+                opened.callback(client.close)
+                opened.callback(client.stop)
+                known = cluster_fingerprint(client, zookeeper)
+                self.folder = StateFolder(state, identities, host, must_be_prepared=bool(known))
             opened.callback(self.folder.close)
             self._audit = AuditLog(state / "audit.jsonl")
             opened.callback(self._audit.close)
-            self._store = Store(state / "leases.sqlite")
-            opened.callback(self._store.close)
-            self.brokers: dict[str, FeedBroker] = {}
-            opened.callback(self._stop_brokers)
-            for name, feed in feeds.items():
-                self.brokers[name] = FeedBroker(feed, self._store, self._audit)
+            if zookeeper is None:
+                store = Store(state / "leases.sqlite")
+                opened.callback(store.close)
+                opened.callback(self._stop_brokers)
+                self.prepare(store)
+            else:
+                note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
             self._rpc = self._serve(listen, identities, subscriber_count_max)
             opened.callback(self._rpc.stop)
             opened.callback(self._stop_brokers)  # first: streams end by themselves, then calls get their grace
+            if zookeeper is not None:
+                self._rpc.set_serving(is_serving=False)
+                sealer = KeySealer(self.folder.token_key)
+                election = Election(client, zookeeper, self._rpc.endpoint, sealer, self)
+                opened.callback(election.stop)
+                election.start()
             self._opened = opened.pop_all()
         self.endpoint = self._rpc.endpoint
 
     def stop(self) -> None:
         """End every stream, then the server."""
         self._opened.close()
+
+    @property
+    def is_active(self) -> bool:
+        """False on a standby."""
+        return self._gate.is_open
+
+    # ---- a candidate, as the election sees it ----
+
+    def prepare(self, records: ClusterRecords) -> None:
+        """Begin where the records say that the cluster is."""
+        for name, feed in self._feeds.items():
+            # In place of the stopped broker of a former time, which ends whatever call still finds it.
+            self.brokers[name] = FeedBroker(feed, records, self._audit)
+
+    def open(self) -> None:
+        """Serve."""
+        self._gate.is_open = True
+        self._rpc.set_serving(is_serving=True)
+        self._audit.write("became active")
+
+    def close(self) -> None:
+        """Be a standby: refuse calls, end every stream."""
+        self._gate.is_open = False
+        self._rpc.set_serving(is_serving=False)
+        self._stop_brokers()
+
+    def follow(self, active_endpoint: str) -> None:
+        """Remember which server is active, for those who ask here."""
+        self._gate.active_endpoint = active_endpoint
 
     def _stop_brokers(self) -> None:
         for broker in self.brokers.values():
@@ -77,7 +139,7 @@ class AdminServer:
         operations = OperationsService(self.brokers)
         certificate, key = self.folder.server_certificate
         # Twice: an adapter's new stream comes before its former one has ended.
-        adapter_stream_count_max = 2 * sum(len(broker.feed.adapters) for broker in self.brokers.values())
+        adapter_stream_count_max = 2 * sum(len(feed.adapters) for feed in self._feeds.values())
         return serve(
             [
                 lambda server: admin_pb2_grpc.add_AuthenticationServicer_to_server(self.authentication, server),
@@ -91,6 +153,7 @@ class AdminServer:
             key,
             [
                 RefusalAudit(self._audit),
+                self._gate,
                 AuthorizationInterceptor(TokenVerifier(public_key), ROLES_BY_SERVICE, PUBLIC_SERVICES),
             ],
             thread_count=subscriber_count_max + adapter_stream_count_max + THREADS_FOR_CALLS,

@@ -29,13 +29,25 @@ MECHANISM = "SCRAM-SHA-256"
 SCRAM_ITERATIONS = 16_384  # RFC 7677 asks for at least 4,096
 SALT_SIZE = 32  # what scramp draws; a made-up salt must not differ
 VALID_FOR = datetime.timedelta(days=825)
+SHARED_BY_SERVERS = ("ca.pem", "ca.key", "token.key", "credentials.json")  # the same in every admin server's folder
 
 
 class StateFolder:
-    """Paths and first-start making of everything private."""
+    """Paths and first-start making of everything private.
 
-    def __init__(self, path: Path, identities: Iterable[str], listen_host: str) -> None:
+    Args:
+        must_be_prepared: make no authority, token key or secret: other servers of the cluster have them already.
+
+    Raises:
+        OSError: another server uses the folder, or it is not prepared though it must be.
+    """
+
+    def __init__(
+        self, path: Path, identities: Iterable[str], listen_host: str, *, must_be_prepared: bool = False
+    ) -> None:
         self.path = path
+        if must_be_prepared:
+            _check_prepared(path, identities := list(identities))
         for folder in (path, path / "certs", path / "secrets"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
@@ -50,6 +62,14 @@ class StateFolder:
     def server_certificate(self) -> tuple[bytes, bytes]:
         """(certificate chain, key), PEM."""
         return (self.path / "server.crt").read_bytes(), (self.path / "server.key").read_bytes()
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the authority and the token key: the same in the folders of all servers of a cluster."""
+        digest = hashes.Hash(hashes.SHA256())
+        digest.update(self._ca.public_bytes(serialization.Encoding.DER))
+        digest.update(self.token_key.public_key().public_bytes_raw())
+        return digest.finalize().hex()
 
     def close(self) -> None:
         """Let another server have the folder."""
@@ -140,6 +160,22 @@ def hash_secret(secret: str) -> dict[str, str]:
     pairs = (("salt", salt), ("stored_key", stored), ("server_key", server))
     row = {name: base64.b64encode(value).decode() for name, value in pairs}
     return row | {"iterations": str(iterations)}
+
+
+def _check_prepared(path: Path, identities: Iterable[str]) -> None:
+    missing = [name for name in SHARED_BY_SERVERS if not (path / name).exists()]
+    if missing:
+        raise OSError(
+            f"{path}: {', '.join(missing)} missing: this cluster has an admin server already; copy "
+            f"{', '.join(SHARED_BY_SERVERS)} from its state folder"
+        )
+    known = json.loads((path / "credentials.json").read_text())
+    strangers = [identity for identity in identities if identity not in known]
+    if strangers:
+        raise OSError(
+            f"{path / 'credentials.json'}: no verifier for {', '.join(strangers)}, which the policy names: make one "
+            "with `tandemfeed admin hash-secret`, and put it into the file of every admin server"
+        )
 
 
 def _lock(path: Path) -> int:

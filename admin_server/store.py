@@ -17,11 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from admin_server.lease_records import RecordsUnavailable
+from admin_server.lease_records import EPOCH_BLOCK, KEY_VALID_NS, RecordsUnavailable
 from tandemfeed.v1 import common_pb2
-
-EPOCH_BLOCK = 64
-KEY_VALID_NS = 30 * 86_400 * 1_000_000_000
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
@@ -54,6 +51,10 @@ class Store:
         self._lease_lock = threading.Lock()
         self._leases = _connect(path, "NORMAL")  # no flush at a commit
         self._leases.execute("PRAGMA wal_autocheckpoint=0")  # nor at a checkpoint: the other connection does those
+
+    def may_grant(self) -> bool:
+        """Always: the folder's lock keeps every other server away."""
+        return True
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
         """(epoch, holder) written down last; None if nobody ever held the feed's lease."""

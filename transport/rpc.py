@@ -151,7 +151,8 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         return _with_caller(handler, caller)
 
 
-def _rebuild(handler: Handler, behavior: Callable[..., Any]) -> Handler:
+def rebuild(handler: Handler, behavior: Callable[..., Any]) -> Handler:
+    """A handler of the same kind that does this instead."""
     makers = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -166,7 +167,8 @@ def _rebuild(handler: Handler, behavior: Callable[..., Any]) -> Handler:
     )
 
 
-def _behavior(handler: Handler) -> Callable[..., Any]:
+def behavior_of(handler: Handler) -> Callable[..., Any]:
+    """What a handler does, of whichever of the four kinds it is."""
     found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     assert found is not None
     return found
@@ -179,11 +181,11 @@ def _refuse(handler: Handler, code: grpc.StatusCode, text: str) -> Handler:
     def refuse_stream(_request: Any, context: grpc.ServicerContext) -> Any:
         yield context.abort(code, text)  # a generator, as a streaming handler must be; abort raises
 
-    return _rebuild(handler, refuse_stream if handler.response_streaming else refuse)
+    return rebuild(handler, refuse_stream if handler.response_streaming else refuse)
 
 
 def _with_caller(handler: Handler, caller: Caller) -> Handler:
-    behavior = _behavior(handler)
+    behavior = behavior_of(handler)
 
     def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
         _CALLERS[context] = caller
@@ -193,7 +195,7 @@ def _with_caller(handler: Handler, caller: Caller) -> Handler:
         _CALLERS[context] = caller
         yield from behavior(request, context)
 
-    return _rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
+    return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
 
 
 class BearerToken(grpc.AuthMetadataPlugin):
@@ -236,6 +238,14 @@ class RpcServer:
 
     server: grpc.Server
     endpoint: str
+    service_names: tuple[str, ...]
+    checker: health.HealthServicer
+
+    def set_serving(self, *, is_serving: bool) -> None:
+        """Tell health checks whether the services serve; the process itself stays healthy."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self.service_names:
+            self.checker.set(name, status)
 
     def stop(self, grace_s: float = 0.5) -> None:
         """Finish calls within the grace, then stop."""
@@ -287,6 +297,7 @@ def serve(
     except RuntimeError as refused:
         raise OSError(f"cannot listen on {listen}: {refused}") from refused
     server.start()
-    for name in ("", *service_names):
-        checker.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return RpcServer(server, f"{listen.rpartition(':')[0]}:{port}")
+    running = RpcServer(server, f"{listen.rpartition(':')[0]}:{port}", tuple(service_names), checker)
+    checker.set("", health_pb2.HealthCheckResponse.SERVING)
+    running.set_serving(is_serving=True)
+    return running

@@ -1,72 +1,170 @@
-"""What every keeper of lease records promises. One that several servers share is held to the same tests."""
+"""What every keeper of records promises: the embedded store, and ZooKeeper (a real server)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from admin_server.lease_records import LeaseRecords, RecordsUnavailable
+from admin_server.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
 from admin_server.store import Store
+from admin_server.zookeeper import ZooKeeperSettings
+from tests.admin_server.leader_by_hand import Leader
+from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
-Open = Callable[[], LeaseRecords]
-
-
-@pytest.fixture
-def open_records(tmp_path: Path) -> Iterator[Open]:
-    """Opens the same records anew at every call, as a server does at a start."""
-    with ExitStack() as opened:
-
-        def open_store() -> Store:
-            store = Store(tmp_path / "leases.sqlite")
-            opened.callback(store.close)
-            return store
-
-        yield open_store
+SESSION_MS = 2_000
 
 
-def test_nothing_is_known_of_a_new_feed(open_records: Open) -> None:
-    records = open_records()
-    assert (records.reserved_end(1), records.last_lease(1), records.failed_adapters(1)) == (0, None, {})
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper") / "server") as server:
+        yield server
 
 
-def test_reserved_epochs_are_found_again_and_never_shrink(open_records: Open) -> None:
-    records = open_records()
+class OfStore:
+    """The embedded store, closed and opened again as a server that restarts does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._open = path, Store(path)
+
+    def reopened(self) -> ClusterRecords:
+        self._open.close()
+        self._open = Store(self._path)
+        return self._open
+
+    @property
+    def records(self) -> ClusterRecords:
+        return self._open
+
+    def close(self) -> None:
+        self._open.close()
+
+
+class OfZooKeeper:
+    """Records in ZooKeeper, of one leader after another."""
+
+    def __init__(self, settings: ZooKeeperSettings) -> None:
+        self._settings, self._token_key = settings, Ed25519PrivateKey.generate()
+        self._leader = Leader(settings, self._token_key)
+
+    def reopened(self) -> ClusterRecords:
+        self._leader.election.stop()
+        self._leader = Leader(self._settings, self._token_key)
+        return self.records
+
+    @property
+    def records(self) -> ClusterRecords:
+        return self._leader.lead()
+
+    def close(self) -> None:
+        self._leader.election.stop()
+
+
+@pytest.fixture(params=["store", pytest.param("zookeeper", marks=needs_zookeeper)])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OfStore | OfZooKeeper]:
+    made: OfStore | OfZooKeeper
+    if request.param == "store":
+        made = OfStore(tmp_path / "leases.sqlite")
+    else:
+        server: ZooKeeperServer = request.getfixturevalue("zookeeper")
+        made = OfZooKeeper(ZooKeeperSettings(server.hosts, f"/{tmp_path.name}", session_ms=SESSION_MS))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_nobody_held_a_lease_at_first_and_the_one_written_down_last_is_remembered(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.last_lease(1) is None
+    records.note_lease(1, 5, 2)
+    records.note_lease(1, 6, 1)
+    records.note_lease(2, 9, 3)
+    assert (records.last_lease(1), records.last_lease(2)) == ((6, 1), (9, 3))
+    assert kept.reopened().last_lease(1) == (6, 1)
+
+
+def test_reserved_epochs_only_grow_and_are_remembered(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.reserved_end(1) == 0
     end = records.reserve_epochs(1, 0)
-    assert end > 0
-    further = records.reserve_epochs(1, end)
-    assert further > end
-    records.reserve_epochs(1, 0)
-    assert open_records().reserved_end(1) == further
-    assert records.reserved_end(2) == 0
+    assert end == EPOCH_BLOCK
+    end = records.reserve_epochs(1, end)
+    records.reserve_epochs(1, 0)  # by somebody who knows less
+    assert records.reserved_end(1) == end == 2 * EPOCH_BLOCK
+    assert (kept.reopened().reserved_end(1), kept.records.reserved_end(2)) == (end, 0)
 
 
-def test_the_holder_noted_last_is_found_again(open_records: Open) -> None:
-    records = open_records()
-    for epoch, adapter_id in ((1, 1), (2, 2), (3, 1)):
-        records.note_lease(1, epoch, adapter_id)
-    assert open_records().last_lease(1) == (3, 1)
-    assert records.last_lease(2) is None
+def test_an_incarnation_is_given_once_however_many_ask_and_whoever_restarts(kept: OfStore | OfZooKeeper) -> None:
+    with ThreadPoolExecutor(8) as askers:
+        given = list(askers.map(lambda place: kept.records.new_incarnation(1 + place % 2, 1 + place % 3), range(24)))
+    assert len(set(given)) == 24
+    assert kept.reopened().new_incarnation(1, 1) > max(given)
 
 
-def test_a_failed_adapter_stays_failed_until_it_is_readmitted(open_records: Open) -> None:
-    records = open_records()
+def test_only_the_newest_incarnation_of_an_adapter_may_be_resumed(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert not records.is_newest_incarnation(1, 1, 1)
+    first, other = records.new_incarnation(1, 1), records.new_incarnation(1, 2)
+    second = records.new_incarnation(1, 1)
+    for known in (kept.records, None):
+        known = known or kept.reopened()
+        assert not known.is_newest_incarnation(1, 1, first)
+        assert known.is_newest_incarnation(1, 1, second)
+        assert known.is_newest_incarnation(1, 2, other)
+        assert not known.is_newest_incarnation(2, 1, second)
+
+
+def test_an_adapters_last_registration_is_remembered(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.registrations(1) == {}
+    records.note_registration(1, 1, 3, "127.0.0.1:7001")
+    records.note_registration(1, 2, 4, "127.0.0.1:7002")
+    records.note_registration(1, 1, 5, "127.0.0.1:7003")
+    expected = {1: (5, "127.0.0.1:7003"), 2: (4, "127.0.0.1:7002")}
+    assert records.registrations(1) == expected
+    assert kept.reopened().registrations(1) == expected
+    assert kept.records.registrations(2) == {}
+
+
+def test_a_channels_keys_are_made_once_and_its_own(kept: OfStore | OfZooKeeper) -> None:
+    with ThreadPoolExecutor(4) as askers:
+        told = list(askers.map(lambda _: kept.records.stream_keys(1, 1), range(8)))
+    assert all(keys == told[0] for keys in told)
+    (key,) = told[0]
+    assert (len(key.key), key.channel_id) == (32, 1)
+    (other,) = kept.records.stream_keys(1, 2)
+    assert other.key_id != key.key_id
+    assert other.key != key.key
+    assert kept.reopened().stream_keys(1, 1) == told[0]
+
+
+def test_a_failed_adapter_stays_failed_until_it_is_readmitted(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.failed_adapters(1) == {}
     records.note_failed(1, 2, "out of sync")
     records.note_failed(1, 2, "out of sync again")
     records.note_failed(1, 3, "by hand")
-    assert open_records().failed_adapters(1) == {2: "out of sync again", 3: "by hand"}
+    records = kept.reopened()
+    assert records.failed_adapters(1) == {2: "out of sync again", 3: "by hand"}
     assert records.failed_adapters(2) == {}
     records.note_readmitted(1, 2)
     records.note_readmitted(1, 2)
-    assert open_records().failed_adapters(1) == {3: "by hand"}
+    assert kept.reopened().failed_adapters(1) == {3: "by hand"}
 
 
-def test_a_store_that_cannot_be_asked_says_so_as_records_do(tmp_path: Path) -> None:
-    store = Store(tmp_path / "leases.sqlite")
-    store.close()
+def test_records_that_cannot_be_asked_say_so(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    kept.close()
     with pytest.raises(RecordsUnavailable):
-        store.reserve_epochs(1, 0)
+        records.reserve_epochs(1, 0)
     with pytest.raises(RecordsUnavailable):
-        store.note_lease(1, 1, 1)
+        records.note_lease(1, 1, 1)
+
+
+def test_whoever_may_write_may_grant(kept: OfStore | OfZooKeeper) -> None:
+    assert kept.records.may_grant()
+    assert kept.reopened().may_grant()

@@ -1,0 +1,93 @@
+"""Whether this server may speak for the cluster: a fence for grants, and a gate for calls.
+
+Where several admin servers share their records, one at a time is active. The fence decides by this process's monotonic
+clock alone: a confirmation of leadership counts from when it was asked for, and only for a time that every
+successor waits out before it grants. So a server that was paused, or cut off, grants nothing when it wakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from admin_server.lease_records import RecordsUnavailable
+from transport.admin_servers import ACTIVE_SERVER_KEY
+from transport.rpc import Handler, behavior_of, rebuild
+
+OWN_SERVICES = "/tandemfeed."  # health and reflection answer on a standby, too
+
+
+@dataclass(slots=True)
+class Fence:
+    """Says whether a grant may be made now. Pure; one for each time that a server leads.
+
+    Attributes:
+        validity_ns: how long a confirmation is good for, counted from when it was asked for.
+    """
+
+    validity_ns: int
+    _until_ns: int = 0
+    _is_closed: bool = False
+
+    def confirm(self, asked_at_ns: int) -> None:
+        """The leadership that was asked for then was granted."""
+        self._until_ns = max(self._until_ns, asked_at_ns + self.validity_ns)
+
+    def close(self) -> None:
+        """Nothing is granted any more, whatever is confirmed later."""
+        self._is_closed = True
+
+    def holds(self, now_ns: int) -> bool:
+        """True if a grant or renewal that answers a report heard before `now_ns` may be made."""
+        return not self._is_closed and now_ns < self._until_ns
+
+
+class LeadershipGate(grpc.ServerInterceptor):
+    """Lets calls through while this server is active; a standby answers UNAVAILABLE and says who is.
+
+    Attributes:
+        active_endpoint: of the active server, as far as it is known; "" if it is not.
+    """
+
+    def __init__(self, *, is_open: bool) -> None:
+        self.is_open = is_open
+        self.active_endpoint = ""
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wrap the handler; the gate is looked at when the call is served."""
+        handler = continuation(handler_call_details)
+        if handler is None or not str(handler_call_details.method).startswith(OWN_SERVICES):
+            return handler
+        behavior = behavior_of(handler)
+
+        def serve_unary(request: Any, context: grpc.ServicerContext) -> Any:
+            self._check(context)
+            try:
+                return behavior(request, context)
+            except RecordsUnavailable as away:
+                context.abort(grpc.StatusCode.UNAVAILABLE, str(away))
+
+        def serve_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            self._check(context)
+            try:
+                yield from behavior(request, context)
+            except RecordsUnavailable as away:
+                context.abort(grpc.StatusCode.UNAVAILABLE, str(away))
+
+        return rebuild(handler, serve_stream if handler.response_streaming else serve_unary)
+
+    def _check(self, context: grpc.ServicerContext) -> None:
+        if self.is_open:
+            return
+        known = self.active_endpoint
+        if known:
+            context.set_trailing_metadata(((ACTIVE_SERVER_KEY, known),))
+        text = "this admin server is a standby; " + (f"{known} is active" if known else "none is known to be active")
+        context.abort(grpc.StatusCode.UNAVAILABLE, text)

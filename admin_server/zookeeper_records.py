@@ -1,0 +1,235 @@
+"""What must outlive a server, in ZooKeeper: the same sentences as `store`, for servers that take over from each other.
+
+Invariant: nothing is written but by the leader of the newest generation. Every write is one transaction that begins
+with a check of the node `leader` at this generation's version, so that what a deposed leader sends late, or a client
+library sends again, changes nothing. A number once given is never given again: it is written before it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.handlers.threading import AsyncResult
+
+from admin_server.leadership import Fence
+from admin_server.lease_records import EPOCH_BLOCK, KEY_VALID_NS, RecordsUnavailable
+from admin_server.zookeeper import AWAY, Conflict, check, commit, read, write
+from admin_server.zookeeper_sealing import KeySealer
+from tandemfeed.v1 import common_pb2
+
+TRIES_MAX = 8  # of one change whose node somebody else changed meanwhile: only threads of this server can
+Result = TypeVar("Result")
+Row = dict[str, Any]
+
+
+class Deposed(RecordsUnavailable):
+    """Another server leads: this one's writes change nothing any more."""
+
+
+class ZooKeeperRecords:
+    """The records, as the leader of one generation sees them. Safe to call from any thread.
+
+    Args:
+        generation: the version of the node `leader` that this leadership made.
+        fence: says whether this server may grant.
+        on_failure: called when ZooKeeper did not do as told: whoever cannot write must not lead.
+    """
+
+    def __init__(
+        self,
+        client: KazooClient,
+        root: str,
+        generation: int,
+        fence: Fence,
+        sealer: KeySealer,
+        on_failure: Callable[[], None],
+    ) -> None:
+        self._client, self._root, self._generation = client, root, generation
+        self._fence, self._sealer, self._on_failure = fence, sealer, on_failure
+        self._timeout_s = fence.validity_ns / 1e9  # without an answer for longer, the leadership is over anyway
+        self._lock = threading.Lock()
+        self._existing: set[str] = set()
+
+    def may_grant(self) -> bool:
+        """True while no other server can have taken over."""
+        return self._fence.holds(time.monotonic_ns())
+
+    def last_lease(self, feed_id: int) -> tuple[int, int] | None:
+        """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
+        row, _ = self._read(f"feeds/{feed_id}/lease")
+        return None if row is None else (row["epoch"], row["adapter_id"])
+
+    def reserved_end(self, feed_id: int) -> int:
+        """The last reserved epoch; 0 if none."""
+        row, _ = self._read(f"feeds/{feed_id}/epochs")
+        return 0 if row is None else int(row["reserved_end"])
+
+    def reserve_epochs(self, feed_id: int, behind: int) -> int:
+        """Reserve a block of epochs behind one; returns the last reserved."""
+
+        def extend(row: Row | None) -> Row:
+            known = 0 if row is None else int(row["reserved_end"])
+            return {"reserved_end": max(known, behind + EPOCH_BLOCK)}
+
+        self._change(f"feeds/{feed_id}/epochs", extend)
+        self._guarded(lambda: self._ensure(f"feeds/{feed_id}/lease"))  # so that no note has to wait for it
+        return behind + EPOCH_BLOCK
+
+    def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
+        """Remember the holder, so that it may go on under another server; waits for nothing.
+
+        A session's writes take effect in the order in which they were sent. One that fails ends the leadership.
+        """
+        path = f"feeds/{feed_id}/lease"
+        self._guarded(lambda: self._ensure(path))
+        transaction: TransactionRequest = self._client.transaction()
+        transaction.check(f"{self._root}/leader", self._generation)
+        transaction.set_data(f"{self._root}/{path}", json.dumps({"epoch": epoch, "adapter_id": adapter_id}).encode())
+        transaction.commit_async().rawlink(self._note_outcome)
+
+    def failed_adapters(self, feed_id: int) -> dict[int, str]:
+        """adapter_id -> reason, of those that were failed and not readmitted."""
+        row, _ = self._read(f"feeds/{feed_id}/failed")
+        return {int(adapter_id): str(reason) for adapter_id, reason in (row or {}).items()}
+
+    def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
+        """Remember that an adapter is failed."""
+        self._change(f"feeds/{feed_id}/failed", lambda row: {**(row or {}), str(adapter_id): reason})
+
+    def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
+        """Forget that an adapter was failed."""
+
+        def without(row: Row | None) -> Row:
+            return {known: reason for known, reason in (row or {}).items() if known != str(adapter_id)}
+
+        self._change(f"feeds/{feed_id}/failed", without)
+
+    def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
+        """A number no start of any adapter ever had."""
+
+        def attempt() -> int:
+            row, version = self._read("incarnations")
+            incarnation = 1 if row is None else int(row["newest"]) + 1
+            path = f"feeds/{feed_id}/incarnations/{adapter_id}"
+            _, own_version = self._read(path)
+            changes = [("incarnations", {"newest": incarnation}, version)]
+            self._commit([*changes, (path, {"newest": incarnation}, own_version)])
+            return incarnation
+
+        return self._until_done(attempt)
+
+    def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
+        """True if the adapter has not been started anew since."""
+        row, _ = self._read(f"feeds/{feed_id}/incarnations/{adapter_id}")
+        return row is not None and bool(row["newest"] == incarnation)
+
+    def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
+        """Remember where the adapter was last, for those who ask another server."""
+        row = {"incarnation": incarnation, "rpc_endpoint": rpc_endpoint}
+        self._change(f"feeds/{feed_id}/adapters/{adapter_id}", lambda _row: row)
+
+    def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
+        """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        rows = self._read_all(f"feeds/{feed_id}/adapters")
+        return {adapter_id: (row["incarnation"], row["rpc_endpoint"]) for adapter_id, row in rows.items()}
+
+    def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
+        """The channel's keys that have not expired; makes one if there is none."""
+
+        def attempt() -> list[Row]:
+            now = time.time_ns()
+            path = f"feeds/{feed_id}/keys/{channel_id}"
+            rows, version = self._read(path)
+            valid = [row for row in rows or [] if row["expires_unix_ns"] > now]
+            if valid:
+                return valid
+            newest, newest_version = self._read("key_ids")
+            key_id = 1 if newest is None else int(newest["newest"]) + 1
+            sealed = self._sealer.seal(secrets.token_bytes(32), _place(feed_id, channel_id, key_id))
+            made = {"key_id": key_id, "key": sealed, "not_before_unix_ns": now, "expires_unix_ns": now + KEY_VALID_NS}
+            self._commit([("key_ids", {"newest": key_id}, newest_version), (path, [made], version)])
+            return [made]
+
+        return [self._key_from(row, feed_id, channel_id) for row in self._until_done(attempt)]
+
+    def _key_from(self, row: Row, feed_id: int, channel_id: int) -> common_pb2.StreamKey:
+        return common_pb2.StreamKey(
+            key_id=row["key_id"],
+            channel_id=channel_id,
+            key=self._sealer.open(row["key"], _place(feed_id, channel_id, row["key_id"])),
+            not_before_unix_ns=row["not_before_unix_ns"],
+            expires_unix_ns=row["expires_unix_ns"],
+        )
+
+    # ---- reading and writing ----
+
+    def _note_outcome(self, outcome: AsyncResult) -> None:
+        """Called in the client's thread."""
+        try:
+            check(outcome.get_nowait())
+        except (*AWAY, Conflict):
+            self._on_failure()
+
+    def _read(self, path: str) -> tuple[Any, int]:
+        return self._guarded(lambda: read(self._client, f"{self._root}/{path}", self._timeout_s))
+
+    def _read_all(self, path: str) -> dict[int, Row]:
+        """The nodes under a path, by their numbers."""
+        self._guarded(lambda: self._ensure(path))
+        names = self._guarded(
+            lambda: self._client.get_children_async(f"{self._root}/{path}").get(timeout=self._timeout_s)
+        )
+        return {int(name): self._read(f"{path}/{name}")[0] for name in names}
+
+    def _change(self, path: str, change: Callable[[Row | None], Row]) -> None:
+        def attempt() -> None:
+            row, version = self._read(path)
+            self._commit([(path, change(row), version)])
+
+        self._until_done(attempt)
+
+    def _until_done(self, attempt: Callable[[], Result]) -> Result:
+        """Again, as long as another thread of this server came first."""
+        with self._lock:
+            for _ in range(TRIES_MAX):
+                try:
+                    return attempt()
+                except Conflict as conflict:
+                    if conflict.operation == 0:
+                        self._on_failure()
+                        raise Deposed("another admin server has become active") from conflict
+        raise RecordsUnavailable(f"a record in ZooKeeper changed {TRIES_MAX} times while it was written")
+
+    def _commit(self, changes: list[tuple[str, Any, int]]) -> None:
+        def send() -> None:
+            transaction: TransactionRequest = self._client.transaction()
+            transaction.check(f"{self._root}/leader", self._generation)
+            for path, value, version in changes:
+                self._ensure(path.rpartition("/")[0])
+                write(transaction, f"{self._root}/{path}", value, version)
+            commit(transaction, self._timeout_s)
+
+        self._guarded(send)
+
+    def _ensure(self, path: str) -> None:
+        """Have the node that others are to be under: no transaction can make a path."""
+        if path not in self._existing:
+            self._client.ensure_path_async(f"{self._root}/{path}").get(timeout=self._timeout_s)
+            self._existing.add(path)
+
+    def _guarded(self, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except AWAY as away:
+            self._on_failure()
+            raise RecordsUnavailable(f"ZooKeeper does not answer: {type(away).__name__}") from away
+
+
+def _place(feed_id: int, channel_id: int, key_id: int) -> str:
+    return f"feed {feed_id} channel {channel_id} key {key_id}"

@@ -1,0 +1,55 @@
+"""A candidate for leadership that a test plays: it keeps what the election tells it, and serves nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from admin_server.zookeeper import ZooKeeperSettings, connect
+from admin_server.zookeeper_election import Election
+from admin_server.zookeeper_records import ZooKeeperRecords
+from admin_server.zookeeper_sealing import KeySealer
+
+WAIT_S = 30
+
+
+class Leader:
+    """A candidate that only keeps the records it was given."""
+
+    def __init__(self, settings: ZooKeeperSettings, token_key: Ed25519PrivateKey, endpoint: str = "one:1") -> None:
+        self.is_open, self.is_closed = threading.Event(), threading.Event()
+        self.followed = ""
+        self.records: ZooKeeperRecords | None = None
+        self.client = connect(settings)
+        self.election = Election(self.client, settings, endpoint, KeySealer(token_key), self)
+        self.election.start()
+
+    def prepare(self, records: ZooKeeperRecords) -> None:
+        self.records = records
+
+    def open(self) -> None:
+        self.is_open.set()
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+    def follow(self, active_endpoint: str) -> None:
+        self.followed = active_endpoint
+
+    def lead(self) -> ZooKeeperRecords:
+        assert self.is_open.wait(WAIT_S), "never became active"
+        assert self.records is not None
+        return self.records
+
+
+@contextmanager
+def leading(settings: ZooKeeperSettings, token_key: Ed25519PrivateKey, endpoint: str = "one:1") -> Iterator[Leader]:
+    """A candidate, and its leaving."""
+    leader = Leader(settings, token_key, endpoint)
+    try:
+        yield leader
+    finally:
+        leader.election.stop()

@@ -1,0 +1,140 @@
+"""Records in a real ZooKeeper: a leader writes, the next goes on, a stale one changes none, strangers see none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from kazoo.exceptions import NoAuthError
+
+from admin_server.leadership import Fence
+from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
+from admin_server.zookeeper import ZooKeeperRefused, ZooKeeperSettings, connect, note_fingerprint, read
+from admin_server.zookeeper_records import Deposed
+from tests.admin_server.leader_by_hand import WAIT_S, Leader, leading
+from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
+
+SESSION_MS = 2_000
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper") / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def settings(zookeeper: ZooKeeperServer, tmp_path: Path) -> ZooKeeperSettings:
+    return ZooKeeperSettings(zookeeper.hosts, f"/{tmp_path.name}", session_ms=SESSION_MS)
+
+
+@needs_zookeeper
+def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeeperSettings) -> None:
+    token_key = Ed25519PrivateKey.generate()
+    with leading(settings, token_key) as first:
+        stale = first.lead()
+        stale.note_lease(1, 3, 1)
+        stale.reserve_epochs(1, 0)
+        client = connect(settings)  # as a server that took over while the first one slept
+        try:
+            _, version = read(client, f"{settings.root}/leader", WAIT_S)
+            client.set(f"{settings.root}/leader", b'{"endpoint": "two:2", "validity_ns": 0}', version)
+            stale.note_lease(1, 4, 2)  # waits for nothing, so it cannot tell
+            for write in (
+                lambda: stale.reserve_epochs(1, 64),
+                lambda: stale.new_incarnation(1, 1),
+                lambda: stale.note_registration(1, 1, 9, "x:1"),
+                lambda: stale.stream_keys(1, 1),
+            ):
+                with pytest.raises(Deposed):
+                    write()
+            assert not stale.may_grant()
+            assert first.is_closed.wait(WAIT_S)
+        finally:
+            client.stop()
+            client.close()
+    with leading(settings, token_key) as second:
+        records = second.lead()
+        assert (records.last_lease(1), records.reserved_end(1), records.registrations(1)) == ((3, 1), EPOCH_BLOCK, {})
+
+
+@needs_zookeeper
+def test_one_leads_the_other_follows_and_takes_over_at_once_when_the_first_leaves(settings: ZooKeeperSettings) -> None:
+    token_key = Ed25519PrivateKey.generate()
+    first = Leader(settings, token_key, "one:1")
+    stale = first.lead()
+    stale.note_lease(1, 7, 2)
+    with leading(settings, token_key, "two:2") as second:
+        assert not second.is_open.wait(0.5)
+        assert second.followed == "one:1"
+        first.election.stop()
+        assert first.is_closed.is_set()
+        assert second.lead().last_lease(1) == (7, 2)
+        with pytest.raises(RecordsUnavailable):
+            stale.reserve_epochs(1, 0)
+
+
+@needs_zookeeper
+def test_stream_keys_lie_sealed_and_only_for_users_of_the_credential(
+    zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    root = f"/{tmp_path.name}"
+    ours = ZooKeeperSettings(zookeeper.hosts, root, "feeds:secret", session_ms=SESSION_MS)
+    token_key = Ed25519PrivateKey.generate()
+    with leading(ours, token_key) as leader:
+        (key,) = leader.lead().stream_keys(1, 1)
+        stored, _ = leader.client.get(f"{root}/feeds/1/keys/1")
+        assert key.key not in stored
+        assert key.key.hex().encode() not in stored
+    stranger = connect(ZooKeeperSettings(zookeeper.hosts, "/elsewhere", session_ms=SESSION_MS))
+    try:
+        for path in (f"{root}/feeds/1/keys/1", f"{root}/leader"):
+            with pytest.raises(NoAuthError):
+                stranger.get(path)
+            with pytest.raises(NoAuthError):
+                stranger.set(path, b"{}")
+    finally:
+        stranger.stop()
+        stranger.close()
+    for credential in ("", "feeds:wrong"):
+        with pytest.raises(ZooKeeperRefused, match="--zookeeper-auth-file"):
+            connect(ZooKeeperSettings(zookeeper.hosts, root, credential, session_ms=SESSION_MS))
+
+
+@needs_zookeeper
+def test_keys_sealed_by_servers_with_another_token_key_are_not_used(settings: ZooKeeperSettings) -> None:
+    with leading(settings, Ed25519PrivateKey.generate()) as leader:
+        leader.lead().stream_keys(1, 1)
+    with leading(settings, Ed25519PrivateKey.generate()) as other:
+        records = other.lead()
+        with pytest.raises(OSError, match=r"feed 1 channel 1 key 1.*token\.key"):
+            records.stream_keys(1, 1)
+
+
+@needs_zookeeper
+def test_a_server_with_another_authority_is_not_let_in(settings: ZooKeeperSettings, tmp_path: Path) -> None:
+    client = connect(settings)
+    try:
+        note_fingerprint(client, settings, "aa", tmp_path)
+        note_fingerprint(client, settings, "aa", tmp_path)
+        with pytest.raises(ZooKeeperRefused, match=r"copy ca\.pem"):
+            note_fingerprint(client, settings, "bb", tmp_path)
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_fence_holds_from_when_a_confirmation_was_asked_for_and_never_after_it_was_closed() -> None:
+    fence = Fence(validity_ns=100)
+    assert not fence.holds(0)
+    fence.confirm(1_000)  # the answer may have come at 1_090: that adds nothing
+    assert fence.holds(1_099)
+    assert not fence.holds(1_100)
+    fence.confirm(1_050)
+    fence.confirm(1_020)  # an answer that was overtaken takes nothing away
+    assert fence.holds(1_149)
+    fence.close()
+    fence.confirm(2_000)
+    assert not fence.holds(2_001)

@@ -1,0 +1,117 @@
+"""The admin servers of a cluster, as whoever calls them sees them: several addresses, one of which is active.
+
+A standby answers UNAVAILABLE and names the active server in its trailing metadata. It is followed only to an address
+that was configured: nobody can be led elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+
+ACTIVE_SERVER_KEY = "tandemfeed-active"  # metadata: host:port of the active admin server
+ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+PAUSE_S = 0.1  # after all were asked in vain; doubled for each further round, and drawn between half of it and all
+PAUSE_MAX_S = 2.0
+TRY_TIMEOUT_S = 3.0  # of one server, where others can be asked: a host that is gone answers nothing
+Result = TypeVar("Result")
+
+
+class AdminServers:
+    """The addresses, and which of them to ask. Safe to call from any thread.
+
+    Args:
+        addresses: host:port, or host:port,host:port.
+    """
+
+    def __init__(self, addresses: str) -> None:
+        self.addresses = tuple(address.strip() for address in addresses.split(","))
+        self._lock = threading.Lock()
+        self._current = self.addresses[0]
+        self._asked: set[str] = set()
+
+    @property
+    def current(self) -> str:
+        """The one to ask next."""
+        return self._current
+
+    @property
+    def are_several(self) -> bool:
+        """True if there is another to ask."""
+        return len(self.addresses) > 1
+
+    def answered(self, address: str) -> None:
+        """This one serves: it is asked first from now on."""
+        with self._lock:
+            self._current = address
+            self._asked.clear()
+
+    def move_on(self, address: str, error: BaseException | None = None) -> bool:
+        """This one did not serve; ask another.
+
+        Returns:
+            True if there is one that was not asked since the last that served: ask it at once. False: all were asked,
+            so pause before the next round.
+        """
+        with self._lock:
+            self._asked.add(address)
+            left = [known for known in self.addresses if known not in self._asked]
+            if not left:
+                self._asked.clear()
+                self._current = self._next_of(address)
+                return False
+            named = active_named_by(error)
+            self._current = named if named in left else left[0]
+            return True
+
+    def _next_of(self, address: str) -> str:
+        place = self.addresses.index(address) if address in self.addresses else -1
+        return self.addresses[(place + 1) % len(self.addresses)]
+
+
+def active_named_by(error: BaseException | None) -> str:
+    """The active server's address in a standby's answer; "" if none is named."""
+    trailing = getattr(error, "trailing_metadata", None)
+    pairs = trailing() if callable(trailing) else None
+    return next((str(value) for key, value in pairs or () if key == ACTIVE_SERVER_KEY), "")
+
+
+def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeout_s: float) -> Result:
+    """Ask the servers in turn until one serves, with pauses that grow and never are the same for two processes.
+
+    Args:
+        ask: called with an address and how long it may take, in seconds. With one address it is called once.
+
+    Raises:
+        grpc.RpcError: a refusal; or the last failure, when the time is over.
+    """
+    if not servers.are_several:
+        return ask(servers.current, timeout_s)
+    give_up_at_s = time.monotonic() + timeout_s
+    pause_s = PAUSE_S
+    while True:
+        address, left_s = servers.current, give_up_at_s - time.monotonic()
+        try:
+            result = ask(address, min(TRY_TIMEOUT_S, max(left_s, 0.1)))
+        except grpc.RpcError as error:
+            if not is_elsewhere(error):
+                raise
+            if not servers.move_on(address, error):
+                if time.monotonic() + pause_s >= give_up_at_s:
+                    raise
+                time.sleep(pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        else:
+            servers.answered(address)
+            return result
+
+
+def is_elsewhere(error: grpc.RpcError) -> bool:
+    """True if another server may serve what this one did not."""
+    code = getattr(error, "code", None)
+    return callable(code) and code() in ELSEWHERE
