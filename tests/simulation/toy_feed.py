@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -19,6 +20,7 @@ from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
 
 BODY = struct.Struct("<BQ")
+BUCKET = struct.Struct("<QQQ")  # symbol, sum, count
 OUT_BODY = struct.Struct("<HHHHBQQB")
 SOURCE_MESSAGE_SIZE = SOURCE_FRAME_SIZE + BODY.size
 BODY_IDENTITY_SIZE = struct.calcsize("<HHHHBQ")  # of an output body: what its source message alone decides
@@ -103,6 +105,18 @@ class ToyConverter:
             raise ValueError(f"{len(snapshot)} bytes are no toy's state")
         values = struct.unpack(f"<{2 * SYMBOLS}Q", snapshot)
         self.sums, self.counts = list(values[:SYMBOLS]), list(values[SYMBOLS:])
+
+    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
+        return b"".join(BUCKET.pack(bucket, self.sums[bucket], self.counts[bucket]) for bucket in buckets)
+
+    def restore_buckets(self, data: bytes) -> None:
+        if len(data) % BUCKET.size:
+            raise ValueError(f"{len(data)} bytes are no toy's buckets")
+        found = list(BUCKET.iter_unpack(data))
+        if any(bucket >= SYMBOLS for bucket, _, _ in found):
+            raise ValueError("a bucket that no toy has")
+        for bucket, total, count in found:
+            self.sums[bucket], self.counts[bucket] = total, count
 
 
 def state_after(messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]]) -> bytes:
