@@ -19,7 +19,13 @@ from feedcore.counters import CounterSet
 from feedcore.effects import (
     AdapterEffect,
     AppendToJournal,
+    AskToFail,
+    NumberForGood,
+    ReleaseLease,
     RenewLease,
+    RequestBuckets,
+    RequestEpoch,
+    RequestHandOver,
     RequestRuns,
     RequestSnapshot,
     RequestSource,
@@ -39,6 +45,7 @@ DRAIN_COUNT_MAX = (
     8  # datagrams per socket and turn: nothing waits long behind a flood, and sending keeps pace with hearing
 )
 POLL_MS_MAX = 100
+ServerRequest = RenewLease | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail
 
 
 class AdapterLoop:
@@ -46,8 +53,7 @@ class AdapterLoop:
 
     Args:
         groups: channel_id -> this adapter's own multicast group.
-        renew_lease: sends a renewal for an epoch, from the loop's thread, without blocking.
-        on_state_moved: tells the admin server of a move, likewise.
+        ask_server: tells the admin server what an effect asks of it, from the loop's thread, without blocking.
         report_interval_ns: `on_report_due` is called this often.
     """
 
@@ -65,7 +71,7 @@ class AdapterLoop:
         mailbox: Mailbox,
         peers: PeerCalls | None,
         stop: StopSignal,
-        renew_lease: Callable[[int], None],
+        ask_server: Callable[[ServerRequest], None],
         on_report_due: Callable[[], None],
         report_interval_ns: int,
     ) -> None:
@@ -73,7 +79,7 @@ class AdapterLoop:
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
         self._groups = {channel: group.encode() for channel, group in groups.items()}
         self._mailbox, self._peers, self._stop = mailbox, peers, stop
-        self._renew_lease, self._on_report_due = renew_lease, on_report_due
+        self._on_report_due = on_report_due
         self._report_interval_ns = report_interval_ns
         self._sources: dict[Any, MulticastReceiver] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
@@ -89,7 +95,13 @@ class AdapterLoop:
             RequestSource: self._request_source,
             RequestRuns: self._request_runs,
             RequestSnapshot: self._request_snapshot,
-            RenewLease: lambda effect: self._renew_lease(effect.epoch),
+            RequestBuckets: self._request_buckets,
+            NumberForGood: self._number_for_good,
+            RenewLease: ask_server,
+            ReleaseLease: ask_server,
+            RequestEpoch: ask_server,
+            RequestHandOver: ask_server,
+            AskToFail: ask_server,
             StateMoved: self._tell_move,
             RunsLost: self._tell_loss,
         }
@@ -216,6 +228,13 @@ class AdapterLoop:
     def _request_snapshot(self, effect: RequestSnapshot) -> None:
         if self._peers is not None:
             self._peers.request_snapshot(effect.channel_id, effect.adapter_id)
+
+    def _request_buckets(self, effect: RequestBuckets) -> None:
+        if self._peers is not None:
+            self._peers.request_buckets(effect.channel_id, effect.adapter_id, effect.buckets)
+
+    def _number_for_good(self, effect: NumberForGood) -> None:
+        self._journal.number_for_good(effect.channel_id, effect.epoch, effect.first_message_seq, effect.end_message_seq)
 
     def _tell_move(self, move: StateMoved) -> None:
         LOG.info(

@@ -16,16 +16,20 @@ from pathlib import Path
 
 import numpy as np
 
+from adapter.provisional_index import MAGIC as NUMBERING_MAGIC
+from adapter.provisional_index import ProvisionalIndex, decode_numbering
 from adapter.saved_state import MAGIC, SavedState, decode_saved_state, encode_saved_state
+from feedcore.channel_state import ChannelSnapshot
 from feedcore.output_packet import (
     OUTPUT_HEADER_SIZE,
     OUTPUT_MAGIC,
+    PROVISIONAL_BIT,
     OutputFlag,
     OutputPacket,
     decode_output_packet,
     encode_output_packet,
 )
-from feedcore.position import ChannelSnapshot
+from feedcore.position import Run
 from feedcore.refusal import PacketRefused
 from journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
 from journal.sequence_marks import MARK_EVERY, SequenceMarks, Stretch
@@ -39,9 +43,9 @@ RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full take
 # The fields of an output packet's header that the index needs (feedcore.output_packet has them all).
 HEADER_FIELDS = np.dtype(
     {
-        "names": ["magic", "channel_id", "message_count", "first_message_seq"],
-        "formats": ["<u4", "<u2", "<u2", "<u8"],
-        "offsets": [0, 8, 28, 40],
+        "names": ["magic", "flags", "channel_id", "message_count", "first_message_seq"],
+        "formats": ["<u4", "u1", "<u2", "<u2", "<u8"],
+        "offsets": [0, 5, 8, 28, 40],
         "itemsize": OUTPUT_HEADER_SIZE,
     }
 )
@@ -62,6 +66,7 @@ class OutputJournal:
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
         self._channels: dict[int, SequenceMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
+        self._provisional: dict[int, ProvisionalIndex] = {}
         self._lock = threading.Lock()
         with self._journal.tailer() as tailer:
             while (batch := tailer.read_batch(SCAN_COUNT)) is not None:
@@ -70,8 +75,26 @@ class OutputJournal:
     def append(self, packet: OutputPacket) -> None:
         """Append; visible to replay when this returns. While the disk is full the stream goes on without being kept."""
         index = self._append(encode_output_packet(packet))
-        if packet.message_count and index is not None:
+        if index is None:
+            return
+        if packet.flags & PROVISIONAL_BIT:
+            with self._lock:
+                self._provisional_of(packet.channel_id).note(packet, index)
+        elif packet.message_count:
             self._note(packet.channel_id, packet.first_message_seq, packet.end_message_seq, index)
+
+    def number_for_good(self, channel_id: int, epoch: int, first_seq: int, end_seq: int) -> None:
+        """The newest provisional packets, `message_seq` first…end - 1, are now decisions of an epoch."""
+        with self._lock:
+            provisional = self._provisional_of(channel_id)
+            found = provisional.numbered(channel_id, epoch, first_seq, end_seq)
+            if found is None:
+                return
+            provisional.numberings.append(found[0])
+        self._append(found[0].encode())
+        for place in found[1]:
+            if place.end_message_seq > place.first_message_seq:
+                self._note(channel_id, place.first_message_seq, place.end_message_seq, place.journal_index)
 
     def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
         """Append a channel's state."""
@@ -79,8 +102,8 @@ class OutputJournal:
         if index is not None:
             self._states[snapshot.channel_id] = index
 
-    def saved_states(self, feed_id: int, session: int) -> list[ChannelSnapshot]:
-        """The newest state of each channel, if it is of this feed and session."""
+    def resumable(self, feed_id: int, session: int) -> list[tuple[ChannelSnapshot, list[Run]]]:
+        """The newest state of each channel, if it is of this feed and session, and the decisions behind it."""
         found = []
         for index in self._states.values():
             try:
@@ -89,8 +112,23 @@ class OutputJournal:
                 LOG.warning("a saved state is of no use", extra={"index": f"{index:#x}", "why": str(unreadable)})
                 continue
             if (state.feed_id, state.session) == (feed_id, session):
-                found.append(state.snapshot)
+                found.append((state.snapshot, self._runs_behind(index, state.snapshot.channel_id, session)))
         return found
+
+    def _runs_behind(self, index: int, channel_id: int, session: int) -> list[Run]:
+        runs: list[Run] = []
+        provisional = self._provisional_of(channel_id)
+        with self._journal.tailer() as tailer:
+            tailer.to_index(index)
+            while batch := tailer.read_many(READ_COUNT):
+                for place, record in batch:
+                    try:
+                        packet = provisional.for_good(decode_output_packet(record), place)
+                    except PacketRefused:
+                        continue  # no packet
+                    if packet is not None and (packet.channel_id, packet.session) == (channel_id, session):
+                        runs += packet.runs
+        return runs
 
     def replay(self, channel_id: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
         """The packets that hold `message_seq` first…last, flagged as retransmissions; what is not here is left out."""
@@ -101,11 +139,23 @@ class OutputJournal:
             return
         with self._journal.tailer() as tailer:
             for stretch in stretches:
-                for packet in _packets(tailer, stretch, channel_id):
+                for packet in _packets(tailer, stretch, channel_id, self._provisional.get(channel_id)):
                     if packet.first_message_seq > last_seq:
                         break
                     if packet.end_message_seq > first_seq:
                         yield encode_output_packet(packet._replace(flags=packet.flags | OutputFlag.RETRANSMISSION))
+
+    def replay_provisional(self, channel_id: int, stream: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
+        """The provisional packets that hold `source_seq` first…last of a source stream, as retransmissions."""
+        with self._lock:
+            provisional = self._provisional.get(channel_id)
+            places = provisional.holding(stream, first_seq, last_seq) if provisional is not None else []
+        for index in places:
+            try:
+                packet = decode_output_packet(self._journal.read(index))
+            except (NoSuchRecord, PacketRefused):
+                continue  # released by retention meanwhile
+            yield encode_output_packet(packet._replace(flags=packet.flags | OutputFlag.RETRANSMISSION))
 
     def close(self) -> None:
         """Sync and close."""
@@ -142,31 +192,71 @@ class OutputJournal:
         headers = batch.heads(OUTPUT_HEADER_SIZE).view(HEADER_FIELDS).reshape(-1)
         for place in np.flatnonzero(headers["magic"] == int.from_bytes(MAGIC, "little")).tolist():
             self._states[int.from_bytes(batch[place][6:8].tobytes(), "little")] = batch.first_index + place
-        chosen = np.flatnonzero((headers["magic"] == OUTPUT_MAGIC) & (headers["message_count"] > 0))
+        is_packet = headers["magic"] == OUTPUT_MAGIC
+        is_provisional = headers["flags"] & PROVISIONAL_BIT != 0
+        chosen = np.flatnonzero(is_packet & ~is_provisional & (headers["message_count"] > 0))
+        rare = is_packet & is_provisional | (headers["magic"] == int.from_bytes(NUMBERING_MAGIC, "little"))
         rows = headers[chosen]
         ends = rows["first_message_seq"] + rows["message_count"]
         columns = (rows["channel_id"], rows["first_message_seq"], ends, chosen + batch.first_index)
-        for row in zip(*(column.tolist() for column in columns), strict=True):
-            self._note(*row)
+        found = [*zip(*(column.tolist() for column in columns), strict=True)]
+        if not rare.any():
+            for row in found:
+                self._note(*row)
+            return
+        by_place = {row[3]: row for row in found}
+        for place in np.flatnonzero(rare | (is_packet & ~is_provisional)).tolist():
+            index = batch.first_index + place
+            if index in by_place:
+                self._note(*by_place[index])
+            elif rare[place]:
+                self._scan_rare(batch[place].tobytes(), index)
+
+    def _scan_rare(self, record: bytes, index: int) -> None:
+        """A provisional packet, or what numbered some."""
+        try:
+            if record[:4] != NUMBERING_MAGIC:
+                packet = decode_output_packet(record)
+                self._provisional_of(packet.channel_id).note(packet, index)
+                return
+            numbering = decode_numbering(record)
+        except (PacketRefused, ValueError):
+            return
+        provisional = self._provisional_of(numbering.channel_id)
+        provisional.numberings.append(numbering)
+        for place in list(provisional.places):
+            if numbering.begin_index <= place.journal_index < numbering.end_index and place.spans:
+                self._note(numbering.channel_id, place.first_message_seq, place.end_message_seq, place.journal_index)
+        provisional.places.clear()
+
+    def _provisional_of(self, channel_id: int) -> ProvisionalIndex:
+        return self._provisional.setdefault(channel_id, ProvisionalIndex())
 
     def _on_released(self, _path: Path) -> None:
         self._has_released = True  # the keeper's thread: the marks are the loop's to change
 
 
-def _packets(tailer: Tailer, stretch: Stretch, channel_id: int) -> Iterator[OutputPacket]:
-    """The channel's packets in a stretch of the journal."""
+def _packets(
+    tailer: Tailer, stretch: Stretch, channel_id: int, provisional: ProvisionalIndex | None
+) -> Iterator[OutputPacket]:
+    """The channel's packets in a stretch of the journal, those that were provisional as they were numbered for good."""
     try:
         tailer.to_index(stretch.begin_index)
     except NoSuchRecord:
         return  # released by retention meanwhile
     while batch := tailer.read_many(READ_COUNT):
-        for _, record in batch:
+        for index, record in batch:
             try:
                 packet = decode_output_packet(record)
             except PacketRefused:
                 continue  # a saved state
             if packet.channel_id != channel_id or not packet.message_count:
                 continue
+            if provisional is not None:
+                counting = provisional.for_good(packet, index)
+                if counting is None:
+                    continue
+                packet = counting
             if packet.first_message_seq >= stretch.until_seq:
                 return
             yield packet

@@ -15,9 +15,15 @@ from functools import partial
 import grpc
 
 from adapter.mailbox import Mailbox
-from adapter.translation import position_from_proto, position_to_proto, runs_from_proto, status_from_proto
+from adapter.translation import (
+    buckets_from_chunks,
+    peer_state_from_proto,
+    position_to_proto,
+    runs_from_proto,
+    snapshot_from_chunks,
+)
 from feedcore.engine import AdapterEngine
-from feedcore.position import ChannelSnapshot, MessageStreamState
+from feedcore.position import MessageStreamState
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from transport.rpc import open_channel
 
@@ -47,8 +53,8 @@ class PeerCalls:
         self._lock = threading.Lock()
         self._endpoints: dict[int, str] = {}
         self._stopped = threading.Event()
-        self._followed = (0, "")
-        self._follow_call: grpc.Call | None = None
+        self._followed: dict[int, str] = {}
+        self._follow_calls: dict[tuple[int, str], grpc.Call] = {}
 
     # ---- the engine's requests ----
 
@@ -88,38 +94,42 @@ class PeerCalls:
 
         def call() -> None:
             stub = sync_pb2_grpc.AdapterSyncStub(self._peer(adapter_id))
-            chunks = list(stub.GetSnapshot(sync_pb2.GetSnapshotRequest(channel_id=channel_id), timeout=CALL_TIMEOUT_S))
-            state = b"".join(chunk.data for chunk in chunks)
-            if not chunks or len(state) != chunks[0].total_size:
-                LOG.warning("a snapshot came cut short", extra={"channel": channel_id, "bytes": len(state)})
-                return
-            snapshot = ChannelSnapshot(
-                channel_id, position_from_proto(chunks[0].position), chunks[0].epoch_first_message_seq, state
-            )
+            request = sync_pb2.GetSnapshotRequest(channel_id=channel_id)
+            snapshot = snapshot_from_chunks(channel_id, list(stub.GetSnapshot(request, timeout=CALL_TIMEOUT_S)))
             self._mailbox.post(partial(self._engine.on_snapshot, snapshot))
 
         self._submit(("snapshot", channel_id), call)
 
+    def request_buckets(self, channel_id: int, adapter_id: int, buckets: tuple[int, ...]) -> None:
+        """Some buckets of the conversion state at a position."""
+
+        def call() -> None:
+            stub = sync_pb2_grpc.AdapterSyncStub(self._peer(adapter_id))
+            request = sync_pb2.GetBucketsRequest(channel_id=channel_id, buckets=buckets)
+            answer = buckets_from_chunks(list(stub.GetBuckets(request, timeout=CALL_TIMEOUT_S)))
+            self._mailbox.post(partial(self._engine.on_buckets, channel_id, answer))
+
+        self._submit(("buckets", channel_id), call)
+
     # ---- the cluster ----
 
-    def set_peers(self, endpoints: dict[int, str], active_adapter_id: int) -> None:
-        """Where the peers are now, and whose state to follow (0: nobody's)."""
+    def set_peers(self, endpoints: dict[int, str]) -> None:
+        """Where the peers are now: every one of them is followed."""
         with self._lock:
+            gone = {peer for peer in self._followed.items() if endpoints.get(peer[0]) != peer[1]}
+            fresh = {peer for peer in endpoints.items() if peer[1] and self._followed.get(peer[0]) != peer[1]}
             self._endpoints = endpoints
-            wanted = (active_adapter_id, endpoints.get(active_adapter_id, ""))
-            if wanted == self._followed:
-                return
-            self._followed = wanted
-            call, self._follow_call = self._follow_call, None
-        if call is not None:
+            self._followed = {adapter_id: endpoint for adapter_id, endpoint in endpoints.items() if endpoint}
+            calls = [self._follow_calls.pop(peer) for peer in gone if peer in self._follow_calls]
+        for call in calls:
             call.cancel()
-        if wanted[1]:
-            threading.Thread(target=self._follow, args=(wanted,), name="follow", daemon=True).start()
+        for peer in fresh:
+            threading.Thread(target=self._follow, args=peer, name=f"follow-{peer[0]}", daemon=True).start()
 
     def stop(self) -> None:
         """Give up everything under way."""
         self._stopped.set()
-        self.set_peers({}, 0)
+        self.set_peers({})
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for channel in self._channels.values():
@@ -127,19 +137,20 @@ class PeerCalls:
 
     # ---- inside ----
 
-    def _follow(self, wanted: tuple[int, str]) -> None:
-        """The active's states, at every sync interval, for as long as it is the active."""
-        adapter_id, endpoint = wanted
-        while self._followed == wanted and not self._stopped.is_set():
+    def _follow(self, adapter_id: int, endpoint: str) -> None:
+        """A peer's states, at every sync interval, for as long as it is there."""
+        peer = adapter_id, endpoint
+        while self._followed.get(adapter_id) == endpoint and not self._stopped.is_set():
             try:
                 stub = sync_pb2_grpc.AdapterSyncStub(self._channel(endpoint))
                 call = stub.Follow(sync_pb2.FollowRequest(adapter_id=self._engine.config.adapter_id))
                 with self._lock:
-                    self._follow_call = call
+                    self._follow_calls[peer] = call
                 for state in call:
-                    for channel in state.channels:
-                        status = status_from_proto(channel)
-                        self._mailbox.post(partial(self._engine.on_peer_status, status, adapter_id))
+                    if state.adapter_id != adapter_id:
+                        LOG.warning("a peer speaks as another", extra={"peer": adapter_id, "as": state.adapter_id})
+                        break
+                    self._mailbox.post(partial(self._engine.on_peer_state, peer_state_from_proto(state)))
             except (grpc.RpcError, ValueError) as error:
                 LOG.debug("following ended", extra={"adapter": adapter_id, "why": str(error)})
             self._stopped.wait(FOLLOW_PAUSE_S)
@@ -165,7 +176,7 @@ class PeerCalls:
         def run() -> None:
             try:
                 call()
-            except (grpc.RpcError, ConnectionError) as error:
+            except (grpc.RpcError, ConnectionError, ValueError) as error:
                 LOG.info("a call failed; it will be asked again", extra={"kind": str(kind), "why": str(error)[:300]})
             finally:
                 self._busy.discard(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -14,15 +15,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from adapter.conversion import load_converter
 from adapter.health import Health, HealthSampler
-from adapter.loop import AdapterLoop
+from adapter.loop import AdapterLoop, ServerRequest
 from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from adapter.registry import Registry
 from adapter.services import ROLES_BY_SERVICE, AdapterSyncService, ReplayService
-from adapter.translation import adapter_state_to_proto
+from adapter.translation import peer_state_to_proto
 from feedcore.counters import Counter, CounterSet
-from feedcore.effects import AdapterEffect
+from feedcore.effects import (
+    AdapterEffect,
+    AskToFail,
+    ReleaseLease,
+    RenewLease,
+    RequestEpoch,
+    RequestHandOver,
+)
 from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.refusal import Refusal
 from feedcore.states import ReplicaState
@@ -33,6 +41,7 @@ from transport.process_shell import Connection, CounterCollector, StopSignal, an
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from transport.sealing import Opener, Sealer, SealingKey
 
+LOG = logging.getLogger("adapter.process")
 # The interpreter lets a waiting thread in after this long. The default of 5 ms would let a call thread hold the loop
 # up for as long; the loop's own turns are far shorter.
 SWITCH_INTERVAL_S = 0.000_5
@@ -143,9 +152,9 @@ class AdapterProcess:
             for each in feed.channels
         }
         self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
-        for snapshot in self._journal.saved_states(feed.feed_id, feed.session):
+        for snapshot, runs in self._journal.resumable(feed.feed_id, feed.session):
             if snapshot.channel_id in converters:
-                engine.resume_from(snapshot)
+                engine.resume_from(snapshot, runs, time.monotonic_ns())
         self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
         self._adopt_keys(registered.keys)
         connection = self._connection
@@ -164,11 +173,11 @@ class AdapterProcess:
             mailbox=self._mailbox,
             peers=self._peers,
             stop=self._stop,
-            renew_lease=lambda epoch: self._registry.report(None, renew_epoch=epoch),
-            on_report_due=lambda: self._registry.report(self._state()),
+            ask_server=self._ask_server,
+            on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._state())),
             report_interval_ns=registered.sync_interval_ns,
         )
-        self._meet(list(registered.adapters), 0)
+        self._meet(list(registered.adapters))
 
     # ---- the admin server's orders; in the registry's thread ----
 
@@ -190,6 +199,17 @@ class AdapterProcess:
             case "lease_lost":
                 lost = order.lease_lost
                 post(lambda now_ns: engine.on_lease_lost(lost.epoch, lost.reason, now_ns))
+            case "lease_offered":
+                offered = order.lease_offered
+                post(lambda now_ns: engine.on_lease_offered(offered.epoch, offered.after_epoch, valid_until_ns, now_ns))
+            case "hand_over":
+                over = order.hand_over
+                post(lambda now_ns: engine.on_hand_over(over.epoch, over.heir_adapter_id, now_ns))
+            case "failed":
+                reason = order.failed.reason
+                post(lambda now_ns: engine.on_failed(reason, now_ns))
+            case "readmitted":
+                post(engine.on_readmitted)
             case "cluster_changed":
                 post(lambda now_ns: self._on_cluster_changed(order.cluster_changed, now_ns))
 
@@ -197,8 +217,8 @@ class AdapterProcess:
 
     def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
         self._adopt_keys(changed.keys)
-        self._meet(list(changed.adapters), changed.active_adapter_id)
-        return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns)
+        others = self._meet(list(changed.adapters))
+        return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
 
     def _adopt(self, incarnation: int, keys: list[common_pb2.StreamKey]) -> list[AdapterEffect]:
         assert self._sealer is not None
@@ -215,8 +235,25 @@ class AdapterProcess:
             if key.not_before_unix_ns <= now:
                 self._sealer.use_key(sealing)  # keys come oldest first: the newest valid one stays
 
-    def _meet(self, adapters: list[common_pb2.AdapterDescription], active_adapter_id: int) -> None:
-        """Hear the other adapters' groups, know where they are, follow the active."""
+    def _ask_server(self, request: ServerRequest) -> None:
+        """What the engine asks of the lease store."""
+        match request:
+            case RenewLease(epoch):
+                report = admin_pb2.AdapterReport(renew_epoch=epoch)
+            case ReleaseLease(epoch):
+                report = admin_pb2.AdapterReport(released_epoch=epoch)
+            case RequestEpoch(epoch):
+                report = admin_pb2.AdapterReport(next_epoch_after=epoch)
+            case RequestHandOver(epoch, reason):
+                LOG.warning("asking to be relieved", extra={"why": reason})
+                report = admin_pb2.AdapterReport(hand_over_epoch=epoch)
+            case AskToFail(reason):
+                LOG.warning("asking to be failed", extra={"why": reason})
+                report = admin_pb2.AdapterReport(fail_reason=reason)
+        self._registry.report(report)
+
+    def _meet(self, adapters: list[common_pb2.AdapterDescription]) -> list[int]:
+        """Hear the other adapters' groups, know where they are; their ids."""
         others = [each for each in adapters if each.adapter_id != self._engine.config.adapter_id]
         fresh = [group for each in others for group in each.groups.values() if group not in self._heard]
         self._heard.update(fresh)
@@ -224,7 +261,8 @@ class AdapterProcess:
             [MulticastReceiver(self._context, self._connection.interface, group) for group in fresh]
         )
         endpoints = {each.adapter_id: each.rpc_endpoint for each in others}
-        self._peers.set_peers(endpoints, active_adapter_id)
+        self._peers.set_peers(endpoints)
+        return list(endpoints)
 
     def _state(self) -> common_pb2.FeedAdapterState:
         engine = self._engine
@@ -235,9 +273,11 @@ class AdapterProcess:
             errors = sum(self._counters.refusals[reason] for reason in (Refusal.MALFORMED, Refusal.TRUNCATED))
             lag = sum(replica.source_lag() for replica in engine.replicas.values())
             self._health = self._sampler.sample(counts[Counter.MESSAGES_OUT], errors, lag, now_ns)
-        statuses = [engine.channel_status(channel) for channel in engine.replicas]
+        engine.health = self._health.score
+        if self._registry.is_attending:
+            self._loop.perform(engine.on_admin_heard(now_ns))
         incarnation = self._sealer.incarnation if self._sealer is not None else 0
-        return adapter_state_to_proto(engine.config.adapter_id, incarnation, statuses, self._health)
+        return peer_state_to_proto(engine.report(now_ns, incarnation), self._health)
 
     def _gauges(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("tandemfeed_replica_state", "1 for the state a channel is in.", labels=["state"])

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import grpc
 
-from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal
 from transport.rpc import open_channel
@@ -46,6 +46,7 @@ class Registry:
     ) -> None:
         self._endpoint, self._ca_pem, self._token, self._request = endpoint, ca_pem, token, request
         self._on_order, self._on_registered = on_order, on_registered
+        self.is_attending = False  # the stream of reports and orders stands
         self._stopped = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._sent_at_ns: dict[int, int] = {}
@@ -76,14 +77,10 @@ class Registry:
         """Attend from now on."""
         self._thread.start()
 
-    def report(self, state: common_pb2.FeedAdapterState | None, renew_epoch: int = 0) -> None:
-        """Send a report; never blocks."""
+    def report(self, report: admin_pb2.AdapterReport) -> None:
+        """Send a report; never blocks. Who sends it, and which it is, is filled in."""
         self._report_id += 1
-        report = admin_pb2.AdapterReport(
-            incarnation=self._request.resume_incarnation, renew_epoch=renew_epoch, report_id=self._report_id
-        )
-        if state is not None:
-            report.state.CopyFrom(state)
+        report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
         self._sent_at_ns[self._report_id] = time.monotonic_ns()
         if len(self._sent_at_ns) > REPORTS_REMEMBERED:
             self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
@@ -133,14 +130,25 @@ class Registry:
         assert self._channel is not None
         reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._reports = reports
-        self.report(None)
+        self.report(admin_pb2.AdapterReport())
+        self.is_attending = True
         orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
-        for order in orders:
-            self._on_order(order, self._valid_until_ns(order))
-        reports.put(None)
+        try:
+            for order in orders:
+                self._on_order(order, self._valid_until_ns(order))
+        finally:
+            self.is_attending = False
+            reports.put(None)
 
     def _valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
-        lease = order.lease_granted if order.HasField("lease_granted") else order.lease_renewed
+        lease: admin_pb2.LeaseGranted | admin_pb2.LeaseOffered | admin_pb2.LeaseRenewed
+        match order.WhichOneof("order"):
+            case "lease_granted":
+                lease = order.lease_granted
+            case "lease_offered":
+                lease = order.lease_offered
+            case _:
+                lease = order.lease_renewed
         sent_at_ns = self._sent_at_ns.get(lease.report_id)
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing

@@ -20,7 +20,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from feedcore.position import ChannelSnapshot, MessageStreamState
+from feedcore.channel_state import ChannelSnapshot
+from feedcore.lineage import Lineage
+from feedcore.position import MessageStreamState
 
 MAGIC = b"TFS1"
 HEAD = struct.Struct("<4sHHIIQQII")
@@ -40,7 +42,7 @@ def encode_saved_state(state: SavedState) -> bytes:
     """As a record."""
     snapshot, position = state.snapshot, state.snapshot.position
     head = HEAD.pack(
-        *(MAGIC, state.feed_id, snapshot.channel_id, state.session, position.epoch, snapshot.epoch_first_message_seq),
+        *(MAGIC, state.feed_id, snapshot.channel_id, state.session, position.epoch, snapshot.lineage.first_message_seq),
         *(position.next_message_seq, len(position.next_source_seqs), 0),
     )
     streams = b"".join(STREAM.pack(stream, 0, seq) for stream, seq in sorted(position.next_source_seqs.items()))
@@ -61,4 +63,5 @@ def decode_saved_state(record: bytes) -> SavedState:
         raise ValueError(f"a saved state of {count} streams has at least {end} bytes, not {len(record)}")
     streams = {stream: seq for stream, _, seq in STREAM.iter_unpack(record[HEAD.size : end])}
     position = MessageStreamState(epoch, next_seq, streams)
-    return SavedState(feed_id, session, ChannelSnapshot(channel_id, position, epoch_first, record[end:]))
+    lineage = Lineage(((epoch, epoch_first),) if epoch else ())
+    return SavedState(feed_id, session, ChannelSnapshot(channel_id, position, lineage, record[end:]))

@@ -9,8 +9,9 @@ import grpc
 
 from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
-from adapter.translation import position_from_proto, position_to_proto, runs_to_proto
+from adapter.translation import position_from_proto, runs_to_proto, state_chunks
 from feedcore.engine import AdapterEngine, DecisionLogTooShort, NotActive
+from feedcore.lineage import Lineage
 from feedcore.topics import any_topic_matches
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from transport.rpc import caller_of
@@ -19,7 +20,6 @@ ROLES_BY_SERVICE = {
     "tandemfeed.v1.AdapterSync": frozenset({"adapter"}),
     "tandemfeed.v1.Replay": frozenset({"client", "adapter"}),
 }
-SNAPSHOT_CHUNK_SIZE = 1 << 20
 REPLAY_CHUNK_PACKETS = 256
 REPLAY_MESSAGES_MAX = 1_000_000  # in one request: more is a catch-up, to be asked in parts
 
@@ -40,7 +40,11 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
     def serve_for(
         self, engine: AdapterEngine, state: Callable[[], common_pb2.FeedAdapterState], sync_interval_ns: int
     ) -> None:
-        """Serve for this engine from now on."""
+        """Serve for this engine from now on.
+
+        Args:
+            state: the adapter's report; asked in the loop's thread.
+        """
         self._engine, self._state = engine, state
         self._interval_s = sync_interval_ns / 1e9
 
@@ -63,20 +67,21 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
             snapshot = self._mailbox.ask(lambda: self._engine.snapshot(request.channel_id))
         except NotActive as passive:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(passive))
-        state = snapshot.conversion_state
-        for offset in range(0, max(len(state), 1), SNAPSHOT_CHUNK_SIZE):
-            chunk = sync_pb2.SnapshotChunk(data=state[offset : offset + SNAPSHOT_CHUNK_SIZE])
-            if offset == 0:
-                chunk.position.CopyFrom(position_to_proto(snapshot.position))
-                chunk.epoch_first_message_seq = snapshot.epoch_first_message_seq
-                chunk.total_size = len(state)
-            yield chunk
+        yield from state_chunks(snapshot.position, snapshot.lineage, snapshot.digests, snapshot.conversion_state)
 
     def GetBuckets(  # noqa: N802
         self, request: sync_pb2.GetBucketsRequest, context: grpc.ServicerContext
     ) -> Iterator[sync_pb2.SnapshotChunk]:
         """Some buckets of the conversion state at this adapter's position."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "take a snapshot")
+        self._check_channel(request.channel_id, context)
+        chosen = tuple(request.buckets)
+        try:
+            buckets = self._mailbox.ask(lambda: self._engine.buckets(request.channel_id, chosen))
+        except NotActive as passive:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(passive))
+        except (IndexError, ValueError) as unknown:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"buckets {chosen[:8]}: {unknown}")
+        yield from state_chunks(buckets.position, Lineage(), buckets.digests, buckets.data)
 
     def GetRuns(  # noqa: N802
         self, request: sync_pb2.GetRunsRequest, context: grpc.ServicerContext

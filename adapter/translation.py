@@ -1,14 +1,22 @@
-"""Between the cores' words and the contracts': one function a word and direction, nothing else."""
+"""Between the cores' words and the contracts': one function a word and direction, nothing else.
+
+What a peer says is checked here: a function that reads raises ValueError for what cannot be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from adapter.health import Health
-from feedcore.engine import ChannelStatus, RunsReply
+from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState
+from feedcore.decision_log import RunsReply
+from feedcore.lineage import Lineage, checked_lineage
 from feedcore.position import MessageStreamState, Run
+from feedcore.refusal import PacketRefused
 from feedcore.states import ReplicaState
 from tandemfeed.v1 import common_pb2, sync_pb2
+
+SNAPSHOT_CHUNK_SIZE = 1 << 20
 
 
 def position_to_proto(position: MessageStreamState) -> common_pb2.MessageStreamState:
@@ -25,61 +33,90 @@ def position_from_proto(position: common_pb2.MessageStreamState) -> MessageStrea
     return MessageStreamState(position.epoch, position.next_message_seq, dict(position.next_source_seqs))
 
 
+def lineage_to_proto(lineage: Lineage) -> list[common_pb2.LineageEntry]:
+    """A history."""
+    return [common_pb2.LineageEntry(epoch=epoch, first_message_seq=first) for epoch, first in lineage.entries]
+
+
+def lineage_from_proto(entries: Iterable[common_pb2.LineageEntry]) -> Lineage:
+    """A history; ValueError if it cannot be one."""
+    try:
+        return checked_lineage((entry.epoch, entry.first_message_seq) for entry in entries)
+    except PacketRefused as refused:
+        raise ValueError(str(refused)) from refused
+
+
 def status_to_proto(status: ChannelStatus) -> common_pb2.ChannelState:
     """A channel's state."""
     return common_pb2.ChannelState(
         channel_id=status.channel_id,
         replica_state=status.state.value,
         position=position_to_proto(status.position),
-        epoch_first_message_seq=status.epoch_first_message_seq,
-        digest_message_seq=status.digest_message_seq,
-        digests=status.digests,
+        digest_message_seq=status.digest.message_seq,
+        digest_source_seqs=status.digest.source_seqs,
+        digests=status.digest.digests,
+        lineage=lineage_to_proto(status.lineage),
+        available_source_seqs=status.available_source_seqs,
     )
 
 
 def status_from_proto(state: common_pb2.ChannelState) -> ChannelStatus:
-    """A channel's state; ValueError if the state's name is unknown."""
+    """A channel's state; ValueError if the state's name is unknown or the history none."""
     return ChannelStatus(
         state.channel_id,
         ReplicaState(state.replica_state),
         position_from_proto(state.position),
-        state.epoch_first_message_seq,
-        state.digest_message_seq,
-        tuple(state.digests),
+        lineage_from_proto(state.lineage),
+        DigestPoint(state.digest_message_seq, dict(state.digest_source_seqs), tuple(state.digests)),
+        dict(state.available_source_seqs),
     )
 
 
-def adapter_state_to_proto(
-    adapter_id: int, incarnation: int, statuses: Iterable[ChannelStatus], health: Health
-) -> common_pb2.FeedAdapterState:
+def peer_state_to_proto(state: PeerState, health: Health) -> common_pb2.FeedAdapterState:
     """Feed adapter state = message stream states + conversion state (by digest) + health state."""
     return common_pb2.FeedAdapterState(
-        adapter_id=adapter_id,
-        incarnation=incarnation,
-        channels=[status_to_proto(status) for status in statuses],
+        adapter_id=state.adapter_id,
+        incarnation=state.incarnation,
+        channels=[status_to_proto(status) for status in state.channels],
         health=common_pb2.HealthState(
-            score=health.score,
+            score=state.health,
             memory_available_ratio=health.memory_available_ratio,
             cpu_ratio=health.cpu_ratio,
             error_count=health.error_count,
             messages_per_second=health.messages_per_second,
             source_lag_messages=health.source_lag_messages,
         ),
+        report_id=state.report_id,
+        heard_report_ids=state.heard_report_ids,
+        abstains=state.abstains,
+        out_of_sync=state.out_of_sync,
+    )
+
+
+def peer_state_from_proto(state: common_pb2.FeedAdapterState) -> PeerState:
+    """Feed adapter state; ValueError if a part of it cannot be."""
+    return PeerState(
+        state.adapter_id,
+        state.incarnation,
+        state.report_id,
+        tuple(status_from_proto(channel) for channel in state.channels),
+        dict(state.heard_report_ids),
+        state.abstains,
+        state.out_of_sync,
+        state.health.score,
     )
 
 
 def runs_to_proto(reply: RunsReply) -> sync_pb2.GetRunsReply:
     """Decisions."""
     return sync_pb2.GetRunsReply(
-        epoch=reply.epoch,
-        epoch_first_message_seq=reply.epoch_first_message_seq,
         runs=[common_pb2.Run(**run._asdict()) for run in reply.runs],
-        epoch_starts=reply.epoch_starts,
+        lineage=lineage_to_proto(reply.lineage),
     )
 
 
 def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
-    """Decisions."""
+    """Decisions; ValueError if their history cannot be one."""
     runs = tuple(
         Run(
             run.epoch,
@@ -92,5 +129,39 @@ def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
         )
         for run in reply.runs
     )
-    starts: Mapping[int, int] = dict(reply.epoch_starts)
-    return RunsReply(reply.epoch, reply.epoch_first_message_seq, runs, starts)
+    return RunsReply(lineage_from_proto(reply.lineage), runs)
+
+
+def state_chunks(
+    position: MessageStreamState, lineage: Lineage, digests: Iterable[int], data: bytes
+) -> Iterable[sync_pb2.SnapshotChunk]:
+    """A snapshot, or some buckets of one, in pieces that a call can carry."""
+    for offset in range(0, max(len(data), 1), SNAPSHOT_CHUNK_SIZE):
+        chunk = sync_pb2.SnapshotChunk(data=data[offset : offset + SNAPSHOT_CHUNK_SIZE])
+        if offset == 0:
+            chunk.position.CopyFrom(position_to_proto(position))
+            chunk.total_size = len(data)
+            chunk.digests.extend(digests)
+            chunk.lineage.extend(lineage_to_proto(lineage))
+        yield chunk
+
+
+def _joined(chunks: list[sync_pb2.SnapshotChunk]) -> bytes:
+    data = b"".join(chunk.data for chunk in chunks)
+    if not chunks or len(data) != chunks[0].total_size:
+        raise ValueError(f"it came cut short, with {len(data)} bytes")
+    return data
+
+
+def snapshot_from_chunks(channel_id: int, chunks: list[sync_pb2.SnapshotChunk]) -> ChannelSnapshot:
+    """A snapshot; ValueError if it is not whole."""
+    data, first = _joined(chunks), chunks[0]
+    return ChannelSnapshot(
+        channel_id, position_from_proto(first.position), lineage_from_proto(first.lineage), data, tuple(first.digests)
+    )
+
+
+def buckets_from_chunks(chunks: list[sync_pb2.SnapshotChunk]) -> Buckets:
+    """Some buckets; ValueError if they are not whole."""
+    data, first = _joined(chunks), chunks[0]
+    return Buckets(position_from_proto(first.position), data, tuple(first.digests))

@@ -114,7 +114,7 @@ def run_adapter(progress_path: Path) -> None:
             mailbox=Mailbox(),
             peers=None,
             stop=stop,
-            renew_lease=lambda epoch: None,
+            ask_server=lambda _request: None,
             on_report_due=lambda: None,
             report_interval_ns=100_000_000,
         )

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from feedcore.lineage import Lineage
 from feedcore.position import FIRST_SEQ, MessageStreamState, Run
 
 MS = 1_000_000
@@ -46,10 +47,10 @@ class DecisionIntake:
 
     def __init__(self, config: IntakeConfig) -> None:
         self.ready: deque[Run] = deque()
-        self.epoch = 0  # the newest epoch heard of
-        self.epoch_starts: dict[int, int] = {}
+        self.lineage = Lineage()  # the newest history known
         self._config = config
         self._is_anchored = False
+        self._epoch = 0  # of the last of `ready`
         self._next_message_seq = FIRST_SEQ  # behind the last of `ready`
         self._next_source_seqs: dict[int, int] = {}
         self._known_end = FIRST_SEQ  # one past the newest message_seq anybody mentioned
@@ -61,6 +62,7 @@ class DecisionIntake:
         """Decisions are wanted from `position` on."""
         self.ready.clear()
         self._is_anchored = True
+        self._epoch = position.epoch
         self._next_message_seq = position.next_message_seq
         self._next_source_seqs = dict(position.next_source_seqs)
 
@@ -80,33 +82,46 @@ class DecisionIntake:
             bool(self._early) or self._known_end > self._next_message_seq or self._misses_source()
         )
 
-    def position(self, epoch: int) -> MessageStreamState:
-        """Behind the last consecutive decision heard: what to ask from."""
-        return MessageStreamState(epoch, self._next_message_seq, dict(self._next_source_seqs))
+    @property
+    def epoch(self) -> int:
+        """The newest epoch whose history is known."""
+        return self.lineage.epoch
 
-    def open_epoch(self, epoch: int, first_message_seq: int, applied: MessageStreamState) -> None:
-        """A newer epoch was heard: decisions of older ones at or behind its start no longer count.
+    def position(self) -> MessageStreamState:
+        """Behind the last consecutive decision heard: what to ask from."""
+        return MessageStreamState(self._epoch, self._next_message_seq, dict(self._next_source_seqs))
+
+    def advance(self, run: Run) -> None:
+        """A decision was made and applied here (`ready` is empty): go on behind it."""
+        assert not self.ready
+        self._accept(run)
+        self.ready.clear()
+
+    def on_lineage(self, lineage: Lineage, applied: MessageStreamState) -> None:
+        """The history that a newer epoch is built on: decisions outside of it no longer count.
 
         Raises:
             OutOfStep: such decisions have been applied here already.
         """
-        assert epoch > self.epoch
-        self.epoch = epoch
-        self.epoch_starts[epoch] = first_message_seq
-        self._early = [run for run in self._early if run.epoch >= epoch or run.first_message_seq < first_message_seq]
+        if lineage.epoch <= self.lineage.epoch:
+            return
+        self.lineage = lineage
+        self._early = [run for run in self._early if run.epoch > lineage.epoch or lineage.covers(run)]
         if not self._is_anchored:
             return
-        if applied.next_message_seq > first_message_seq:
+        if not lineage.holds(applied.epoch, applied.next_message_seq):
             raise OutOfStep(
-                f"epoch {epoch} begins at message_seq {first_message_seq}, this adapter has applied everything before "
+                f"epoch {lineage.epoch} is built on {lineage.entries}; this adapter has applied everything before "
                 f"{applied.next_message_seq} in epoch {applied.epoch}"
             )
-        kept = [run for run in self.ready if run.first_message_seq < first_message_seq]
+        kept = [run for run in self.ready if lineage.covers(run)]
         self.anchor(applied)
         for run in kept:
-            self._accept(run)
-        self._known_end = max(first_message_seq, self._next_message_seq)
+            if self._is_next(run):
+                self._accept(run)
+        self._known_end = max(lineage.first_message_seq, self._next_message_seq)
         self._known_source_ends.clear()
+        self._drain()
 
     def on_runs(self, runs: Iterable[Run], now_ns: int) -> None:
         """Take runs from a packet or a reply, in any order, known or not.
@@ -115,10 +130,10 @@ class DecisionIntake:
             OutOfStep: a decision contradicts an older one of the same or an older epoch.
         """
         for run in runs:
-            if self._is_next(run) and run.epoch == self.epoch and not self._early:  # the hot path
+            if self._is_next(run) and run.epoch == self.lineage.epoch and not self._early:  # the hot path
                 self._accept(run)
                 continue
-            if self._is_superseded(run):
+            if run.epoch <= self.lineage.epoch and not self.lineage.covers(run):
                 continue
             if run.end_message_seq > self._known_end:
                 self._known_end = run.end_message_seq
@@ -154,11 +169,15 @@ class DecisionIntake:
         return True
 
     def _is_next(self, run: Run) -> bool:
+        """A decision that made no message may come late: it has no place of its own among the messages."""
         return (
-            run.first_message_seq == self._next_message_seq
-            and run.first_source_seq == self._next_source_seqs.get(run.source_stream_id)
+            run.first_source_seq == self._next_source_seqs.get(run.source_stream_id)
+            and (run.first_message_seq == self._next_message_seq or self._is_late(run))
             and self._is_anchored
         )
+
+    def _is_late(self, run: Run) -> bool:
+        return run.message_count == 0 and run.first_message_seq < self._next_message_seq
 
     def _is_known(self, run: Run) -> bool:
         if not self._is_anchored:
@@ -167,14 +186,11 @@ class DecisionIntake:
             run.source_stream_id, FIRST_SEQ
         ) and run.end_message_seq <= (self._next_message_seq)
 
-    def _is_superseded(self, run: Run) -> bool:
-        """A decision of an old active that a newer epoch numbered afresh."""
-        return run.epoch < self.epoch and any(
-            epoch > run.epoch and run.end_message_seq > first for epoch, first in self.epoch_starts.items()
-        )
-
     def _accept(self, run: Run) -> None:
+        if run.first_message_seq != self._next_message_seq:
+            run = run._replace(first_message_seq=self._next_message_seq, epoch=self._epoch)
         self.ready.append(run)
+        self._epoch = run.epoch
         self._next_message_seq = run.end_message_seq
         self._next_source_seqs[run.source_stream_id] = run.end_source_seq
         if run.end_message_seq > self._known_end:
@@ -194,7 +210,9 @@ class DecisionIntake:
             progress = False
             waiting = []
             for run in self._early:
-                if self._is_next(run):
+                if run.epoch > self.lineage.epoch:
+                    waiting.append(run)  # whether it counts is not known yet
+                elif self._is_next(run):
                     self._accept(run)
                     progress = True
                 elif not self._is_known(run):
@@ -206,7 +224,7 @@ class DecisionIntake:
     def _check(self, run: Run) -> None:
         next_source = self._next_source_seqs.get(run.source_stream_id, FIRST_SEQ)
         behind = run.first_message_seq <= self._next_message_seq and run.message_count > 0
-        if behind and run.epoch >= self.epoch and run.first_source_seq < next_source:
+        if behind and run.epoch == self.lineage.epoch and run.first_source_seq < next_source:
             raise OutOfStep(
                 f"message_seq {run.first_message_seq} is decided for source stream {run.source_stream_id}, source_seq "
                 f"{run.first_source_seq}, but everything before {next_source} has its place here already"

@@ -6,9 +6,9 @@ Bounded: what has been forgotten is caught up by snapshot instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from feedcore.lineage import Lineage
 from feedcore.position import FIRST_SEQ, MessageStreamState, Run
 
 
@@ -21,16 +21,12 @@ class RunsReply:
     """Decisions behind a position.
 
     Attributes:
-        epoch: the epoch of the replying adapter.
-        epoch_first_message_seq: where it began.
+        lineage: the history they belong to, the replying adapter's.
         runs: consecutive decisions; empty if there are none yet.
-        epoch_starts: first `message_seq` of every epoch that occurs in `runs`.
     """
 
-    epoch: int
-    epoch_first_message_seq: int
+    lineage: Lineage
     runs: tuple[Run, ...]
-    epoch_starts: Mapping[int, int] = field(default_factory=dict)
 
 
 class DecisionLog:
@@ -42,45 +38,34 @@ class DecisionLog:
 
     def __init__(self, count_max: int = 65_536) -> None:
         self._runs: deque[Run] = deque(maxlen=count_max)
-        self._epoch_starts: dict[int, int] = {}
         self._base = MessageStreamState()  # the position before the oldest remembered run, if nothing was forgotten
-        self._is_whole = True
 
     def restart(self, position: MessageStreamState) -> None:
         """Forget everything; decisions will follow from `position`."""
         self._runs.clear()
-        self._epoch_starts.clear()
         self._base = position
-        self._is_whole = True
-
-    def open_epoch(self, epoch: int, first_message_seq: int) -> None:
-        """Remember where an epoch began."""
-        self._epoch_starts[epoch] = first_message_seq
 
     def append(self, run: Run) -> None:
         """Add the next decision."""
-        if len(self._runs) == self._runs.maxlen:
-            self._is_whole = False
         self._runs.append(run)
 
-    def since(
-        self, position: MessageStreamState, epoch: int, epoch_first_message_seq: int, count_max: int = 10_000
-    ) -> RunsReply:
+    def since(self, position: MessageStreamState, lineage: Lineage, count_max: int = 10_000) -> RunsReply:
         """The decisions behind `position`, at most `count_max` of them.
+
+        Args:
+            lineage: the history that this log tells.
 
         Raises:
             DecisionLogTooShort: a snapshot is needed.
         """
-        if position.epoch < epoch and position.next_message_seq > epoch_first_message_seq:
+        if not lineage.holds(position.epoch, position.next_message_seq):
             raise DecisionLogTooShort(
-                f"position {position.next_message_seq} of epoch {position.epoch} is ahead of epoch {epoch}, "
-                f"which began at {epoch_first_message_seq}"
+                f"message_seq {position.next_message_seq} of epoch {position.epoch} is not in the history "
+                f"{lineage.entries}"
             )
         runs = [run for run in self._runs if not self._is_covered(run, position)]
         self._check_reach(runs, position)
-        chosen = tuple(runs[:count_max])
-        starts = {run.epoch: self._epoch_starts[run.epoch] for run in chosen if run.epoch in self._epoch_starts}
-        return RunsReply(epoch, epoch_first_message_seq, chosen, starts)
+        return RunsReply(lineage, tuple(runs[:count_max]))
 
     @staticmethod
     def _is_covered(run: Run, position: MessageStreamState) -> bool:
@@ -92,9 +77,12 @@ class DecisionLog:
             if position.next_message_seq < self._base.next_message_seq:
                 raise DecisionLogTooShort("the position lies before the log")
             return
-        if runs[0].first_message_seq != position.next_message_seq:
+        # Missed decisions that made no message have no place of their own among the messages.
+        continuing = [run for run in runs if run.message_count or run.first_message_seq > position.next_message_seq]
+        if continuing and continuing[0].first_message_seq != position.next_message_seq:
             raise DecisionLogTooShort(
-                f"the log continues at message_seq {runs[0].first_message_seq}, not at {position.next_message_seq}"
+                f"the log continues at message_seq {continuing[0].first_message_seq}, "
+                f"not at {position.next_message_seq}"
             )
         seen: set[int] = set()
         for run in runs:

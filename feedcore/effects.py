@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from feedcore.channel_state import ChannelSnapshot
 from feedcore.output_packet import OutputPacket
-from feedcore.position import ChannelSnapshot, MessageStreamState
+from feedcore.position import MessageStreamState
 from feedcore.states import ReplicaState
 
 
@@ -64,6 +65,58 @@ class RequestSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestBuckets:
+    """Ask the adapter for these buckets of a channel's conversion state (`on_buckets`, or nothing: the core asks again
+    or takes a snapshot)."""
+
+    channel_id: int
+    adapter_id: int
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberForGood:
+    """Tell the output journal that its newest provisional packets, `message_seq` first…end - 1 of the channel, are now
+    decisions of `epoch`, which begins at the first of them; replay serves them as such. Comes before any packet of
+    the epoch."""
+
+    channel_id: int
+    epoch: int
+    first_message_seq: int
+    end_message_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLease:
+    """Tell the lease store that this adapter has given up `epoch`; comes behind the heartbeats that tell the heir."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEpoch:
+    """Ask the lease store for a new epoch for this adapter, which holds `epoch` (`on_lease_granted`, or nothing)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHandOver:
+    """Ask the lease store to let a backup take over from this adapter, which holds `epoch` (`on_hand_over`, or
+    nothing)."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskToFail:
+    """Ask the admin server to take this adapter out of its group (`on_failed`, or nothing: it may be needed)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RenewLease:
     """Ask the lease store to renew the lease on `epoch` (`on_lease_renewed`, `on_lease_lost`, or nothing)."""
 
@@ -96,6 +149,12 @@ AdapterEffect: TypeAlias = (
     | RequestSource
     | RequestRuns
     | RequestSnapshot
+    | RequestBuckets
+    | NumberForGood
+    | ReleaseLease
+    | RequestEpoch
+    | RequestHandOver
+    | AskToFail
     | RenewLease
     | StateMoved
     | RunsLost

@@ -8,20 +8,22 @@ Invariant: an effect that transmits as active is returned only while `LeaseView.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
 from feedcore.converter import Converter
 from feedcore.counters import Counter, CounterSet
 from feedcore.decision_log import DecisionLogTooShort, RunsReply
-from feedcore.effects import AdapterEffect
+from feedcore.effects import AdapterEffect, AskToFail, ReleaseLease
+from feedcore.engine_config import ChannelConfig, EngineConfig
+from feedcore.failing import is_repeated, should_leave
 from feedcore.lease_view import LeaseLapsed, LeaseView
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX, OutputPacket
-from feedcore.position import ChannelSnapshot, ChannelStatus, MessageStreamState
+from feedcore.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
+from feedcore.peers import Peers, known_epoch
+from feedcore.position import MessageStreamState, Run
 from feedcore.production import LineConfig, ProductionLine
 from feedcore.refusal import PacketRefused, Refusal
-from feedcore.replica import ChannelReplica
-from feedcore.replica_config import ReplicaConfig
+from feedcore.replica import FOLLOWING, ChannelReplica
 from feedcore.source_packet import decode_source_packet
 from feedcore.states import ReplicaState
 
@@ -35,47 +37,9 @@ __all__ = [
     "RunsReply",
 ]
 
-MS = 1_000_000
-
 
 class NotActive(Exception):
     """Only the active answers this: ask the adapter that the admin server names."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelConfig:
-    """One ordered output stream and the source streams that feed it; a source stream feeds one channel only."""
-
-    channel_id: int
-    source_stream_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """What never changes during a run of an adapter.
-
-    Attributes:
-        session: trading day, YYYYMMDD.
-        datagram_size_max: bytes of an output datagram, header and seal included.
-        lease_ttl_ns: the lease's term as the admin server announced it.
-    """
-
-    feed_id: int
-    adapter_id: int
-    session: int
-    channels: tuple[ChannelConfig, ...]
-    datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
-    lease_ttl_ns: int = 300 * MS
-    replica: ReplicaConfig = field(default_factory=ReplicaConfig)
-
-    def __post_init__(self) -> None:
-        if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:
-            raise ValueError(
-                f"datagram_size_max {self.datagram_size_max} is not within 256 and {DATAGRAM_SIZE_MAX} bytes"
-            )
-        streams = [stream for channel in self.channels for stream in channel.source_stream_ids]
-        if len(streams) != len(set(streams)):
-            raise ValueError(f"a source stream feeds two channels: {sorted(streams)}")
 
 
 class AdapterEngine:
@@ -85,6 +49,9 @@ class AdapterEngine:
         converters: per channel_id the converter that owns the channel's conversion state.
         counters: what is counted goes here; the shell exports it.
         now_ns: the monotonic clock at construction.
+
+    Attributes:
+        health: this adapter's score, as the shell measured it last.
     """
 
     def __init__(
@@ -92,33 +59,46 @@ class AdapterEngine:
     ) -> None:
         self.config = config
         self.lease = LeaseView(config.lease_ttl_ns)
+        self.peers = Peers(config.adapter_id, config.consent)
         self.counters = counters
+        self.health = 1.0
         self.replicas: dict[int, ChannelReplica] = {}
         self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
+        self._admin_heard_at_ns: int | None = now_ns
+        self._abstains_until_ns = 0
+        self._promote_at_ns: int | None = None  # a grant that came while abstaining
+        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
+        self._report_id = 0
+        self._ask_to_fail_at_ns = 0
         for channel in config.channels:
-            converter = converters[channel.channel_id]
-            line_config = LineConfig(
-                config.feed_id,
-                channel.channel_id,
-                config.adapter_id,
-                config.session,
-                channel.source_stream_ids,
-                config.datagram_size_max,
-            )
-            line = ProductionLine(line_config, converter, counters)
-            replica = ChannelReplica(channel.channel_id, line, config.replica, counters, now_ns)
-            self.replicas[channel.channel_id] = replica
-            for stream in channel.source_stream_ids:
-                self._by_stream[stream] = (replica, converter)
+            self._add_channel(channel, converters[channel.channel_id], now_ns)
 
-    # ---- events ----
+    def _add_channel(self, channel: ChannelConfig, converter: Converter, now_ns: int) -> None:
+        config = self.config
+        line_config = LineConfig(
+            config.feed_id,
+            channel.channel_id,
+            config.adapter_id,
+            config.session,
+            channel.source_stream_ids,
+            config.datagram_size_max,
+            config.replica.digest_interval_messages,
+        )
+        line = ProductionLine(line_config, converter, self.counters)
+        replica = ChannelReplica(channel.channel_id, line, config.replica, self.counters, now_ns)
+        self.replicas[channel.channel_id] = replica
+        for stream in channel.source_stream_ids:
+            self._by_stream[stream] = (replica, converter)
 
-    def resume_from(self, snapshot: ChannelSnapshot) -> None:
-        """What the output journal holds of this adapter's former life: a channel's newest saved state.
+    # ---- events: data ----
+
+    def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run] = (), now_ns: int = 0) -> None:
+        """What the output journal holds of this adapter's former life: a channel's newest saved state, and the
+        decisions that were transmitted behind it.
 
         Before any other event. It is used if the active's decisions continue it; else the active gives its own.
         """
-        self.replicas[snapshot.channel_id].resume_from(snapshot)
+        self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
 
     def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
         """A datagram of a source stream, from multicast or from the source journal; a bad one is counted, no more."""
@@ -153,11 +133,17 @@ class AdapterEngine:
                 raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {packet.channel_id}")
             if packet.adapter_id == self.config.adapter_id:
                 return effects  # our own, or our former life's: nothing to learn from it
-            effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
-            return effects + replica.on_output_packet(packet, now_ns)
+            if not packet.flags & PROVISIONAL_BIT:
+                effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
+            effects += replica.on_output_packet(packet, now_ns)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return effects
+        if packet.flags & EPOCH_ENDED_BIT and self._offer is not None and packet.epoch == self._offer[1]:
+            effects += self._take_offer(now_ns)
+        return effects
+
+    # ---- events: answers of other adapters ----
 
     def on_runs(self, channel_id: int, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
         """The answer to `RequestRuns`."""
@@ -171,15 +157,41 @@ class AdapterEngine:
         """The answer to `RequestSnapshot`."""
         return self._fence(now_ns) + self.replicas[snapshot.channel_id].on_snapshot(snapshot, now_ns)
 
-    def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
-        """A channel's state as the active tells it over the sync channel."""
-        effects = self._fence(now_ns)
-        replica = self.replicas.get(status.channel_id)
-        return effects if replica is None else effects + replica.on_active_status(status, adapter_id, now_ns)
+    def on_buckets(self, channel_id: int, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
+        """The answer to `RequestBuckets`."""
+        return self._fence(now_ns) + self.replicas[channel_id].on_buckets(answer, now_ns)
 
-    def on_cluster_changed(self, active_adapter_id: int, epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """The admin server says who is active (0: nobody) in which epoch."""
+    def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
+        """Another adapter's state, as it tells it at every sync interval."""
         effects = self._fence(now_ns)
+        if state.adapter_id == self.config.adapter_id or not self.peers.note(state, now_ns):
+            return effects
+        effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} knows it", now_ns)
+        for status in state.channels:
+            replica = self.replicas.get(status.channel_id)
+            if replica is not None:
+                effects += replica.on_peer_status(status, state.adapter_id, now_ns)
+        return effects + self._consider_leaving(now_ns)
+
+    # ---- events: the admin server ----
+
+    def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
+        """An admin server answered a report, or said anything else."""
+        self._admin_heard_at_ns = now_ns
+        return self._fence(now_ns)
+
+    def on_admin_lost(self, now_ns: int) -> list[AdapterEffect]:
+        """The stream to the admin server broke."""
+        self._admin_heard_at_ns = None
+        return self._fence(now_ns)
+
+    def on_cluster_changed(
+        self, active_adapter_id: int, epoch: int, now_ns: int, others: Iterable[int] | None = None
+    ) -> list[AdapterEffect]:
+        """The admin server says who is active (0: nobody) in which epoch, and which other adapters the feed has."""
+        effects = self._fence(now_ns)
+        if others is not None:
+            self.peers.others = frozenset(others) - {self.config.adapter_id}
         if active_adapter_id != self.config.adapter_id:
             effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
             for replica in self.replicas.values():
@@ -191,9 +203,28 @@ class AdapterEngine:
         effects = self._fence(now_ns)
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
-        for replica in self.replicas.values():
-            effects += replica.promote(epoch, now_ns)
+        self._offer = None
+        if now_ns < self._abstains_until_ns:
+            self._promote_at_ns = self._abstains_until_ns  # what was promised to the active holds
+            return effects
+        return effects + self._promote(now_ns)
+
+    def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """The next epoch, to begin when the one before it is given up."""
+        effects = self._fence(now_ns)
+        if epoch > self.lease.last_epoch and now_ns >= self._abstains_until_ns:
+            self._offer = epoch, after_epoch, valid_until_ns
         return effects
+
+    def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
+        """Give up this epoch at once, in favour of the heir."""
+        effects = self._fence(now_ns)
+        if self.lease.epoch != epoch or self._promote_at_ns is not None:
+            return effects
+        self.lease.drop()
+        for replica in self.replicas.values():
+            effects += replica.hand_over(heir_adapter_id, now_ns)
+        return [*effects, ReleaseLease(epoch)]
 
     def on_lease_renewed(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The lease store renewed the lease."""
@@ -202,21 +233,36 @@ class AdapterEngine:
         return effects
 
     def on_lease_lost(self, epoch: int, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """The lease store says that the lease is not ours any more."""
+        """The lease store says that the lease, or the offer, is not ours any more."""
+        if self._offer is not None and epoch == self._offer[0]:
+            self._offer = None
         if epoch != self.lease.epoch:
             return []
-        self.lease.drop()
-        return self._demote(reason, now_ns)
+        return self._lose(reason, now_ns)
+
+    def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """The admin server takes this adapter out of its group."""
+        self._forget_lease()
+        return [effect for replica in self.replicas.values() for effect in replica.fail(reason, now_ns)]
+
+    def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
+        """The admin server lets this adapter in again."""
+        return [effect for replica in self.replicas.values() for effect in replica.readmit(now_ns)]
+
+    # ---- events: time ----
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
         """Everything due at `now_ns`."""
+        effects = self._fence(now_ns)
+        if self._promote_at_ns is not None and now_ns >= self._promote_at_ns and self.lease.is_held:
+            effects += self._promote(now_ns)
         due = self.lease.on_timer(now_ns)
-        effects: list[AdapterEffect] = []
-        if isinstance(due, LeaseLapsed):
-            effects += self._lapse(due, now_ns)
-        elif due is not None:
+        assert not isinstance(due, LeaseLapsed), "the fence came first"
+        if due is not None:
             effects.append(due)
+        has_admin = self.has_admin(now_ns)
         for replica in self.replicas.values():
+            replica.has_admin = has_admin
             effects += replica.on_timer(now_ns)
         return effects
 
@@ -226,10 +272,25 @@ class AdapterEngine:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""
-        deadlines = [self.lease.next_deadline_ns(), *(each.next_deadline_ns() for each in self.replicas.values())]
+        deadlines = [self.lease.next_deadline_ns(), self._promote_at_ns]
+        deadlines += [each.next_deadline_ns() for each in self.replicas.values()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # ---- queries, between events ----
+
+    def has_admin(self, now_ns: int) -> bool:
+        """True while an admin server is in contact."""
+        heard_at_ns = self._admin_heard_at_ns
+        return heard_at_ns is not None and now_ns - heard_at_ns < self.config.consent.contact_ns
+
+    def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
+        """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""
+        abstains = not self.has_admin(now_ns) and not self.lease.is_held
+        if abstains:
+            self._abstains_until_ns = now_ns + self.config.consent.abstain_ns
+        self._report_id += 1
+        self.peers.on_report_sent(self._report_id, now_ns)
+        return self._state(now_ns, incarnation, abstains=abstains)
 
     def channel_status(self, channel_id: int) -> ChannelStatus:
         """State, position and newest digest of a channel."""
@@ -241,38 +302,53 @@ class AdapterEngine:
         Raises:
             NotActive: this adapter does not decide for the channel.
         """
-        return self._active_replica(channel_id).line.snapshot()
+        return self._replica_in((ReplicaState.ACTIVE,), channel_id).line.snapshot()
+
+    def buckets(self, channel_id: int, chosen: tuple[int, ...]) -> Buckets:
+        """Some buckets of the conversion state of a channel at the present position.
+
+        Raises:
+            NotActive: this adapter does not decide for the channel.
+        """
+        return self._replica_in((ReplicaState.ACTIVE,), channel_id).line.buckets(chosen)
 
     def runs_since(self, channel_id: int, position: MessageStreamState) -> RunsReply:
         """Decisions behind a position.
 
         Raises:
-            NotActive: this adapter does not decide for the channel.
+            NotActive: this adapter is not in the group.
             DecisionLogTooShort: the caller needs a snapshot.
         """
-        line = self._active_replica(channel_id).line
-        return line.log.since(position, line.epoch, line.epoch_first_message_seq)
+        line = self._replica_in((ReplicaState.ACTIVE, *FOLLOWING), channel_id).line
+        return line.log.since(position, line.lineage)
 
-    # ---- inside ----
-
-    def _active_replica(self, channel_id: int) -> ChannelReplica:
-        replica = self.replicas[channel_id]
-        if replica.state is not ReplicaState.ACTIVE:
-            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
-        return replica
+    # ---- inside: the lease ----
 
     def _fence(self, now_ns: int) -> list[AdapterEffect]:
         """Before anything else: if the lease has run out, stop being active. A paused process wakes up here."""
         lease = self.lease
         if not lease.is_held or lease.may_transmit(now_ns):
             return []
-        lapsed = LeaseLapsed(lease.epoch)
-        lease.drop()
-        return self._lapse(lapsed, now_ns)
-
-    def _lapse(self, lapsed: LeaseLapsed, now_ns: int) -> list[AdapterEffect]:
+        if not self.has_admin(now_ns) and self._promote_at_ns is None:
+            until_ns = self.peers.consent_until_ns(lease.epoch)
+            if until_ns > now_ns:
+                lease.on_consent(until_ns)
+                self.counters.add(Counter.LEASE_BY_CONSENT)
+                return []
         self.counters.add(Counter.LEASE_LAPSED)
-        return self._demote(f"the lease on epoch {lapsed.epoch} ran out", now_ns)
+        return self._lose(f"the lease on epoch {lease.epoch} ran out", now_ns)
+
+    def _promote(self, now_ns: int) -> list[AdapterEffect]:
+        self._promote_at_ns = None
+        return self._on_replicas(lambda replica: replica.promote(self.lease.epoch, now_ns))
+
+    def _take_offer(self, now_ns: int) -> list[AdapterEffect]:
+        assert self._offer is not None
+        (epoch, _, valid_until_ns), self._offer = self._offer, None
+        if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
+            return []
+        self.lease.renew_at_once(now_ns)  # the store learns by it that the hand-over is done
+        return self._on_replicas(lambda replica: replica.promote_when_level(epoch, now_ns))
 
     def _note_epoch(self, epoch: int, why: str, now_ns: int) -> list[AdapterEffect]:
         """A newer epoch than ours exists: whoever told us, our own term is over."""
@@ -280,11 +356,45 @@ class AdapterEngine:
         self.lease.note_epoch(epoch)
         if not held or epoch <= held:
             return []
-        self.lease.drop()
-        return self._demote(f"epoch {epoch} has begun: {why}", now_ns)
+        return self._lose(f"epoch {epoch} has begun: {why}", now_ns)
 
-    def _demote(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        effects: list[AdapterEffect] = []
-        for replica in self.replicas.values():
-            effects += replica.demote(reason, now_ns)
-        return effects
+    def _lose(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        self._forget_lease()
+        return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
+
+    def _forget_lease(self) -> None:
+        self.lease.drop()
+        self._promote_at_ns = self._offer = None
+
+    # ---- inside ----
+
+    def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:
+        if now_ns < self._ask_to_fail_at_ns:
+            return []
+        reason = should_leave(self._state(now_ns), self.peers.fresh(now_ns), self.config.failing)
+        if reason is None:
+            return []
+        self._ask_to_fail_at_ns = now_ns + self.config.failing.ask_every_ns
+        return [AskToFail(reason)]
+
+    def _state(self, now_ns: int, incarnation: int = 0, *, abstains: bool = False) -> PeerState:
+        replicas = self.replicas.values()
+        return PeerState(
+            self.config.adapter_id,
+            incarnation,
+            self._report_id,
+            tuple(replica.status() for replica in replicas),
+            self.peers.heard_report_ids(),
+            abstains,
+            any(is_repeated(replica.out_of_sync_at_ns, self.config.failing, now_ns) for replica in replicas),
+            self.health,
+        )
+
+    def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
+        return [effect for replica in self.replicas.values() for effect in do(replica)]
+
+    def _replica_in(self, states: Collection[ReplicaState], channel_id: int) -> ChannelReplica:
+        replica = self.replicas[channel_id]
+        if replica.state not in states:
+            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
+        return replica

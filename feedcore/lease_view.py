@@ -57,6 +57,14 @@ class LeaseView:
         if epoch == self.epoch:
             self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
 
+    def on_consent(self, valid_until_ns: int) -> None:
+        """Nobody else will accept a grant before then: the lease goes on without the store."""
+        self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
+
+    def renew_at_once(self, now_ns: int) -> None:
+        """The next renewal is due now."""
+        self._renew_at_ns = now_ns
+
     def drop(self) -> None:
         """Hold nothing any more."""
         self.epoch = 0

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from feedcore.position import FIRST_SEQ
+from feedcore.position import FIRST_SEQ, Run
 from feedcore.refusal import PacketRefused, Refusal
 
 ENTRY = struct.Struct("<IQ")  # epoch, its first message_seq
@@ -53,13 +53,23 @@ class Lineage:
             if known == epoch:
                 return self.entries[place + 1][1] if place + 1 < len(self.entries) else UNLIMITED
             if known > epoch:
-                # Before the oldest that is remembered everything is settled; between two there is nothing.
-                return first if place == 0 and len(self.entries) == ENTRIES_MAX else 0
+                return first if place == 0 else 0  # before the oldest that is remembered everything is settled
         return 0
 
     def holds(self, epoch: int, next_message_seq: int) -> bool:
-        """True if whoever stands at this position, having followed `epoch` last, stands in this history."""
-        return next_message_seq == FIRST_SEQ or next_message_seq <= self.end_of(epoch)
+        """True if whoever stands at this position, having followed `epoch` last, stands in this history; of epochs
+        that are forgotten nobody can say so."""
+        if next_message_seq == FIRST_SEQ:
+            return True
+        return self.start_of(epoch) is not None and next_message_seq <= self.end_of(epoch)
+
+    def covers(self, run: Run) -> bool:
+        """True if a decision is part of this history; one that made no message and stands at the very end may be."""
+        return run.end_message_seq <= self.end_of(run.epoch)
+
+    def up_to(self, epoch: int) -> Lineage:
+        """This history as it was in one of its epochs."""
+        return Lineage(tuple(entry for entry in self.entries if entry[0] <= epoch))
 
     def start_of(self, epoch: int) -> int | None:
         """Where an epoch of this history begins; None if it is none, or forgotten."""

@@ -1,13 +1,13 @@
 """What an adapter's own journal says of its former life, and when to write the next entry of it.
 
-A restarted adapter that finds its state in its journal asks the active for the decisions since, and takes a whole
+A restarted adapter stands where its journal ends: at the saved state, moved on by the decisions that it transmitted
+since, as the source messages come in again. It asks the active for the decisions behind that, and takes a whole
 snapshot only if that cannot be. Pure bookkeeping: `feedcore.replica` asks and decides.
 """
 
 from __future__ import annotations
 
-from feedcore.decision_log import RunsReply
-from feedcore.position import FIRST_SEQ, ChannelSnapshot
+from feedcore.position import FIRST_SEQ
 
 STATE_SIZE_MAX = 8 << 20  # taking and writing it holds the channel up by some milliseconds
 NEVER_NS = 1 << 62
@@ -16,32 +16,36 @@ TRIES_MAX = 4  # an active that does not answer these is asked for a snapshot
 
 
 class OwnPast:
-    """The saved state of one channel.
+    """The past of one channel.
+
+    Attributes:
+        is_usable: the channel stands where the former life ended.
+        transmitted_end: one past the last `message_seq` the former life transmitted: up to there nothing is sent again.
 
     Args:
         interval_ns: between two savings.
     """
 
     def __init__(self, interval_ns: int, now_ns: int) -> None:
-        self.snapshot: ChannelSnapshot | None = None
+        self.is_usable = False
+        self.transmitted_end = FIRST_SEQ
         self._tries_left = TRIES_MAX
         self._interval_ns = interval_ns
         self._due_at_ns = now_ns + interval_ns
         self._saved_seqs: dict[int, int] = {}
         self._patience_ends_at_ns: int | None = None
 
-    def adopt(self, snapshot: ChannelSnapshot) -> None:
-        """The journal's newest entry."""
-        self.snapshot = snapshot
-        self._tries_left = TRIES_MAX
+    def adopt(self, transmitted_end: int) -> None:
+        """The journal's newest entry was installed."""
+        self.is_usable, self.transmitted_end = True, transmitted_end
 
-    def forget(self) -> ChannelSnapshot | None:
-        """It was used, or is of no use."""
-        snapshot, self.snapshot = self.snapshot, None
-        return snapshot
+    def forget(self) -> None:
+        """It is of no use."""
+        self.is_usable, self.transmitted_end = False, FIRST_SEQ
+        self._patience_ends_at_ns = None
 
     def begin_catching_up(self, now_ns: int) -> None:
-        """It was installed; what it misses is being asked for."""
+        """What it misses is being asked for."""
         self._patience_ends_at_ns = now_ns + CATCH_UP_NS_MAX
 
     def end_catching_up(self) -> None:
@@ -52,24 +56,13 @@ class OwnPast:
         """True if catching up takes so long that a snapshot is the better way, or the only one."""
         return self._patience_ends_at_ns is not None and now_ns >= self._patience_ends_at_ns
 
-    def take_try(self) -> ChannelSnapshot | None:
-        """The entry to go on from, for one more try; None if there is none, or nobody answered often enough."""
-        self._tries_left -= 1
-        if self._tries_left < 0:
-            self.forget()
-        return self.snapshot
-
-    def is_continued_by(self, reply: RunsReply) -> bool:
-        """True if the decisions in the reply follow the entry: no epoch since began before it, and there is no seam."""
-        if self.snapshot is None:
-            return False
-        position = self.snapshot.position
-        starts = {**reply.epoch_starts, reply.epoch: reply.epoch_first_message_seq}
-        return (
-            reply.epoch >= position.epoch
-            and all(first >= position.next_message_seq for epoch, first in starts.items() if epoch > position.epoch)
-            and (not reply.runs or reply.runs[0].first_message_seq == position.next_message_seq)
-        )
+    def take_try(self) -> bool:
+        """True if the active may be asked for what follows, once more."""
+        if self.is_usable:
+            self._tries_left -= 1
+            if self._tries_left < 0:
+                self.forget()
+        return self.is_usable
 
     def is_due(self, next_source_seqs: dict[int, int], now_ns: int) -> bool:
         """True if it is time to save, and there is something new."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from feedcore.states import ReplicaState
-
 FIRST_SEQ = 1  # message_seq and source_seq both start here; 0 means "none"
 SEQ_MAX = 1 << 62  # no numbering comes near it: a packet beyond is refused, so that no reader's 64 bits overflow
 
@@ -59,31 +57,3 @@ class MessageStreamState:
     epoch: int = 0
     next_message_seq: int = FIRST_SEQ
     next_source_seqs: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSnapshot:
-    """Conversion state of one channel at a position, enough for another adapter to go on from there.
-
-    Attributes:
-        position: the message stream state the conversion state belongs to.
-        epoch_first_message_seq: where the position's epoch began.
-        conversion_state: the converter's own bytes (`Converter.snapshot`).
-    """
-
-    channel_id: int
-    position: MessageStreamState
-    epoch_first_message_seq: int
-    conversion_state: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatus:
-    """What an adapter tells of one channel at a sync interval."""
-
-    channel_id: int
-    state: ReplicaState
-    position: MessageStreamState
-    epoch_first_message_seq: int
-    digest_message_seq: int
-    digests: tuple[int, ...]

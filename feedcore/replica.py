@@ -1,44 +1,44 @@
 """An adapter's replica of one channel: decides as active, follows as backup, and moves between the two.
 
-Sans-I/O: events with `now_ns` in, ordered effects out (`feedcore.effects`). It composes the source trackers (what is
-here), the decision intake (what was decided) and the production line (convert, number). The lease is the engine's
-matter: `promote` and `demote` are its words.
+Sans-I/O: events with `now_ns` in, ordered effects out (`feedcore.effects`). It composes what a backup does
+(`feedcore.following`), what an active does (`feedcore.deciding`) and the production line both work on. The lease is the
+engine's matter: `promote`, `demote` and `hand_over` are its words.
 
-Invariants (docs/protocol.md clause 5): a backup transmits only what the active decided; an active transmits only
-between `promote` and `demote`; whatever is transmitted was put in the journal's effect before.
+Invariants (docs/protocol.md clause 5): a backup transmits as its own only what the active decided, or what needs no
+decision; an active transmits only between `promote` and the end of its term; whatever is transmitted was put in the
+journal's effect before.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterable
 
-from feedcore.backlog import Backlog
+from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus
 from feedcore.counters import Counter, CounterSet
-from feedcore.decision_intake import DecisionIntake, OutOfStep
+from feedcore.deciding import Decider
 from feedcore.decision_log import RunsReply
 from feedcore.effects import (
     AdapterEffect,
-    AppendToJournal,
+    NumberForGood,
+    RequestBuckets,
     RequestRuns,
     RequestSnapshot,
-    RunsLost,
     SaveState,
     StateMoved,
     Transmit,
 )
-from feedcore.output_packet import FROM_ACTIVE_BIT, OutputFlag, OutputPacket
+from feedcore.following import Follower, OutOfStep
+from feedcore.output_packet import EPOCH_ENDED_BIT, FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputFlag, OutputPacket
 from feedcore.own_past import OwnPast, is_begun
-from feedcore.position import FIRST_SEQ, ChannelSnapshot, ChannelStatus
-from feedcore.production import ConversionDiverged, ProductionLine
-from feedcore.refusal import PacketRefused, Refusal
-from feedcore.replica_config import ReplicaConfig
+from feedcore.position import Run
+from feedcore.production import ConversionDiverged, ProductionLine, SnapshotRefused
+from feedcore.replica_config import OnSilence, ReplicaConfig
 from feedcore.source_packet import SourcePacket
-from feedcore.source_tracker import Slice, SourceTracker
 from feedcore.states import LEGAL_MOVES, ReplicaState
 
 STORY_LENGTH = 32
-RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
+FOLLOWING = (ReplicaState.SYNCHRONIZED, ReplicaState.RESYNCHRONIZING, ReplicaState.DETACHED, ReplicaState.AHEAD)
 
 
 class IllegalMove(AssertionError):
@@ -46,7 +46,12 @@ class IllegalMove(AssertionError):
 
 
 class ChannelReplica:
-    """One channel at one adapter; begins JOINING, always."""
+    """One channel at one adapter; begins JOINING, always.
+
+    Attributes:
+        out_of_sync_at_ns: when it last had to leave the group's state: contradictions and differing digests.
+        has_admin: an admin server is in contact; the engine's word.
+    """
 
     def __init__(
         self, channel_id: int, line: ProductionLine, config: ReplicaConfig, counters: CounterSet, now_ns: int
@@ -54,11 +59,13 @@ class ChannelReplica:
         self.channel_id = channel_id
         self.state = ReplicaState.JOINING
         self.line = line
-        self.intake = DecisionIntake(config.intake)
-        self.trackers = {stream: SourceTracker(stream, config.tracker) for stream in line.next_source_seqs}
+        self.follower = Follower(line, config)
+        self.intake, self.trackers = self.follower.intake, self.follower.trackers
+        self.decider = Decider(line, self.trackers, config, counters)
+        self.has_admin = True
+        self.out_of_sync_at_ns: deque[int] = deque(maxlen=8)
         self._config = config
         self._counters = counters
-        self._backlog = Backlog(self.trackers)
         self._arrivals = 0
         self._active_adapter_id = 0  # whom to ask: the newest epoch's active, by its own word or the admin server's
         self._active_epoch = 0
@@ -67,159 +74,110 @@ class ChannelReplica:
         self._heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self._snapshot_at_ns = now_ns
         self._past = OwnPast(config.state_interval_ns, now_ns)
+        self._ended: tuple[int, int] | None = None  # (epoch, its end) that somebody gave up, this adapter or another
+        self._promotion: tuple[int, int] | None = None  # (epoch offered, until when its beginning is waited for)
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
 
-    # ---- events ----
-
-    def resume_from(self, snapshot: ChannelSnapshot) -> None:
-        """What the output journal holds of this adapter's former life; before any other event."""
-        self._past.adopt(snapshot)
+    # ---- the source ----
 
     def on_source_packet(self, packet: SourcePacket, now_ns: int) -> list[AdapterEffect]:
         """A source packet of one of the channel's streams, its frames checked."""
         stream = packet.source_stream_id
         self._arrivals += 1
         slices = self.trackers[stream].on_packet(packet, self._arrivals, now_ns)
+        effects: list[AdapterEffect] = []
         if self.state is ReplicaState.ACTIVE:
-            effects: list[AdapterEffect] = []
             for piece in slices:
-                self._decide(piece, effects, now_ns)
+                self.decider.decide(piece, effects, now_ns)
             return effects
         if not slices:
-            return []
-        self._backlog.add(stream, slices)
-        if self.intake.ready:
+            return effects
+        backlog = self.follower.backlog
+        backlog.add(stream, slices)
+        if self.intake.ready or self.state is not ReplicaState.SYNCHRONIZED or self.follower.is_single_source:
             return self._apply(now_ns)
-        if self._backlog.message_count > self._config.backlog_count_max:
-            return self._rejoin(f"{self._backlog.message_count} source messages wait for decisions", now_ns)
-        return []
-
-    def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
-        """Another adapter's output packet: its runs are decisions.
-
-        Raises:
-            PacketRefused: a run names a source stream that the channel does not have.
-        """
-        intake = self.intake
-        if packet.epoch < intake.epoch and packet.end_message_seq > intake.epoch_starts[intake.epoch]:
-            self._counters.add(Counter.STALE_EPOCH_PACKETS)
-            return []
-        if self.state is ReplicaState.ACTIVE or self.state is ReplicaState.FAILED:
-            return []
-        self._check_streams(packet)
-        effects: list[AdapterEffect] = []
-        if packet.flags & FROM_ACTIVE_BIT:
-            self._hear_active(packet.adapter_id, packet.epoch, now_ns, effects)
-        try:
-            if packet.epoch > intake.epoch:
-                intake.open_epoch(packet.epoch, packet.epoch_first_message_seq, self.line.position())
-            if packet.runs:
-                intake.on_runs(packet.runs, now_ns)
-                self._note_source_ends(packet, now_ns)
-            else:
-                intake.on_next_message_seq(packet.first_message_seq, now_ns)
-        except OutOfStep as contradiction:
-            return effects + self._rejoin(str(contradiction), now_ns)
-        if intake.ready:
-            effects += self._apply(now_ns)
-        else:
-            self._judge(now_ns, effects)
+        if backlog.message_count > self._config.backlog_count_max:
+            return self._rejoin(f"{backlog.message_count} source messages wait for decisions", now_ns)
         return effects
 
-    def on_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
-        """The decisions asked for."""
-        if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED):
-            return []
-        if self.state is ReplicaState.JOINING:
-            return self._resume(reply, now_ns)
-        return self._take_runs(reply, now_ns)
+    # ---- other adapters ----
 
-    def _resume(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
-        """Go on from this adapter's own past, if the active's decisions continue it."""
-        if reply.epoch < self.intake.epoch:
-            return []
-        is_continued, snapshot = self._past.is_continued_by(reply), self._past.forget()
-        self._snapshot_at_ns = now_ns  # unless it is used: a snapshot is wanted, at once
-        if snapshot is None or not is_continued:
-            return []
-        effects = self._install(snapshot, now_ns, is_own=True)
-        if self.state is ReplicaState.JOINING:
-            return effects
-        self._counters.add(Counter.STATES_RESUMED)
-        self._past.begin_catching_up(now_ns)
-        return effects + self._take_runs(reply, now_ns)
+    def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
+        """Another adapter's output packet: its runs are decisions, unless it is provisional.
 
-    def _take_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
-        try:
-            for epoch, first in {**reply.epoch_starts, reply.epoch: reply.epoch_first_message_seq}.items():
-                self.intake.epoch_starts.setdefault(epoch, first)
-            if reply.epoch > self.intake.epoch:
-                self.intake.open_epoch(reply.epoch, reply.epoch_first_message_seq, self.line.position())
-            self.intake.on_runs(reply.runs, now_ns)
-        except OutOfStep as contradiction:
-            return self._rejoin(str(contradiction), now_ns)
-        for run in reply.runs:
-            self.trackers[run.source_stream_id].note_end(run.end_source_seq, now_ns)
-        return self._apply(now_ns)
-
-    def on_runs_refused(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """The active cannot give the decisions any more: join anew by snapshot."""
-        if self.state is ReplicaState.JOINING and self._past.forget() is not None:
-            self._snapshot_at_ns = now_ns
-        if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED, ReplicaState.JOINING):
+        Raises:
+            PacketRefused: a run names a source stream that the channel does not have, or a heartbeat no history.
+        """
+        if self.state is ReplicaState.FAILED or packet.flags & PROVISIONAL_BIT:
             return []
-        return self._rejoin(reason, now_ns)
-
-    def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
-        """A snapshot from the active; ignored unless this replica is joining and it is of the newest epoch."""
-        if self.state is not ReplicaState.JOINING or snapshot.position.epoch < self.intake.epoch:
+        if self.state is ReplicaState.ACTIVE:
+            return self.decider.on_peer_packet(packet)
+        if packet.epoch < self.intake.epoch and packet.end_message_seq > self.intake.lineage.end_of(packet.epoch):
+            self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return []
-        self._past.forget()
-        return self._install(snapshot, now_ns)
-
-    def _install(self, snapshot: ChannelSnapshot, now_ns: int, *, is_own: bool = False) -> list[AdapterEffect]:
         effects: list[AdapterEffect] = []
+        if packet.flags & FROM_ACTIVE_BIT and packet.epoch >= self.intake.epoch:
+            self._hear_active(packet.adapter_id, packet.epoch, now_ns, effects)
+        if packet.flags & EPOCH_ENDED_BIT:
+            self._ended = packet.epoch, packet.first_message_seq
         try:
-            self.line.install(snapshot)
-        except ValueError as mismatch:
-            if is_own:  # the table was changed between two lives: only the active's state fits
-                return effects
-            self._move(ReplicaState.FAILED, f"the active's conversion state does not fit: {mismatch}", effects)
-            return effects
-        self._anchor(now_ns)
-        if snapshot.position.epoch > self.intake.epoch:
-            self.intake.epoch = snapshot.position.epoch
-        self.intake.epoch_starts[snapshot.position.epoch] = snapshot.epoch_first_message_seq
-        try:
-            self.intake.on_runs((), now_ns)
+            self.follower.hear(packet, now_ns)
         except OutOfStep as contradiction:
-            return effects + self._rejoin(str(contradiction), now_ns)
-        self._active_heard_at_ns = now_ns
-        whose = "own journal" if is_own else "snapshot"
-        self._move(ReplicaState.RESYNCHRONIZING, f"{whose} at message_seq {self.line.next_message_seq}", effects)
-        self._blocked_since_ns = now_ns
-        # What follows a past of its own is still to be taken in, so nothing is said yet about being synchronized.
-        return effects if is_own else effects + self._apply(now_ns)
+            return effects + self._rejoin(str(contradiction), now_ns, is_trouble=True)
+        return effects + self._apply(now_ns)
 
-    def on_active_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
-        """The active's state from the sync channel: compare positions and conversion-state digests."""
+    def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
+        """Another adapter's state from the sync channel: compare positions and conversion-state digests."""
+        if self.state is ReplicaState.ACTIVE:
+            is_backup = status.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
+            self.decider.note_elsewhere(adapter_id, status.available_source_seqs if is_backup else None)
         if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED) or status.state is not ReplicaState.ACTIVE:
             return []
         effects: list[AdapterEffect] = []
+        if status.position.epoch < self.intake.epoch:
+            return effects
         self._hear_active(adapter_id, status.position.epoch, now_ns, effects)
+        try:
+            self.intake.on_lineage(status.lineage, self.line.position())
+        except OutOfStep as contradiction:
+            return effects + self._rejoin(str(contradiction), now_ns, is_trouble=True)
         if self.state is ReplicaState.JOINING or status.position.epoch != self.intake.epoch:
             return effects
         self.intake.on_position(status.position, now_ns)
-        ours = self.line.digests_at.get(status.digest_message_seq)
-        if ours is not None:
-            if ours == status.digests:
-                self._counters.add(Counter.DIGESTS_EQUAL)
-            else:
-                self._counters.add(Counter.DIGESTS_UNEQUAL)
-                buckets = [index for index, (a, b) in enumerate(zip(ours, status.digests, strict=False)) if a != b]
-                reason = f"conversion state differs at message_seq {status.digest_message_seq}, buckets {buckets[:8]}"
-                return effects + self._rejoin(reason, now_ns)
-        return effects
+        return effects + self._compare(status, now_ns)
+
+    def _compare(self, status: ChannelStatus, now_ns: int) -> list[AdapterEffect]:
+        """Duty 4: where buckets of the conversion state differ at the same position, set them to the active's."""
+        theirs, ours = status.digest, self.line.digests_at.get(status.digest.message_seq)
+        if ours is None or ours.source_seqs != theirs.source_seqs or self.follower.repair.is_under_way:
+            return []
+        if ours.digests == theirs.digests:
+            self._counters.add(Counter.DIGESTS_EQUAL)
+            return []
+        self._counters.add(Counter.DIGESTS_UNEQUAL)
+        self.out_of_sync_at_ns.append(now_ns)
+        if len(ours.digests) != len(theirs.digests):
+            return self._rejoin("the active's conversion state has another number of buckets", now_ns)
+        differing = tuple(
+            bucket for bucket, pair in enumerate(zip(ours.digests, theirs.digests, strict=True)) if pair[0] != pair[1]
+        )
+        self.follower.repair.begin(differing, now_ns)
+        return [RequestBuckets(self.channel_id, self._active_adapter_id, differing)]
+
+    def on_buckets(self, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
+        """The buckets asked for, at the active's position."""
+        repair = self.follower.repair
+        if not repair.is_under_way or self.state not in FOLLOWING:
+            return []
+        if not repair.on_answer(answer, self.line.position(), now_ns):
+            return self._repair_again(now_ns)
+        return self._apply(now_ns)
+
+    def _repair_again(self, now_ns: int) -> list[AdapterEffect]:
+        repair = self.follower.repair
+        if repair.take_try(now_ns):
+            return [RequestBuckets(self.channel_id, self._active_adapter_id, repair.buckets)]
+        return self._rejoin(f"buckets {repair.buckets[:8]} differ and could not be set", now_ns)
 
     def on_active_known(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         """Somebody says who is active in an epoch (0: nobody); older news changes nothing."""
@@ -229,46 +187,202 @@ class ChannelReplica:
             self._snapshot_at_ns = now_ns
         self._active_adapter_id, self._active_epoch = adapter_id, epoch
 
-    def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """The lease on `epoch` was granted: decide from here on, beginning with what waits for decisions."""
+    # ---- joining ----
+
+    def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run], now_ns: int) -> None:
+        """What the output journal holds of this adapter's former life: the newest state, and the decisions that were
+        transmitted behind it. Before any other event."""
+        try:
+            self.line.install(snapshot)
+        except (ValueError, SnapshotRefused):  # the table was changed between two lives: begin with an empty state
+            return
+        self.intake.lineage = self.line.lineage
+        self.follower.anchor(now_ns)
+        decided = []
+        for run in runs:
+            lineage = self.intake.lineage
+            if run.epoch > lineage.epoch and run.first_message_seq < lineage.first_message_seq:
+                break  # the former life had to begin anew there
+            if run.epoch > lineage.epoch:  # one that began since: its first decision says where
+                self.intake.lineage = lineage.opened(run.epoch, run.first_message_seq)
+            decided.append(run)
+        try:
+            self.follower.take(RunsReply(self.intake.lineage, tuple(decided)), now_ns)
+        except OutOfStep:
+            self.follower.unanchor()
+            return
+        self._past.adopt(self.intake.position().next_message_seq)
+
+    def on_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
+        """The decisions asked for."""
+        if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED) or reply.lineage.epoch < self.intake.epoch:
+            return []
         effects: list[AdapterEffect] = []
+        if self.state is ReplicaState.JOINING:
+            if not self._past.is_usable:
+                return []
+            if not self._continues(reply):
+                return self._forget_past(now_ns)
+        try:
+            self.follower.take(reply, now_ns)
+        except OutOfStep as contradiction:
+            return self._rejoin(str(contradiction), now_ns, is_trouble=True)
+        if self.state is ReplicaState.JOINING:
+            self._counters.add(Counter.STATES_RESUMED)
+            self._past.begin_catching_up(now_ns)
+            self._enter_group(f"own journal at message_seq {self.line.next_message_seq}", effects, now_ns)
+        return effects + self._apply(now_ns)
+
+    def _continues(self, reply: RunsReply) -> bool:
+        """True if the decisions in the reply follow this adapter's own past without a seam."""
+        position = self.intake.position()
+        behind = [run for run in reply.runs if run.message_count]
+        return reply.lineage.holds(position.epoch, position.next_message_seq) and (
+            not behind or behind[0].first_message_seq == position.next_message_seq
+        )
+
+    def on_runs_refused(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """The active cannot give the decisions any more: join anew by snapshot."""
+        if self.state is ReplicaState.JOINING:
+            return self._forget_past(now_ns)
+        return self._rejoin(reason, now_ns) if self.state in FOLLOWING else []
+
+    def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
+        """A snapshot from the active; ignored unless this replica is joining and it is of the newest epoch."""
+        if self.state is not ReplicaState.JOINING or snapshot.position.epoch < self.intake.epoch:
+            return []
+        effects: list[AdapterEffect] = []
+        try:
+            self.line.install(snapshot)
+        except SnapshotRefused:
+            self._counters.add(Counter.SNAPSHOTS_REFUSED)
+            return effects  # it is asked for again
+        except ValueError as mismatch:
+            self._move(ReplicaState.FAILED, f"the active's conversion state does not fit: {mismatch}", effects)
+            return effects
+        self._past.forget()
+        self.intake.lineage = max(self.intake.lineage, snapshot.lineage, key=lambda lineage: lineage.epoch)
+        self.follower.anchor(now_ns)
+        try:
+            self.intake.on_runs((), now_ns)
+        except OutOfStep as contradiction:
+            return self._rejoin(str(contradiction), now_ns)
+        self._enter_group(f"snapshot at message_seq {self.line.next_message_seq}", effects, now_ns)
+        return effects + self._apply(now_ns)
+
+    def _enter_group(self, why: str, effects: list[AdapterEffect], now_ns: int) -> None:
+        self._active_heard_at_ns = self._blocked_since_ns = now_ns
+        self._move(ReplicaState.RESYNCHRONIZING, why, effects)
+
+    def _forget_past(self, now_ns: int) -> list[AdapterEffect]:
+        if self._past.is_usable:
+            self._past.forget()
+            self.follower.unanchor()
+            self._snapshot_at_ns = now_ns
+        return []
+
+    # ---- the lease ----
+
+    def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
+        """The lease on `epoch` is held: decide from here on, beginning with what waits for decisions."""
+        effects: list[AdapterEffect] = []
+        self._promotion = None
         if self.state is ReplicaState.FAILED:
             return effects
         if self.state is ReplicaState.ACTIVE:
-            return self._go_on(epoch)
-        if self.state is ReplicaState.JOINING:
-            # Nobody else could be granted: this replica's position, however old, is the cluster's best.
-            self._recall(epoch)
-            self._anchor(now_ns)
-        self.line.open_epoch(epoch, self.line.next_message_seq)
-        self.intake.epoch = epoch
-        self.intake.epoch_starts[epoch] = self.line.next_message_seq
-        self.intake.ready.clear()
+            return self._go_on(epoch, now_ns)
+        if self.state is ReplicaState.JOINING and not self._past.is_usable:
+            self.follower.anchor(now_ns)  # nobody else could be granted: this position is the cluster's best
+        first = self.line.next_message_seq
+        end = self.line.number_for_good(epoch)
+        self.follower.repair.end()
+        self.follower.follow_on()
+        self.decider.begin()
         self._past.end_catching_up()
-        self._blocked_since_ns = None
-        self._move(ReplicaState.ACTIVE, f"epoch {epoch} from message_seq {self.line.next_message_seq}", effects)
-        effects.append(Transmit(self.line.heartbeat(self._heartbeat_flags())))  # tells everyone at once
-        for piece in self._backlog.take_all():
-            self._decide(piece, effects, now_ns)
+        self._blocked_since_ns = self._ended = None
+        self._move(ReplicaState.ACTIVE, f"epoch {epoch} from message_seq {first}", effects)
+        if end > first:
+            effects.append(NumberForGood(self.channel_id, epoch, first, end))
+        effects.append(self._heartbeat(now_ns))  # tells everyone at once
+        for piece in self.follower.backlog.take_all():
+            self.decider.decide(piece, effects, now_ns)
         return effects
 
-    def _recall(self, epoch: int) -> None:
-        """Promoted without having joined: go on from this adapter's own past, as far as it fits."""
-        own = self._past.forget()
-        if own is not None and self.line.epoch <= own.position.epoch < epoch:
-            with suppress(ValueError):  # the table was changed between two lives: begin with an empty state
-                self.line.install(own)
+    def promote_when_level(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
+        """The lease on an epoch that was handed over is held: begin where the one before it ended."""
+        if self.state is ReplicaState.ACTIVE:
+            return []
+        self._promotion = epoch, now_ns + self._config.promotion_patience_ns
+        return self._try_promotion(now_ns)
 
-    def _go_on(self, epoch: int) -> list[AdapterEffect]:
-        """The lease store took this adapter for a new one and granted it the next epoch: nothing else changes."""
-        self.line.open_epoch(epoch, self.line.next_message_seq)
-        self.intake.epoch = epoch
-        self.intake.epoch_starts[epoch] = self.line.next_message_seq
-        return [Transmit(self.line.heartbeat(self._heartbeat_flags()))]
+    def _try_promotion(self, now_ns: int) -> list[AdapterEffect]:
+        if self._promotion is None:
+            return []
+        epoch, until_ns = self._promotion
+        is_level = (
+            self._ended is not None
+            and self._ended[0] == self.intake.epoch
+            and self.line.next_message_seq >= self._ended[1]
+            and not self.follower.is_blocked
+        )
+        return self.promote(epoch, now_ns) if is_level or now_ns >= until_ns else []
+
+    def _go_on(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
+        """The active was granted the next epoch: nothing else changes, but a loss may be declared now."""
+        self.line.open_epoch(epoch)
+        self.follower.follow_on()
+        effects: list[AdapterEffect] = [self._heartbeat(now_ns)]
+        for tracker in self.trackers.values():
+            self.decider.declare_lost(tracker, effects, now_ns)
+        return effects
 
     def demote(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """The lease is gone: from now on this replica is a backup that joins anew."""
-        return self._rejoin(reason, now_ns) if self.state is ReplicaState.ACTIVE else []
+        """The lease is gone: from now on this replica is a backup that hears nobody yet."""
+        self._promotion = None
+        if self.state is not ReplicaState.ACTIVE:
+            return []
+        effects = self.decider.gate.keep_back() if self.decider.gate is not None else []
+        self.follower.follow_on()
+        self._active_heard_at_ns = now_ns - self._config.proceed_after_ns
+        self._move(ReplicaState.DETACHED, reason, effects)
+        return effects
+
+    def hand_over(self, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
+        """Give the epoch up, in order: from now on this replica is a synchronised backup of the heir."""
+        if self.state is not ReplicaState.ACTIVE:
+            return []
+        effects = self.decider.gate.let_out() if self.decider.gate is not None else []
+        self.follower.follow_on()
+        self._ended = self.line.epoch, self.line.next_message_seq
+        self._active_adapter_id, self._active_heard_at_ns = heir_adapter_id, now_ns
+        self._counters.add(Counter.HAND_OVERS)
+        self._move(ReplicaState.SYNCHRONIZED, f"handed over to adapter {heir_adapter_id}", effects)
+        effects.append(self._heartbeat(now_ns))
+        return effects
+
+    # ---- the group ----
+
+    def fail(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """Leave the group; an admin readmits."""
+        effects: list[AdapterEffect] = []
+        if self.state is not ReplicaState.FAILED:
+            if self.state is ReplicaState.ACTIVE and self.decider.gate is not None:
+                effects += self.decider.gate.keep_back()
+            self._forget_past(now_ns)
+            self.follower.unanchor()
+            self._move(ReplicaState.FAILED, reason, effects)
+        return effects
+
+    def readmit(self, now_ns: int) -> list[AdapterEffect]:
+        """Let in again: join anew."""
+        effects: list[AdapterEffect] = []
+        if self.state is ReplicaState.FAILED:
+            self.out_of_sync_at_ns.clear()
+            self._snapshot_at_ns = now_ns
+            self._move(ReplicaState.JOINING, "readmitted", effects)
+        return effects
+
+    # ---- time ----
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
         """Everything that is due: source gaps, missed decisions, snapshots, heartbeats, silence of the active."""
@@ -278,26 +392,30 @@ class ChannelReplica:
             if requests:
                 self._counters.add(Counter.SOURCE_GAP_REQUESTS, len(requests))
                 effects += requests
-            if self.state is ReplicaState.ACTIVE:
-                self._declare_lost(tracker, effects, now_ns)
-        if self.state is ReplicaState.JOINING:
+        if self.state is ReplicaState.ACTIVE:
+            effects += self.decider.on_timer(now_ns)
+        elif self.state is ReplicaState.JOINING:
             if self._active_adapter_id and now_ns >= self._snapshot_at_ns:
                 self._snapshot_at_ns = now_ns + self._config.snapshot_retry_ns
-                effects.append(self._ask_to_join())
-        elif self.state not in (ReplicaState.ACTIVE, ReplicaState.FAILED):
-            if self.intake.is_request_due(now_ns):
-                self._counters.add(Counter.RUN_REQUESTS)
-                position = self.intake.position(self.line.epoch)
-                effects.append(RequestRuns(self.channel_id, self._active_adapter_id, position))
-            self._judge(now_ns, effects)
-            if self._past.leads_nowhere(now_ns):
-                effects += self._rejoin("what follows its own past does not come", now_ns)
+                effects.append(self._ask_to_join(now_ns))
+        elif self.state is not ReplicaState.FAILED:
+            effects += self._follow_on_timer(now_ns)
         if self._is_savable() and self._past.is_due(self.line.next_source_seqs, now_ns):
             effects += self.on_stop()
         if self._speaks() and now_ns >= self._heartbeat_at_ns:
-            self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
-            effects.append(Transmit(self.line.heartbeat(self._heartbeat_flags())))
+            effects.append(self._heartbeat(now_ns))
         return effects
+
+    def _follow_on_timer(self, now_ns: int) -> list[AdapterEffect]:
+        effects: list[AdapterEffect] = []
+        if self.intake.is_request_due(now_ns) and self._active_adapter_id:
+            self._counters.add(Counter.RUN_REQUESTS)
+            effects.append(RequestRuns(self.channel_id, self._active_adapter_id, self.intake.position()))
+        if self.follower.repair.is_late(now_ns):
+            effects += self._repair_again(now_ns)
+        if self._past.leads_nowhere(now_ns):
+            effects += self._rejoin("what follows its own past does not come", now_ns)
+        return effects + self._apply(now_ns)
 
     def on_stop(self) -> list[AdapterEffect]:
         """The state to go on from, if there is one and it is not too large."""
@@ -308,25 +426,31 @@ class ChannelReplica:
 
     def next_deadline_ns(self) -> int | None:
         """The earliest moment at which `on_timer` has something to do."""
-        deadlines = [tracker.next_deadline_ns() for tracker in self.trackers.values()]
+        due = [tracker.next_deadline_ns() for tracker in self.trackers.values()]
         if self.state is ReplicaState.JOINING:
-            deadlines.append(self._snapshot_at_ns if self._active_adapter_id else None)
+            due.append(self._snapshot_at_ns if self._active_adapter_id else None)
         elif self.state is not ReplicaState.FAILED:
-            deadlines.append(self._heartbeat_at_ns if self._speaks() else None)
-            deadlines.append(None if self.state is ReplicaState.ACTIVE else self.intake.next_deadline_ns())
-            deadlines.append(self._past.next_deadline_ns(is_saving=self._is_savable()))
-        due = [deadline for deadline in deadlines if deadline is not None]
-        return min(due) if due else None
+            due.append(self._heartbeat_at_ns if self._speaks() else None)
+            due.append(self._past.next_deadline_ns(is_saving=self._is_savable()))
+            if self.state is ReplicaState.ACTIVE:
+                due.append(self.decider.next_deadline_ns())
+            else:
+                due += (self.intake.next_deadline_ns(), self.follower.repair.next_deadline_ns())
+            if self.state is ReplicaState.AHEAD and self.follower.backlog.message_count:
+                due.append(self.follower.throttle.until_ns)
+        return min((deadline for deadline in due if deadline is not None), default=None)
 
     # ---- queries ----
 
     def status(self) -> ChannelStatus:
         """State and position, with the newest digest."""
         line = self.line
-        digests = line.digests_at.get(line.digest_message_seq, ())
-        return ChannelStatus(
-            self.channel_id, self.state, line.position(), line.epoch_first_message_seq, line.digest_message_seq, digests
-        )
+        available = {
+            stream: tracker.next_source_seq
+            for stream, tracker in self.trackers.items()
+            if tracker.next_source_seq is not None
+        }
+        return ChannelStatus(self.channel_id, self.state, line.position(), line.lineage, line.digest, available)
 
     def source_lag(self) -> int:
         """Source messages known to exist that have not been converted here."""
@@ -334,72 +458,59 @@ class ChannelReplica:
 
     # ---- inside ----
 
-    def _decide(self, piece: Slice, effects: list[AdapterEffect], now_ns: int) -> None:
-        packets = self.line.decide(piece)
-        effects += map(AppendToJournal, packets)
-        effects += map(Transmit, packets)
-        self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
-
-    def _declare_lost(self, tracker: SourceTracker, effects: list[AdapterEffect], now_ns: int) -> None:
-        hole = tracker.lost(now_ns)
-        if hole is None:
-            return
-        first, last = hole
-        effects.append(RunsLost(tracker.source_stream_id, first, last))
-        self._counters.add(Counter.SOURCE_MESSAGES_LOST, last - first + 1)
-        while first <= last:
-            count = min(last - first + 1, RUN_SOURCE_COUNT_MAX)
-            packet = self.line.decide_gap(tracker.source_stream_id, count)
-            effects += (AppendToJournal(packet), Transmit(packet))
-            first += count
-        for piece in tracker.skip_to(last + 1, now_ns):
-            self._decide(piece, effects, now_ns)
-
     def _apply(self, now_ns: int) -> list[AdapterEffect]:
-        """Convert and transmit every decided run whose source messages are here."""
+        """Whatever this state allows to be done with what is here."""
         effects: list[AdapterEffect] = []
-        ready = self.intake.ready
+        follower, past = self.follower, self._past
+        if self.state is ReplicaState.JOINING and not past.is_usable:
+            return effects
         try:
-            while ready:
-                run = ready[0]
-                tracker = self.trackers[run.source_stream_id]
-                epoch_first = self.intake.epoch_starts.get(run.epoch, self.line.epoch_first_message_seq)
-                if run.is_source_gap:
-                    packets = [self.line.follow_gap(run, OutputFlag.NONE, epoch_first)]
-                    self._backlog.drop_before(run.source_stream_id, run.end_source_seq)
-                    slices = tracker.skip_to(run.end_source_seq, now_ns)
-                    self._backlog.add(run.source_stream_id, slices)
-                elif tracker.next_source_seq is not None and run.end_source_seq <= tracker.next_source_seq:
-                    pieces = self._backlog.take(run.source_stream_id, run.source_count)
-                    packets = self.line.follow(run, pieces, epoch_first)
-                else:
-                    break
-                ready.popleft()
-                for packet in packets:
-                    effects += (AppendToJournal(packet), Transmit(packet))
+            is_quiet = self.state is ReplicaState.JOINING
+            follower.apply(effects, now_ns, quiet_end=past.transmitted_end, is_quiet=is_quiet)
+            while follower.set_buckets():
+                follower.apply(effects, now_ns, quiet_end=past.transmitted_end)
         except ConversionDiverged as divergence:
             self._counters.add(Counter.DIGESTS_UNEQUAL)
-            return effects + self._rejoin(str(divergence), now_ns)
-        if effects:
-            self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
+            return effects + self._rejoin(str(divergence), now_ns, is_trouble=True)
+        if self.state is ReplicaState.JOINING:
+            return effects
         self._judge(now_ns, effects)
-        return effects
+        if self.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED) and follower.may_anticipate():
+            follower.anticipate(effects)
+        if self.state is ReplicaState.AHEAD:
+            follower.forward(effects, now_ns, is_throttled=not self._is_active_silent(now_ns))
+        return effects + self._try_promotion(now_ns)
 
     def _judge(self, now_ns: int, effects: list[AdapterEffect]) -> None:
         """Which of the backup's states fits what is outstanding and who is heard."""
-        if not self.intake.ready and not self.intake.has_hole:
+        if not self.follower.is_blocked:
             self._blocked_since_ns = None
         elif self._blocked_since_ns is None:
             self._blocked_since_ns = now_ns
         blocked = self._blocked_since_ns
+        if self.state is ReplicaState.AHEAD and self.line.provisional is None and not self._is_active_silent(now_ns):
+            self._move(ReplicaState.RESYNCHRONIZING, "the active is past all that was sent ahead", effects)
         if self.state is ReplicaState.RESYNCHRONIZING and blocked is None:
             self._past.end_catching_up()
             self._move(ReplicaState.SYNCHRONIZED, "nothing outstanding", effects)
-        elif self.state is ReplicaState.SYNCHRONIZED:
-            if blocked is not None and now_ns - blocked >= self._config.resynchronizing_after_ns:
-                self._move(ReplicaState.RESYNCHRONIZING, "decisions or source messages are outstanding", effects)
-            elif now_ns - self._active_heard_at_ns >= self._config.detach_after_ns:
-                self._move(ReplicaState.DETACHED, "the active is silent", effects)
+        is_long = blocked is not None and now_ns - blocked >= self._config.resynchronizing_after_ns
+        if self.state is ReplicaState.SYNCHRONIZED and is_long:
+            self._move(ReplicaState.RESYNCHRONIZING, "decisions or source messages are outstanding", effects)
+        if self.state in (ReplicaState.SYNCHRONIZED, ReplicaState.RESYNCHRONIZING) and self._is_active_silent(now_ns):
+            self._move(ReplicaState.DETACHED, "the active is silent", effects)
+        if self.state is ReplicaState.DETACHED and self._may_proceed(now_ns):
+            self._move(ReplicaState.AHEAD, "neither the active nor an admin server is to be heard", effects)
+
+    def _is_active_silent(self, now_ns: int) -> bool:
+        return now_ns - self._active_heard_at_ns >= self._config.detach_after_ns
+
+    def _may_proceed(self, now_ns: int) -> bool:
+        return (
+            not self.has_admin
+            and self._config.on_silence is OnSilence.PROCEED
+            and now_ns - self._active_heard_at_ns >= self._config.proceed_after_ns
+            and not self.follower.may_anticipate()
+        )
 
     def _hear_active(self, adapter_id: int, epoch: int, now_ns: int, effects: list[AdapterEffect]) -> None:
         self._active_heard_at_ns = now_ns
@@ -408,38 +519,25 @@ class ChannelReplica:
         if self.state is ReplicaState.DETACHED:
             self._move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard", effects)
 
-    def _note_source_ends(self, packet: OutputPacket, now_ns: int) -> None:
-        for run in packet.runs:
-            self.trackers[run.source_stream_id].note_end(run.end_source_seq, now_ns)
-
-    def _check_streams(self, packet: OutputPacket) -> None:
-        for run in packet.runs:
-            if run.source_stream_id not in self.trackers:
-                raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {run.source_stream_id} in a decision")
-
-    def _anchor(self, now_ns: int) -> None:
-        """Begin at the line's position: everything heard so far is sorted in from there."""
-        self.intake.anchor(self.line.position())
-        self._backlog.clear()
-        for stream, tracker in self.trackers.items():
-            self._backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
-
-    def _rejoin(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+    def _rejoin(self, reason: str, now_ns: int, *, is_trouble: bool = False) -> list[AdapterEffect]:
         effects: list[AdapterEffect] = []
+        if self.state is ReplicaState.JOINING:
+            return self._forget_past(now_ns)
+        if is_trouble:
+            self.out_of_sync_at_ns.append(now_ns)
         self._move(ReplicaState.JOINING, reason, effects)
-        self._past.end_catching_up()
-        self.intake.unanchor()
-        self._backlog.clear()
-        for tracker in self.trackers.values():
-            tracker.unanchor()
+        self._past.forget()
+        self.follower.unanchor()
         self._blocked_since_ns = None
         self._snapshot_at_ns = now_ns
         return effects
 
-    def _ask_to_join(self) -> AdapterEffect:
-        own = self._past.take_try()
-        if own is not None:
-            return RequestRuns(self.channel_id, self._active_adapter_id, own.position)
+    def _ask_to_join(self, now_ns: int) -> AdapterEffect:
+        was_usable = self._past.is_usable
+        if self._past.take_try():
+            return RequestRuns(self.channel_id, self._active_adapter_id, self.intake.position())
+        if was_usable:
+            self.follower.unanchor()
         return RequestSnapshot(self.channel_id, self._active_adapter_id)
 
     def _is_savable(self) -> bool:
@@ -450,13 +548,22 @@ class ChannelReplica:
         """A replica without a position, or out of the group, has nothing true to say."""
         return self.line.epoch > 0 and self.state not in (ReplicaState.JOINING, ReplicaState.FAILED)
 
-    def _heartbeat_flags(self) -> int:
-        flags = OutputFlag.FROM_ACTIVE if self.state is ReplicaState.ACTIVE else OutputFlag.NONE
-        ended = all(
+    def _heartbeat(self, now_ns: int) -> AdapterEffect:
+        self._heartbeat_at_ns = now_ns + self._config.heartbeat_interval_ns
+        is_active = self.state is ReplicaState.ACTIVE
+        flags = int(OutputFlag.FROM_ACTIVE) if is_active else 0
+        if self.state is ReplicaState.AHEAD:
+            flags |= OutputFlag.PROVISIONAL
+        if self._ended is not None and self._ended == (self.line.epoch, self.line.next_message_seq):
+            flags |= OutputFlag.EPOCH_ENDED
+        is_ended = all(
             tracker.ended_at is not None and tracker.ended_at == self.line.next_source_seqs[stream]
             for stream, tracker in self.trackers.items()
         )
-        return flags | OutputFlag.END_OF_STREAM if ended else flags
+        seq = self.decider.heartbeat_seq() if is_active else self.line.next_message_seq
+        if is_ended and seq == self.line.next_message_seq:
+            flags |= OutputFlag.END_OF_STREAM
+        return Transmit(self.line.heartbeat(flags, seq))
 
     def _move(self, new: ReplicaState, reason: str, effects: list[AdapterEffect]) -> None:
         old = self.state

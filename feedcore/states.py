@@ -18,9 +18,7 @@ class ReplicaState(Enum):
 
 
 LEGAL_MOVES: dict[ReplicaState, frozenset[ReplicaState]] = {
-    ReplicaState.JOINING: frozenset(
-        {ReplicaState.RESYNCHRONIZING, ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE, ReplicaState.FAILED}
-    ),
+    ReplicaState.JOINING: frozenset({ReplicaState.RESYNCHRONIZING, ReplicaState.ACTIVE, ReplicaState.FAILED}),
     ReplicaState.SYNCHRONIZED: frozenset(
         {
             ReplicaState.JOINING,
@@ -31,19 +29,26 @@ LEGAL_MOVES: dict[ReplicaState, frozenset[ReplicaState]] = {
         }
     ),
     ReplicaState.RESYNCHRONIZING: frozenset(
-        {ReplicaState.JOINING, ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE, ReplicaState.FAILED}
+        {
+            ReplicaState.JOINING,
+            ReplicaState.SYNCHRONIZED,
+            ReplicaState.DETACHED,
+            ReplicaState.ACTIVE,
+            ReplicaState.FAILED,
+        }
     ),
     ReplicaState.DETACHED: frozenset(
         {
             ReplicaState.JOINING,
             ReplicaState.SYNCHRONIZED,
-            ReplicaState.RESYNCHRONIZING,
             ReplicaState.AHEAD,
             ReplicaState.ACTIVE,
             ReplicaState.FAILED,
         }
     ),
-    ReplicaState.AHEAD: frozenset({ReplicaState.RESYNCHRONIZING, ReplicaState.ACTIVE, ReplicaState.FAILED}),
-    ReplicaState.ACTIVE: frozenset({ReplicaState.JOINING, ReplicaState.FAILED}),
+    ReplicaState.AHEAD: frozenset(
+        {ReplicaState.JOINING, ReplicaState.RESYNCHRONIZING, ReplicaState.ACTIVE, ReplicaState.FAILED}
+    ),
+    ReplicaState.ACTIVE: frozenset({ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED, ReplicaState.FAILED}),
     ReplicaState.FAILED: frozenset({ReplicaState.JOINING}),
 }

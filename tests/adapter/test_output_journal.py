@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from adapter.output_journal import OutputJournal
 from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
+from feedcore.channel_state import ChannelSnapshot
+from feedcore.lineage import Lineage
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_runs
-from feedcore.position import ChannelSnapshot, MessageStreamState, Run
+from feedcore.position import MessageStreamState, Run
 from journal.sequence_marks import MARK_EVERY
 from tests.small_disk import SmallDisk
 
@@ -102,7 +104,7 @@ def test_what_retention_released_is_left_out_and_its_places_are_forgotten(tmp_pa
     journal.close()
 
 
-SNAPSHOT = ChannelSnapshot(7, MessageStreamState(3, 101, {1: 51, 2: 52}), 90, b"conversion state")
+SNAPSHOT = ChannelSnapshot(7, MessageStreamState(3, 101, {1: 51, 2: 52}), Lineage(((3, 90),)), b"conversion state")
 GOLDEN = bytes.fromhex(
     "54465331010007004d2a3501030000005a000000000000006500000000000000"
     "020000000000000001000000000000003300000000000000020000000000000034000000000000"
@@ -121,17 +123,21 @@ def test_a_saved_state_has_its_bytes_for_ever() -> None:
 
 def test_the_newest_state_of_each_channel_is_found_after_a_restart(tmp_path: Path) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
-    small = ChannelSnapshot(1, MessageStreamState(1, 5, {1: 5}), 1, b"")
+    small = ChannelSnapshot(1, MessageStreamState(1, 5, {1: 5}), Lineage(((1, 1),)), b"")
     journal.save(1, 20_261_121, small)
     journal.append(packet(1, 1, 4))
     journal.save(1, 20_261_121, SNAPSHOT)
-    newer = ChannelSnapshot(1, MessageStreamState(1, 9, {1: 9}), 1, bytes(500))
+    newer = ChannelSnapshot(1, MessageStreamState(1, 9, {1: 9}), Lineage(((1, 1),)), bytes(500))
     journal.save(1, 20_261_121, newer)
     journal.close()
     journal = OutputJournal(tmp_path, block_size=BLOCK)
-    assert sorted(journal.saved_states(1, 20_261_121), key=lambda each: each.channel_id) == [newer, SNAPSHOT]
-    assert journal.saved_states(1, 20_261_122) == journal.saved_states(2, 20_261_121) == []
-    assert replayed(journal, 1, 1, 10) == [(1, 1, 4)]
+    transmitted = packet(1, 9, 2)
+    journal.append(packet(2, 7, 2))
+    journal.append(transmitted)
+    found = sorted(journal.resumable(1, 20_261_121), key=lambda each: each[0].channel_id)
+    assert found == [(newer, list(transmitted.runs)), (SNAPSHOT, [])]
+    assert journal.resumable(1, 20_261_122) == journal.resumable(2, 20_261_121) == []
+    assert replayed(journal, 1, 1, 10) == [(1, 1, 4), (1, 9, 2)]
     journal.close()
 
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from feedcore.channel_state import ChannelSnapshot
 from feedcore.counters import Counter, CounterSet
 from feedcore.decision_log import RunsReply
-from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState
+from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
+from feedcore.lineage import Lineage
 from feedcore.own_past import CATCH_UP_NS_MAX, STATE_SIZE_MAX, TRIES_MAX, OwnPast
-from feedcore.position import ChannelSnapshot, MessageStreamState, Run
+from feedcore.position import MessageStreamState, Run
 from feedcore.production import LineConfig, ProductionLine
 from feedcore.replica import ChannelReplica
 from feedcore.replica_config import ReplicaConfig
+from feedcore.source_packet import decode_source_packet
 from feedcore.states import ReplicaState
-from tests.simulation.toy_feed import ToyConverter
+from tests.simulation.toy_feed import FEED_ID, ToyConverter, encode_source
 
 MS = 1_000_000
 ACTIVE = 2
 
 
-def a_replica(snapshot: ChannelSnapshot | None) -> tuple[ChannelReplica, CounterSet]:
+def a_replica(snapshot: ChannelSnapshot | None, runs: tuple[Run, ...] = ()) -> tuple[ChannelReplica, CounterSet]:
     """JOINING, with a past."""
     counters = CounterSet()
     line = ProductionLine(LineConfig(1, 1, 1, 20_261_121, (1,), 256), ToyConverter(), counters)
     replica = ChannelReplica(1, line, ReplicaConfig(), counters, 0)
     if snapshot is not None:
-        replica.resume_from(snapshot)
+        replica.resume_from(snapshot, runs, 0)
     replica.on_active_known(ACTIVE, 3, 0)
     return replica, counters
 
@@ -31,7 +34,13 @@ def a_replica(snapshot: ChannelSnapshot | None) -> tuple[ChannelReplica, Counter
 def a_snapshot(epoch: int = 2, next_seq: int = 101, state: bytes | None = None) -> ChannelSnapshot:
     """As an output journal has it."""
     position = MessageStreamState(epoch, next_seq, {1: next_seq})
-    return ChannelSnapshot(1, position, 50, ToyConverter().snapshot() if state is None else state)
+    return ChannelSnapshot(1, position, Lineage(((epoch, 50),)), ToyConverter().snapshot() if state is None else state)
+
+
+def reply(*runs: Run, epoch_3_from: int | None = None) -> RunsReply:
+    """The active's answer; its history is epoch 2 from 50 on, and perhaps epoch 3."""
+    entries = ((2, 50),) if epoch_3_from is None else ((2, 50), (3, epoch_3_from))
+    return RunsReply(Lineage(entries), runs)
 
 
 def asked(effects: list[AdapterEffect]) -> list[type]:
@@ -43,7 +52,7 @@ def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
     replica, counters = a_replica(a_snapshot())
     (request,) = [each for each in replica.on_timer(0) if isinstance(each, RequestRuns)]
     assert request == RequestRuns(1, ACTIVE, a_snapshot().position)
-    replica.on_runs(RunsReply(3, 104, (Run(2, 101, 1, 101, 3, 3), Run(3, 104, 1, 104, 2, 2)), {2: 50, 3: 104}), MS)
+    replica.on_runs(reply(Run(2, 101, 1, 101, 3, 3), Run(3, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages are here
     assert counters.counts[Counter.STATES_RESUMED] == 1
     assert replica.line.next_message_seq == 101
@@ -53,7 +62,7 @@ def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
 def test_a_past_that_a_newer_epoch_numbered_anew_is_dropped_for_a_snapshot() -> None:
     replica, counters = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(RunsReply(3, 99, (Run(3, 101, 1, 101, 3, 3),), {3: 99}), MS)
+    replica.on_runs(reply(Run(3, 101, 1, 101, 3, 3), epoch_3_from=99), MS)
     assert replica.state is ReplicaState.JOINING
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
     assert counters.counts[Counter.STATES_RESUMED] == 0
@@ -62,7 +71,7 @@ def test_a_past_that_a_newer_epoch_numbered_anew_is_dropped_for_a_snapshot() -> 
 def test_decisions_that_leave_a_seam_are_no_continuation() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(RunsReply(2, 50, (Run(2, 102, 1, 102, 3, 3),), {2: 50}), MS)
+    replica.on_runs(reply(Run(2, 102, 1, 102, 3, 3)), MS)
     assert replica.state is ReplicaState.JOINING
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
 
@@ -79,16 +88,15 @@ def test_a_refusal_or_silence_leads_to_a_snapshot() -> None:
 
 def test_another_tables_state_is_dropped_for_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot(state=b"not a toy's"))
-    replica.on_timer(0)
-    replica.on_runs(RunsReply(2, 50, (), {}), MS)
+    assert asked(replica.on_timer(0)) == [RequestSnapshot]
+    assert replica.on_runs(reply(), MS) == []
     assert replica.state is ReplicaState.JOINING
-    assert asked(replica.on_timer(MS)) == [RequestSnapshot]
 
 
 def test_a_past_whose_continuation_does_not_come_is_left_for_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(RunsReply(2, 50, (Run(2, 101, 1, 101, 3, 3),), {2: 50}), MS)
+    replica.on_runs(reply(Run(2, 101, 1, 101, 3, 3)), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # the source messages are not here
     assert asked(replica.on_timer(1_000 * MS)) == []
     ends_at_ns = MS + CATCH_UP_NS_MAX
@@ -105,9 +113,22 @@ def test_promoted_alone_it_goes_on_where_it_was() -> None:
     replica.promote(4, MS)
     assert replica.state is ReplicaState.ACTIVE
     assert replica.line.position() == MessageStreamState(4, 101, {1: 101})
-    stranger, _ = a_replica(a_snapshot(epoch=9))  # of an epoch that the lease store does not know
-    stranger.promote(4, MS)
-    assert stranger.line.next_message_seq == 1
+    old_hand, _ = a_replica(a_snapshot(epoch=9))  # of an epoch that the lease store has forgotten
+    old_hand.promote(4, MS)
+    assert old_hand.line.lineage == Lineage(((4, 101),))
+
+
+def test_what_was_transmitted_behind_the_saved_state_is_applied_again_in_silence() -> None:
+    transmitted = (Run(2, 101, 1, 101, 1, 1), Run(3, 102, 1, 102, 2, 2))
+    replica, _ = a_replica(a_snapshot(), transmitted)
+    messages = [(1, 11), (1, 13), (1, 17), (1, 19)]
+    datagram = encode_source(1, 101, messages, 0, 0)
+    assert replica.on_source_packet(decode_source_packet(datagram, FEED_ID), MS) == []
+    assert replica.line.position() == MessageStreamState(3, 104, {1: 104})
+    effects = replica.promote(4, 2 * MS)
+    sent = [effect.packet for effect in effects if isinstance(effect, Transmit) and effect.packet.message_count]
+    assert [(packet.epoch, packet.first_message_seq, packet.message_count) for packet in sent] == [(4, 104, 1)]
+    assert replica.line.lineage == Lineage(((2, 50), (3, 102), (4, 104)))
 
 
 def test_state_is_saved_now_and_then_when_there_is_something_new_and_it_is_small() -> None:

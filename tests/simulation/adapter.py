@@ -11,7 +11,13 @@ from feedcore.decision_intake import IntakeConfig
 from feedcore.effects import (
     AdapterEffect,
     AppendToJournal,
+    AskToFail,
+    NumberForGood,
+    ReleaseLease,
     RenewLease,
+    RequestBuckets,
+    RequestEpoch,
+    RequestHandOver,
     RequestRuns,
     RequestSnapshot,
     RequestSource,
@@ -22,7 +28,8 @@ from feedcore.effects import (
 )
 from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
-from feedcore.replica_config import ReplicaConfig
+from feedcore.peers import ConsentConfig
+from feedcore.replica_config import OnSilence, ReplicaConfig
 from feedcore.source_tracker import TrackerConfig
 from feedcore.states import ReplicaState
 from tests.simulation.output_journal import OutputJournal
@@ -45,7 +52,6 @@ class AdapterActor:
     Attributes:
         life: grows with every start; answers to a former life's questions are not heard.
         is_paused: stands still; what arrives waits.
-        is_late: sends now what it decided before it stood still.
         journal: survives the process.
     """
 
@@ -55,7 +61,6 @@ class AdapterActor:
         self.life = 0
         self.is_alive = False
         self.is_paused = False
-        self.is_late = False
         self.journal = OutputJournal()
         self.engine: AdapterEngine
         self.converters: dict[int, ToyConverter] = {}
@@ -77,6 +82,12 @@ class AdapterActor:
             RequestSource: self._calls.request_source,
             RequestRuns: self._calls.request_runs,
             RequestSnapshot: self._calls.request_snapshot,
+            RequestBuckets: self._calls.request_buckets,
+            NumberForGood: self._number_for_good,
+            ReleaseLease: lambda effect: None,
+            RequestEpoch: lambda effect: cluster.admin.on_next_epoch(self, effect.epoch),
+            RequestHandOver: lambda effect: None,
+            AskToFail: lambda effect: None,
             RenewLease: lambda effect: cluster.admin.on_renew(self, effect.epoch),
             StateMoved: self._tell_move,
             RunsLost: self._tell_loss,
@@ -102,8 +113,8 @@ class AdapterActor:
         self.engine = AdapterEngine(
             _config(self._plan, self.adapter_id), self.converters, CounterSet(), self.clock_ns()
         )
-        for state in self.journal.saved_states():
-            self.engine.resume_from(state)
+        for state, runs in self.journal.resumable():
+            self.engine.resume_from(state, runs, self.clock_ns())
         self._world.tell("{} starts", self.name)
         self._cluster.admin.on_connect(self)
         self._schedule()
@@ -134,9 +145,7 @@ class AdapterActor:
         self.is_paused = False
         self._world.tell("{} resumes", self.name)
         effects, self._unperformed = self._unperformed, []
-        self.is_late = True
         self._perform(effects)
-        self.is_late = False
         waiting, self._inbox = self._inbox, deque()
         self._datagrams_waiting = 0
         for event in waiting:
@@ -265,6 +274,9 @@ class AdapterActor:
     def _append(self, effect: AppendToJournal) -> None:
         self.journal.append(effect.packet)
 
+    def _number_for_good(self, effect: NumberForGood) -> None:
+        self.journal.number_for_good(effect.channel_id, effect.epoch, effect.first_message_seq, effect.end_message_seq)
+
     def _transmit(self, effect: Transmit) -> None:
         world, packet = self._world, effect.packet
         self._cluster.on_transmit(self, effect)
@@ -303,11 +315,16 @@ def _config(plan: Plan, adapter_id: int) -> EngineConfig:
         replica=ReplicaConfig(
             heartbeat_interval_ns=timing.heartbeat_interval_ns,
             detach_after_ns=5 * timing.heartbeat_interval_ns,
+            proceed_after_ns=10 * timing.heartbeat_interval_ns,
+            promotion_patience_ns=5 * timing.heartbeat_interval_ns,
             state_interval_ns=timing.state_interval_ns,
             snapshot_retry_ns=100 * MS,
             tracker=TrackerConfig(declare_after_ns=timing.source_declare_after_ns),
+            digest_interval_messages=64,
+            on_silence=OnSilence.HOLD,
             intake=IntakeConfig(),
         ),
+        consent=ConsentConfig.of(timing.sync_interval_ns),
     )
 
 

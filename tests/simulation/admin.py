@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision
 from admin_server.store import EPOCH_BLOCK
 from feedcore.effects import AdapterEffect
+from feedcore.engine import AdapterEngine
 from feedcore.states import ReplicaState
 from tests.simulation.plan import MS, Plan
 from tests.simulation.world import ADMIN, World
@@ -90,7 +92,9 @@ class AdminActor:
         self._world.tell("the admin server {}, {} notes of grants lost", how, lost)
         former, self._attending = list(self._attending.values()), {}
         for attendance in former if not is_silent else ():
-            self.on_connect(attendance.adapter)
+            adapter = attendance.adapter
+            adapter.on_message(attendance.life, adapter.engine.on_admin_lost)
+            self.on_connect(adapter)
 
     def restart(self, _: object = None) -> None:
         """A new server goes on behind the former one's life, as `FeedBroker` does."""
@@ -174,9 +178,23 @@ class AdminActor:
         request = (adapter, adapter.life, adapter.clock_ns(), epoch)
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear_renewal, request)
 
+    def on_next_epoch(self, adapter: AdapterActor, epoch: int) -> None:
+        """The holder wants a new epoch for itself."""
+        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_wish, request)
+
+    def _hear_wish(self, request: tuple[AdapterActor, int, int, int]) -> None:
+        adapter, life, sent_at_ns, epoch = request
+        if self._note(adapter, life, sent_at_ns) and self.lease.renew(adapter.adapter_id, epoch, self._world.now_ns):
+            self.lease.epoch = max(epoch + 1, self.lease._next_epoch)
+            self._grant(Granted(adapter.adapter_id, self.lease.epoch))
+
     def _hear_report(self, report: tuple[AdapterActor, int, int, ReplicaState, int]) -> None:
         adapter, life, sent_at_ns, state, position = report
-        if not self._note(adapter, life, sent_at_ns) or state is ReplicaState.ACTIVE:
+        if not self._note(adapter, life, sent_at_ns):
+            return
+        self._send(adapter, adapter.engine.on_admin_heard)
+        if state is ReplicaState.ACTIVE:
             return
         self._perform(self.lease.on_report(adapter.adapter_id, state, position, 1.0, self._world.now_ns))
         self._schedule()
@@ -240,12 +258,20 @@ class AdminActor:
 
     def _tell_everybody(self) -> None:
         active, epoch = max(self.lease.holder, 0), self.lease.epoch
+        everybody = frozenset(adapter.adapter_id for adapter in self._cluster.adapters)
         for attendance in self._attending.values():
-            self._send(attendance.adapter, attendance.adapter.engine.on_cluster_changed, active, epoch)
+            engine = attendance.adapter.engine
+            self._send(attendance.adapter, partial(_change, engine, everybody), active, epoch)
 
     def _send(self, adapter: AdapterActor, order: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
         message = (adapter, self._attending[adapter.adapter_id].life, order, arguments)
         self._world.call(self._world.link(ADMIN, adapter.name), _deliver, message)
+
+
+def _change(
+    engine: AdapterEngine, everybody: frozenset[int], active: int, epoch: int, now_ns: int
+) -> list[AdapterEffect]:
+    return engine.on_cluster_changed(active, epoch, now_ns, everybody)
 
 
 def _deliver(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], tuple[object, ...]]) -> None:

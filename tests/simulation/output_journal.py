@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from feedcore.output_packet import RETRANSMISSION_BIT, OutputPacket
-from feedcore.position import ChannelSnapshot
+from feedcore.channel_state import ChannelSnapshot
+from feedcore.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
+from feedcore.position import Run
 
 Entry = OutputPacket | ChannelSnapshot
 
@@ -38,9 +39,32 @@ class OutputJournal:
                 self._index(entry)
         return lost
 
-    def saved_states(self) -> list[ChannelSnapshot]:
-        """The newest state of each channel."""
-        newest = {entry.channel_id: entry for entry in self._entries if isinstance(entry, ChannelSnapshot)}
+    def number_for_good(self, channel_id: int, epoch: int, first_seq: int, end_seq: int) -> None:
+        """The newest provisional packets of a channel are decisions of an epoch."""
+        for place, entry in enumerate(self._entries):
+            if (
+                isinstance(entry, OutputPacket)
+                and entry.flags & PROVISIONAL_BIT
+                and entry.channel_id == channel_id
+                and first_seq <= entry.first_message_seq
+                and entry.end_message_seq <= end_seq
+            ):
+                self._entries[place] = counting = entry._replace(
+                    flags=entry.flags & ~PROVISIONAL_BIT | OutputFlag.FROM_ACTIVE,
+                    epoch=epoch,
+                    epoch_first_message_seq=first_seq,
+                    runs=tuple(run._replace(epoch=epoch) for run in entry.runs),
+                )
+                self._index(counting)
+
+    def resumable(self) -> list[tuple[ChannelSnapshot, list[Run]]]:
+        """The newest state of each channel, and the decisions behind it."""
+        newest: dict[int, tuple[ChannelSnapshot, list[Run]]] = {}
+        for entry in self._entries:
+            if isinstance(entry, ChannelSnapshot):
+                newest[entry.channel_id] = entry, []
+            elif entry.channel_id in newest and not entry.flags & PROVISIONAL_BIT:
+                newest[entry.channel_id][1].extend(entry.runs)
         return list(newest.values())
 
     def replay(self, channel_id: int, ranges: tuple[tuple[int, int], ...]) -> list[OutputPacket]:
@@ -60,7 +84,7 @@ class OutputJournal:
         return found
 
     def _index(self, entry: Entry) -> None:
-        if isinstance(entry, ChannelSnapshot) or not entry.message_count:
+        if isinstance(entry, ChannelSnapshot) or not entry.message_count or entry.flags & PROVISIONAL_BIT:
             return
         firsts, packets = self._channels.setdefault(entry.channel_id, ([], []))
         while firsts and firsts[-1] >= entry.first_message_seq:

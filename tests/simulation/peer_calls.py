@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, RequestSource
+from feedcore.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from feedcore.engine import DecisionLogTooShort, NotActive
-from feedcore.states import ReplicaState
 from tests.simulation.world import SOURCE, World
 
 if TYPE_CHECKING:
@@ -59,18 +58,22 @@ class PeerCalls:
         engine = self._adapter.engine
         self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, peer.engine.snapshot(effect.channel_id)))
 
+    def request_buckets(self, effect: RequestBuckets) -> None:
+        """Some buckets of the conversion state at a position."""
+        self._say("asks adapter {} for buckets {} of channel {}", effect.adapter_id, effect.buckets, effect.channel_id)
+        engine, channel = self._adapter.engine, effect.channel_id
+        self._ask(
+            effect.adapter_id, lambda peer: (engine.on_buckets, peer.engine.buckets(channel, effect.buckets)), channel
+        )
+
     def tell_state(self) -> None:
-        """From the active, at every sync interval, to everybody who follows."""
+        """At every sync interval, to everybody."""
         adapter, world = self._adapter, self._world
-        for channel, replica in adapter.engine.replicas.items():
-            if replica.state is not ReplicaState.ACTIVE:
-                continue
-            status = adapter.engine.channel_status(channel)
-            for peer in self._cluster.adapters:
-                if peer is not adapter and peer.is_alive:
-                    link = world.link(adapter.name, peer.name)
-                    event = peer.engine.on_peer_status
-                    world.call(link, _tell, (peer, peer.life, event, status, adapter.adapter_id))
+        for peer in self._cluster.adapters:
+            if peer is not adapter and peer.is_alive:
+                state = adapter.engine.report(adapter.clock_ns(), adapter.life)
+                link = world.link(adapter.name, peer.name)
+                world.call(link, _tell, (peer, peer.life, peer.engine.on_peer_state, state))
 
     # ---- inside ----
 

@@ -240,7 +240,6 @@ class ChannelState(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     REPLICA_STATE_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
-    EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     DIGEST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     DIGEST_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
@@ -249,7 +248,6 @@ class ChannelState(_message.Message):
     channel_id: _builtins.int
     replica_state: _builtins.str
     """feedcore.states.ReplicaState value"""
-    epoch_first_message_seq: _builtins.int
     digest_message_seq: _builtins.int
     """Conversion-state digests, one per bucket of symbols, taken at the first run boundary at or behind a multiple of
     the digest interval, so that two adapters compare the same position.
@@ -274,7 +272,6 @@ class ChannelState(_message.Message):
         channel_id: _builtins.int = ...,
         replica_state: _builtins.str = ...,
         position: Global___MessageStreamState | None = ...,
-        epoch_first_message_seq: _builtins.int = ...,
         digest_message_seq: _builtins.int = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
         digest_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
@@ -283,7 +280,7 @@ class ChannelState(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_source_seqs", b"available_source_seqs", "channel_id", b"channel_id", "digest_message_seq", b"digest_message_seq", "digest_source_seqs", b"digest_source_seqs", "digests", b"digests", "epoch_first_message_seq", b"epoch_first_message_seq", "lineage", b"lineage", "position", b"position", "replica_state", b"replica_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_source_seqs", b"available_source_seqs", "channel_id", b"channel_id", "digest_message_seq", b"digest_message_seq", "digest_source_seqs", b"digest_source_seqs", "digests", b"digests", "lineage", b"lineage", "position", b"position", "replica_state", b"replica_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,29 +25,25 @@ _sym_db = _symbol_database.Default()
 from tandemfeed.v1 import common_pb2 as tandemfeed_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tandemfeed/v1/sync.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"#\n\rFollowRequest\x12\x12\n\nadapter_id\x18\x01 \x01(\r\"(\n\x12GetSnapshotRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\"\xc6\x01\n\rSnapshotChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x1f\n\x17\x65poch_first_message_seq\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x05 \x03(\x06\x12,\n\x07lineage\x18\x06 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\"8\n\x11GetBucketsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\"Y\n\x0eGetRunsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\"\x86\x02\n\x0cGetRunsReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x1f\n\x17\x65poch_first_message_seq\x18\x02 \x01(\x04\x12 \n\x04runs\x18\x03 \x03(\x0b\x32\x12.tandemfeed.v1.Run\x12\x42\n\x0c\x65poch_starts\x18\x04 \x03(\x0b\x32,.tandemfeed.v1.GetRunsReply.EpochStartsEntry\x12,\n\x07lineage\x18\x05 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x1a\x32\n\x10\x45pochStartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xc1\x02\n\x0b\x41\x64\x61pterSync\x12I\n\x06\x46ollow\x12\x1c.tandemfeed.v1.FollowRequest\x1a\x1f.tandemfeed.v1.FeedAdapterState0\x01\x12P\n\x0bGetSnapshot\x12!.tandemfeed.v1.GetSnapshotRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12N\n\nGetBuckets\x12 .tandemfeed.v1.GetBucketsRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12\x45\n\x07GetRuns\x12\x1d.tandemfeed.v1.GetRunsRequest\x1a\x1b.tandemfeed.v1.GetRunsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tandemfeed/v1/sync.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"#\n\rFollowRequest\x12\x12\n\nadapter_id\x18\x01 \x01(\r\"(\n\x12GetSnapshotRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\"\xab\x01\n\rSnapshotChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x05 \x03(\x06\x12,\n\x07lineage\x18\x06 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntryJ\x04\x08\x02\x10\x03\"8\n\x11GetBucketsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\"Y\n\x0eGetRunsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\"p\n\x0cGetRunsReply\x12 \n\x04runs\x18\x03 \x03(\x0b\x32\x12.tandemfeed.v1.Run\x12,\n\x07lineage\x18\x05 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntryJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x05\x32\xc1\x02\n\x0b\x41\x64\x61pterSync\x12I\n\x06\x46ollow\x12\x1c.tandemfeed.v1.FollowRequest\x1a\x1f.tandemfeed.v1.FeedAdapterState0\x01\x12P\n\x0bGetSnapshot\x12!.tandemfeed.v1.GetSnapshotRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12N\n\nGetBuckets\x12 .tandemfeed.v1.GetBucketsRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12\x45\n\x07GetRuns\x12\x1d.tandemfeed.v1.GetRunsRequest\x1a\x1b.tandemfeed.v1.GetRunsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tandemfeed.v1.sync_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._loaded_options = None
-  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._serialized_options = b'8\001'
   _globals['_FOLLOWREQUEST']._serialized_start=71
   _globals['_FOLLOWREQUEST']._serialized_end=106
   _globals['_GETSNAPSHOTREQUEST']._serialized_start=108
   _globals['_GETSNAPSHOTREQUEST']._serialized_end=148
   _globals['_SNAPSHOTCHUNK']._serialized_start=151
-  _globals['_SNAPSHOTCHUNK']._serialized_end=349
-  _globals['_GETBUCKETSREQUEST']._serialized_start=351
-  _globals['_GETBUCKETSREQUEST']._serialized_end=407
-  _globals['_GETRUNSREQUEST']._serialized_start=409
-  _globals['_GETRUNSREQUEST']._serialized_end=498
-  _globals['_GETRUNSREPLY']._serialized_start=501
-  _globals['_GETRUNSREPLY']._serialized_end=763
-  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._serialized_start=713
-  _globals['_GETRUNSREPLY_EPOCHSTARTSENTRY']._serialized_end=763
-  _globals['_ADAPTERSYNC']._serialized_start=766
-  _globals['_ADAPTERSYNC']._serialized_end=1087
+  _globals['_SNAPSHOTCHUNK']._serialized_end=322
+  _globals['_GETBUCKETSREQUEST']._serialized_start=324
+  _globals['_GETBUCKETSREQUEST']._serialized_end=380
+  _globals['_GETRUNSREQUEST']._serialized_start=382
+  _globals['_GETRUNSREQUEST']._serialized_end=471
+  _globals['_GETRUNSREPLY']._serialized_start=473
+  _globals['_GETRUNSREPLY']._serialized_end=585
+  _globals['_ADAPTERSYNC']._serialized_start=588
+  _globals['_ADAPTERSYNC']._serialized_end=909
 # @@protoc_insertion_point(module_scope)

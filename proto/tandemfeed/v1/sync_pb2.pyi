@@ -62,12 +62,10 @@ class SnapshotChunk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: _builtins.int
-    EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
-    epoch_first_message_seq: _builtins.int
     total_size: _builtins.int
     data: _builtins.bytes
     @_builtins.property
@@ -84,7 +82,6 @@ class SnapshotChunk(_message.Message):
         self,
         *,
         position: _common_pb2.MessageStreamState | None = ...,
-        epoch_first_message_seq: _builtins.int = ...,
         total_size: _builtins.int = ...,
         data: _builtins.bytes = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
@@ -92,7 +89,7 @@ class SnapshotChunk(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digests", b"digests", "epoch_first_message_seq", b"epoch_first_message_seq", "lineage", b"lineage", "position", b"position", "total_size", b"total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digests", b"digests", "lineage", b"lineage", "position", b"position", "total_size", b"total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -148,53 +145,21 @@ Global___GetRunsRequest: _TypeAlias = GetRunsRequest  # noqa: Y015
 class GetRunsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class EpochStartsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.int
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.int = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    EPOCH_FIELD_NUMBER: _builtins.int
-    EPOCH_FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
-    EPOCH_STARTS_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
-    epoch: _builtins.int
-    epoch_first_message_seq: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Run]: ...
-    @_builtins.property
-    def epoch_starts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
-        """epoch -> its first message_seq, for every epoch in runs"""
-
     @_builtins.property
     def lineage(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LineageEntry]: ...
     def __init__(
         self,
         *,
-        epoch: _builtins.int = ...,
-        epoch_first_message_seq: _builtins.int = ...,
         runs: _abc.Iterable[_common_pb2.Run] | None = ...,
-        epoch_starts: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         lineage: _abc.Iterable[_common_pb2.LineageEntry] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "epoch_first_message_seq", b"epoch_first_message_seq", "epoch_starts", b"epoch_starts", "lineage", b"lineage", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
