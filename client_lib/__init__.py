@@ -14,7 +14,22 @@ from client_lib.client import Client, connect
 from client_lib.errors import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, ClientError, FeedUnknown
 from client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
 from client_lib.subscription import ChannelStatistics, Subscription, SubscriptionStatistics
-from feedcore.merge_effects import Diverged, Ended, Gap, Live, SourceGap, Stale, Takeover
+from feedcore.merge_config import MergerConfig
+from feedcore.merge_effects import (
+    ConfirmationPaused,
+    ConfirmationResumed,
+    Diverged,
+    Ended,
+    Gap,
+    GapReason,
+    Live,
+    Numbered,
+    Provisional,
+    ProvisionalGap,
+    SourceGap,
+    Stale,
+    Takeover,
+)
 
 __all__ = [
     "AdminUnavailable",
@@ -24,15 +39,22 @@ __all__ = [
     "ChannelStatistics",
     "Client",
     "ClientError",
+    "ConfirmationPaused",
+    "ConfirmationResumed",
     "Diverged",
     "Ended",
     "Event",
     "FeedUnknown",
     "Filled",
     "Gap",
+    "GapReason",
     "Item",
     "Live",
+    "MergerConfig",
     "Message",
+    "Numbered",
+    "Provisional",
+    "ProvisionalGap",
     "Revoked",
     "SourceGap",
     "SourceSpan",

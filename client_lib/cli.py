@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.live import Live as LiveDisplay
@@ -20,9 +20,11 @@ from rich.live import Live as LiveDisplay
 from client_lib.client import connect
 from client_lib.errors import ClientError
 from client_lib.items import Batch, Filled, Item, Revoked
-from client_lib.live_view import LiveFigures, render
+from client_lib.live_view import LiveFigures, alarm_text, render
 from client_lib.recorder import DeliveryRecorder
 from client_lib.subscription import Subscription
+from feedcore.merge_config import CompareMode
+from feedcore.merge_effects import Diverged
 from transport.process_shell import (
     CounterCollector,
     add_connection_arguments,
@@ -34,6 +36,7 @@ from transport.process_shell import (
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2
+ALARMS_SHOWN = 10  # a broken adapter's every packet differs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 interface=connection.interface,
             ) as client,
         ):
-            subscription = client.subscribe(arguments.feed, arguments.topic, arguments.start)
+            subscription = client.subscribe(
+                arguments.feed, arguments.topic, arguments.start, confirm=arguments.confirm, compare=arguments.compare
+            )
             interruption.stops(subscription)
             return _follow(subscription, arguments)
     except ClientError as refused:
@@ -76,6 +81,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--start", default="live", type=_start, metavar="live|SEQ", help="where to begin (default %(default)s)"
+    )
+    parser.add_argument(
+        "--confirm",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: deliver only what two adapters sent equally (default %(default)s)",
+    )
+    parser.add_argument(
+        "--compare",
+        choices=get_args(CompareMode),
+        default="full",
+        help="which second copies to compare; a difference is an alarm (default %(default)s)",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="one JSON line a second instead of the live view")
@@ -130,13 +148,16 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
     status = 0
     with _output(arguments, subscription, figures) as (show_items, show_interval):
         next_interval_ns = time.monotonic_ns() + INTERVAL_NS
-        delivered = 0
+        delivered = alarms = 0
         while not subscription.is_closed:
             items = subscription.poll(max(0, next_interval_ns - time.monotonic_ns()) / 1e9)
             figures.take(items)
             if recorder is not None:
                 recorder.record(items)
             show_items(items)
+            for item in items:
+                if isinstance(item, Diverged) and (alarms := alarms + 1) <= ALARMS_SHOWN:
+                    print(f"tandemfeed subscribe: {alarm_text(item)}", file=sys.stderr)
             if time.monotonic_ns() >= next_interval_ns:
                 next_interval_ns += INTERVAL_NS
                 show_interval()

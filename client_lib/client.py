@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from client_lib.session import Session
 from client_lib.subscription import Subscription
-from feedcore.merger import MergerConfig
+from feedcore.merge_config import CompareMode, MergerConfig
 
 
 class Client:
@@ -28,6 +29,8 @@ class Client:
         topics: Sequence[str] = (),
         start: Literal["live"] | int = "live",
         *,
+        confirm: Literal[1, 2] = 1,
+        compare: CompareMode = "full",
         merger_config: MergerConfig | None = None,
         timeout_s: float = 10.0,
     ) -> Subscription:
@@ -38,7 +41,10 @@ class Client:
             topics: the channels wanted, by topic; none: all that the policy grants.
             start: "live", from the first packet heard; or the `message_seq` to begin with, which is replayed from the
                 adapters' journals as far as it is past (per channel).
-            merger_config: timers and limits of merge and gap repair.
+            confirm: 2 delivers only what two adapters transmitted equally: nothing that one adapter alone made up or
+                got wrong, at the price of waiting for the slower one, and of a `Gap` where only one is alive.
+            compare: which second copies are compared with what was delivered, for `Diverged`.
+            merger_config: timers and limits of merge and gap repair; its confirm and compare do not count.
             timeout_s: how long the administration server may take to answer.
 
         Raises:
@@ -53,7 +59,7 @@ class Client:
             tuple(topics),
             self._interface,
             start_message_seq=None if start == "live" else start,
-            merger_config=merger_config,
+            merger_config=replace(merger_config or MergerConfig(), confirm=confirm, compare=compare),
             grant_timeout_s=timeout_s,
         )
         self._subscriptions.append(subscription)

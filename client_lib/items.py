@@ -3,8 +3,8 @@
 A `Batch` costs little per packet: it is a slice of the packet that the merger delivered, and everything about single
 messages is worked out when asked for. `arrays()` is the fast way to the fields, `messages()` the plain one.
 
-Invariant: over all `Batch` items of a channel, `source_seq` only grows within each source stream, and `message_seq`
-only grows within each epoch.
+Invariant: over all `Batch` items of a channel, `source_seq` only grows within each source stream, and over those that
+are not provisional `message_seq` only grows within each epoch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from feedcore.merge_effects import Diverged, Ended, Gap, Live, SourceGap, Stale, Takeover
+from feedcore.merge_effects import MergeEvent
 from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
+from feedcore.packet_parts import cut_runs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +138,8 @@ class Batch:
 
     @property
     def is_provisional(self) -> bool:
-        """True if an adapter numbered it without a lease; the order between source streams may change."""
+        """True if an adapter forwarded it without a lease: each source stream is in order, but `first_message_seq` is
+        that adapter's own count and the order between source streams is not everybody's."""
         return bool(self.packet.flags & OutputFlag.PROVISIONAL)
 
     @property
@@ -160,19 +162,17 @@ class Batch:
     def sources(self) -> list[SourceSpan]:
         """Which source messages the batch consumes, in order; consecutive batches never overlap in them."""
         packet = self.packet
-        if self.is_whole:
-            return [
-                SourceSpan(
-                    run.source_stream_id,
-                    run.first_source_seq,
-                    run.end_source_seq,
-                    run.first_message_seq,
-                    run.message_count,
-                    run.is_source_gap,
-                )
-                for run in packet.runs
-            ]
-        return self._part_sources()
+        return [
+            SourceSpan(
+                run.source_stream_id,
+                run.first_source_seq,
+                run.end_source_seq,
+                run.first_message_seq,
+                run.message_count,
+                run.is_source_gap,
+            )
+            for run in (packet.runs if self.is_whole else cut_runs(packet, self.first_index, self.end_index))
+        ]
 
     def arrays(self) -> Iterator[tuple[ModelMessage, NDArray[np.void]]]:
         """The batch's messages as structured numpy views, nothing copied: (message definition, rows).
@@ -207,44 +207,11 @@ class Batch:
                 return run.first_source_seq
         raise AssertionError(f"message_seq {message_seq} lies in no run of the packet")
 
-    def _part_sources(self) -> list[SourceSpan]:
-        """A run cut between two messages is cut behind the source message of the first of them."""
-        packet = self.packet
-        frames = message_frames(packet)
-        spans = []
-        for run in packet.runs:
-            start = run.first_message_seq - packet.first_message_seq
-            end = start + run.message_count
-            first, last = max(start, self.first_index), min(end, self.end_index)
-            is_trailing = start == self.end_index == packet.message_count
-            if first >= last and not (
-                run.message_count == 0 and (self.first_index <= start < self.end_index or is_trailing)
-            ):
-                continue
-
-            def boundary(index: int, start: int = start, end: int = end, run_first: int = run.first_source_seq) -> int:
-                if index == start:
-                    return run_first
-                return run_first + int(OUTPUT_FRAME.unpack_from(packet.payload, frames[index - 1][0])[1]) + 1
-
-            first_source = boundary(first)
-            end_source = run.end_source_seq if last == end else boundary(last)
-            spans.append(
-                SourceSpan(
-                    run.source_stream_id,
-                    first_source,
-                    end_source,
-                    packet.first_message_seq + first,
-                    last - first,
-                    run.is_source_gap,
-                )
-            )
-        return spans
-
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Messages of an earlier `Gap` that turned up after all: late, behind messages that came after them."""
+    """Messages of an earlier `Gap` or `ProvisionalGap` that turned up after all: late, behind messages that came after
+    them."""
 
     batch: Batch
 
@@ -256,5 +223,5 @@ class Revoked:
     reason: str
 
 
-Event: TypeAlias = Gap | SourceGap | Filled | Takeover | Stale | Live | Diverged | Ended | Revoked
+Event: TypeAlias = MergeEvent | Filled | Revoked
 Item: TypeAlias = Batch | Event

@@ -14,12 +14,13 @@ import numpy as np
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from client_lib.items import Batch, Filled, Item
 from client_lib.record import ROW_DTYPE, latency_figures
 from client_lib.subscription import Subscription
 from feedcore.counters import Counter
-from feedcore.merge_effects import Gap, SourceGap, Takeover
+from feedcore.merge_effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
 
 EVENTS_SHOWN = 8
 
@@ -36,6 +37,7 @@ class LiveFigures:
         self._since_ns = time.monotonic_ns()
         self.gaps = self.source_gaps = self.filled = self.takeovers = 0
         self.message_count = 0
+        self.alarm: str | None = None  # the newest divergence
         self.last_events: deque[str] = deque(maxlen=EVENTS_SHOWN)
 
     def take(self, items: Iterable[Item]) -> None:
@@ -50,10 +52,14 @@ class LiveFigures:
                 self.filled += item.batch.message_count
             elif isinstance(item, Gap):
                 self.gaps += item.last_message_seq - item.first_message_seq + 1
+            elif isinstance(item, ProvisionalGap):
+                self.gaps += item.last_source_seq - item.first_source_seq + 1
             elif isinstance(item, SourceGap):
                 self.source_gaps += item.last_source_seq - item.first_source_seq + 1
             elif isinstance(item, Takeover):
                 self.takeovers += 1
+            elif isinstance(item, Diverged):
+                self.alarm = alarm_text(item)
             self.last_events.append(f"{time.strftime('%H:%M:%S')} {item}")
 
     def interval(self) -> dict[str, Any]:
@@ -86,6 +92,9 @@ class LiveFigures:
             "duplicates": counters[Counter.MERGE_DUPLICATES],
             "replay_requests": counters[Counter.MERGE_REPLAY_REQUESTS],
             "diverged": counters[Counter.MERGE_DIVERGED],
+            "alarm": self.alarm,
+            "provisional": counters[Counter.MERGE_PROVISIONAL],
+            "unconfirmed": counters[Counter.MERGE_UNCONFIRMED],
             "datagrams": statistics.datagrams,
             "refusals": dict(statistics.refusals),
         }
@@ -132,7 +141,18 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
             name = stream_names.get(int(stream), "") if stream else ""
             positions.add_row(*first, f"{stream} {name}", _number(seq))
             first = ["", "", ""]
-    return Panel(Group(rate, positions, *events), title=f"tandemfeed subscribe · {figures['feed']}")
+    alarms = [Text(figures["alarm"], style="bold red")] if figures["alarm"] else []
+    return Panel(Group(*alarms, rate, positions, *events), title=f"tandemfeed subscribe · {figures['feed']}")
+
+
+def alarm_text(diverged: Diverged) -> str:
+    """What a person is told of a divergence, and what to do."""
+    one, other = diverged.adapter_ids
+    return (
+        f"ALARM: adapters {one} and {other} sent different messages at channel {diverged.channel_id}, message "
+        f"{diverged.first_message_seq} (CRC-32 {diverged.digests[0]:08x} and {diverged.digests[1]:08x}): one is "
+        f"broken or forged. Compare their output journals there; confirm=2 delivers only what two adapters agree on."
+    )
 
 
 def _number(value: int | None) -> str:

@@ -2,36 +2,52 @@
 
 One thread, so one request at a time. Per channel only the newest request waits: it names every hole that is still
 open, so it replaces an older one. Must never touch a merger: what is missing, and when to ask again, the merger knows.
+
+An adapter that refuses, does not answer in time or has not all of it is followed by the next one, which is asked for
+the rest. Nobody is waited for longer than SILENCE_MAX_S, and who failed is left out for a while, longer each time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc
 
 from client_lib.errors import ClientError, status_of
 from client_lib.grant import GrantedAdapter
 from client_lib.session import Session
+from client_lib.wanted import Wanted
 from feedcore.merge_effects import RequestReplay
-from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0  # a long replay goes on in the next request
-FIRST_REPLY_TIMEOUT_S = 1.0  # a vanished host must not hold up the others
-AVOID_AFTER_FAILURE_NS = 1_000_000_000
+SILENCE_MAX_S = 1.0  # before and between chunks: a vanished host must not hold up the others
+AVOID_NS = 1_000_000_000  # after a failure; doubled for each further one
+AVOID_MAX_NS = 30_000_000_000
+LOGIN_AGAIN_NS = 5_000_000_000  # after an administration server that did not answer
+assert SILENCE_MAX_S < CALL_TIMEOUT_S
+
+
+class ReplayCall(Protocol):
+    """What a streaming call is to this thread."""
+
+    def __iter__(self) -> Iterator[replay_pb2.ReplayChunk]: ...
+
+    def cancel(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Output packets in plaintext, as a replay service sent them."""
+    """Output packets in plaintext, as one adapter's replay service sent them."""
 
+    adapter_id: int
     packets: tuple[bytes, ...]
 
 
@@ -50,7 +66,8 @@ class ReplayWorker:
         self._wanted: dict[int, RequestReplay] = {}  # by channel_id
         self._adapters: tuple[GrantedAdapter, ...] = ()
         self._turn = 0
-        self._failed_at_ns: dict[str, int] = {}  # by endpoint
+        self._failures: dict[str, tuple[int, int]] = {}  # by endpoint: how often in a row, avoided until
+        self._login_at_ns = 0
         self._channels: dict[str, grpc.Channel] = {}  # by endpoint
         self._call: grpc.Call | None = None
         self._is_closed = False
@@ -88,64 +105,102 @@ class ReplayWorker:
                 if self._is_closed:
                     return
                 request = self._wanted.pop(next(iter(self._wanted)))
-                adapters = self._in_turn()
+                adapters = self._adapters
             self._forget_endpoints_but({adapter.rpc_endpoint for adapter in adapters})
-            for adapter in adapters:
-                if self._ask(adapter, request):
-                    break
+            self._perform(request, adapters)
+            self._renewed_token()  # for the next one: this thread has time now
 
-    def _in_turn(self) -> list[GrantedAdapter]:
-        """Every request begins with another adapter, since the last one asked may not have had it all."""
-        if not self._adapters:
+    def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> None:
+        """Ask one after the other until as many copies as wanted are here, or everybody has been asked."""
+        copies_left = request.copy_count
+        wanted = Wanted(request)
+        for adapter in self._in_turn(adapters, request.held_adapter_ids):
+            if self._is_closed:
+                return
+            self._ask(adapter, wanted)
+            if wanted.is_empty:
+                copies_left -= 1
+                if not copies_left:
+                    return
+                wanted = Wanted(request)  # another adapter's copy of all of it
+
+    def _in_turn(self, adapters: tuple[GrantedAdapter, ...], held: tuple[int, ...]) -> list[GrantedAdapter]:
+        """Every request begins with another adapter; whose copy is here already comes last.
+
+        Who has just failed is left out, unless everybody has.
+        """
+        if not adapters:
             return []
-        self._turn = (self._turn + 1) % len(self._adapters)
-        ordered = self._adapters[self._turn :] + self._adapters[: self._turn]
+        self._turn = (self._turn + 1) % len(adapters)
+        ordered = adapters[self._turn :] + adapters[: self._turn]
         now_ns = time.monotonic_ns()
-
-        def has_just_failed(adapter: GrantedAdapter) -> bool:
-            failed_at_ns = self._failed_at_ns.get(adapter.rpc_endpoint)
-            return failed_at_ns is not None and now_ns - failed_at_ns < AVOID_AFTER_FAILURE_NS
-
-        return sorted(ordered, key=has_just_failed)
+        answering = [each for each in ordered if self._failures.get(each.rpc_endpoint, (0, 0))[1] <= now_ns]
+        return sorted(answering or ordered, key=lambda adapter: adapter.adapter_id in held)
 
     def _forget_endpoints_but(self, endpoints: set[str]) -> None:
         for endpoint in self._channels.keys() - endpoints:
             self._channels.pop(endpoint).close()
-            self._failed_at_ns.pop(endpoint, None)
+            self._failures.pop(endpoint, None)
 
-    def _ask(self, adapter: GrantedAdapter, request: RequestReplay) -> bool:
-        """Ask one adapter; True if it answered, were it with nothing."""
-        with contextlib.suppress(ClientError):  # the administration server is away: an old token may still serve
-            self._session.ensure_token()
-        token = self._session.token_at_hand()
-        ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=last) for first, last in request.ranges]
-        call = replay_pb2_grpc.ReplayStub(self._channel(adapter.rpc_endpoint)).Replay(
-            replay_pb2.ReplayRequest(channel_id=request.channel_id, ranges=ranges), timeout=CALL_TIMEOUT_S
-        )
+    def _ask(self, adapter: GrantedAdapter, wanted: Wanted) -> None:
+        """Ask one adapter for what is still wanted, and note what came."""
+        if self._ask_once(adapter, wanted) is grpc.StatusCode.UNAUTHENTICATED:
+            self._ask_once(adapter, wanted)  # with a new token
+
+    def _ask_once(self, adapter: GrantedAdapter, wanted: Wanted) -> grpc.StatusCode:
+        endpoint = adapter.rpc_endpoint
+        token = self._token()
+        call = replay_pb2_grpc.ReplayStub(self._channel(endpoint)).Replay(wanted.message(), timeout=CALL_TIMEOUT_S)
         with self._condition:
             self._call = call
             if self._is_closed:
                 call.cancel()
-        watchdog = threading.Timer(FIRST_REPLY_TIMEOUT_S, call.cancel)
-        watchdog.start()
         try:
-            for chunk in call:
-                watchdog.cancel()
-                if not self._deliver(Replayed(tuple(chunk.packets))):
-                    call.cancel()
-                    return True
+            self._read(call, adapter, wanted)
         except grpc.RpcError as error:
             code, details = status_of(error)
+            log.info("replay failed", extra={"adapter": adapter.name, "code": code.name, "details": details})
             if code is grpc.StatusCode.UNAUTHENTICATED:
                 self._session.forget_token(token)
-            self._failed_at_ns[adapter.rpc_endpoint] = time.monotonic_ns()
-            log.info("replay failed", extra={"adapter": adapter.name, "code": code.name, "details": details})
-            return False
+                return code
+            times = self._failures.get(endpoint, (0, 0))[0]
+            avoid_ns = min(AVOID_NS << min(times, 16), AVOID_MAX_NS)
+            self._failures[endpoint] = (times + 1, time.monotonic_ns() + avoid_ns)
+            return code
         finally:
-            watchdog.cancel()
             self._call = None
-        self._failed_at_ns.pop(adapter.rpc_endpoint, None)
-        return True
+        self._failures.pop(endpoint, None)
+        return grpc.StatusCode.OK
+
+    def _read(self, call: ReplayCall, adapter: GrantedAdapter, wanted: Wanted) -> None:
+        """Pass on what comes; raises grpc.RpcError as the call does, or when it falls silent."""
+        chunks = iter(call)
+        while True:
+            watchdog = threading.Timer(SILENCE_MAX_S, call.cancel)
+            watchdog.start()
+            try:
+                chunk = next(chunks)
+            except StopIteration:
+                return
+            finally:
+                watchdog.cancel()
+            wanted.came(chunk.packets)
+            if not self._deliver(Replayed(adapter.adapter_id, tuple(chunk.packets))):
+                call.cancel()
+                return
+
+    def _token(self) -> str:
+        """The token at hand, however old: whoever finds it too old says so. Only without one is a login waited for."""
+        return self._session.token_at_hand() or self._renewed_token()
+
+    def _renewed_token(self) -> str:
+        """A token that is good for a while, unless the administration server has just not answered."""
+        if time.monotonic_ns() >= self._login_at_ns:
+            try:
+                self._session.ensure_token()
+            except ClientError:
+                self._login_at_ns = time.monotonic_ns() + LOGIN_AGAIN_NS
+        return self._session.token_at_hand()
 
     def _channel(self, endpoint: str) -> grpc.Channel:
         channel = self._channels.get(endpoint)

@@ -31,8 +31,9 @@ from client_lib.mailbox import Mailbox
 from client_lib.replay import Replayed, ReplayWorker
 from client_lib.session import Session
 from feedcore.counters import Counter, CounterSet
+from feedcore.merge_config import MergerConfig
 from feedcore.merge_effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
-from feedcore.merger import MergerConfig, StreamMerger
+from feedcore.merger import StreamMerger
 from feedcore.output_packet import OutputPacket, decode_output_packet
 from feedcore.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
@@ -304,14 +305,14 @@ class Subscription:
         self._mailbox.wake()  # one letter a turn, so that a long replay does not starve the live stream
         if isinstance(letter, Replayed):
             for datagram in letter.packets:
-                self._on_replayed(datagram)
+                self._on_replayed(datagram, letter.adapter_id)
         elif isinstance(letter, GrantUpdated):
             self._use_grant(apply_update(self._grant, letter, time.time_ns()))
         else:
             self._ready.append(letter)
             self._is_stopping = True
 
-    def _on_replayed(self, datagram: bytes) -> None:
+    def _on_replayed(self, datagram: bytes, adapter_id: int) -> None:
         self._replayed_packets += 1
         try:
             packet = decode_output_packet(datagram)
@@ -320,6 +321,9 @@ class Subscription:
             return
         if packet.feed_id != self._grant.feed_id:
             self.counters.refuse(Refusal.WRONG_FEED)
+            return
+        if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
+            self.counters.refuse(Refusal.FORGED)
             return
         self._on_packet(packet)
 

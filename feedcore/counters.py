@@ -39,7 +39,10 @@ class Counter(Enum):
     MERGE_HELD = "Packets that came early and were held."
     MERGE_REPLAY_REQUESTS = "Requests to replay services."
     MERGE_GAPS = "Messages declared missing."
+    MERGE_PROVISIONAL = "Application messages delivered provisionally, before they had their number."
+    MERGE_UNCONFIRMED = "Messages declared missing because no two adapters' copies of them agreed (confirm=2)."
     MERGE_DIVERGED = "Copies of the same messages that differed."
+    MERGE_NOT_COMPARED = "Copies that came too late to be compared with what was delivered."
 
 
 class CounterSet:

@@ -40,14 +40,22 @@ class GapRepair:
         self._request_at_ns = 0
         self._attempts = 0
         self._has_asked = False
+        self._jitter = 0.0  # the newest we were given: clients that lost the same packet do not ask in step
 
-    def opened(self, now_ns: int) -> None:
-        """There is a hole (idempotent)."""
-        if self._since_ns is None:
-            self._since_ns = now_ns
-            self._request_at_ns = now_ns + self._config.request_after_ns
-            self._attempts = 0
-            self._has_asked = False
+    @property
+    def is_open(self) -> bool:
+        """True while something is missing."""
+        return self._since_ns is not None
+
+    def opened(self, now_ns: int) -> bool:
+        """There is a hole; True if that is news."""
+        if self._since_ns is not None:
+            return False
+        self._since_ns = now_ns
+        self._request_at_ns = now_ns + int(self._config.request_after_ns * (1 + self._jitter / 2))
+        self._attempts = 0
+        self._has_asked = False
+        return True
 
     def progressed(self, now_ns: int) -> None:
         """What is missing now is another hole: patience begins anew, but a request under way is not repeated early."""
@@ -58,7 +66,7 @@ class GapRepair:
     def hurry(self, now_ns: int) -> None:
         """Every live stream is past the hole: waiting for another copy is in vain."""
         if self._since_ns is not None and not self._has_asked:
-            self._request_at_ns = now_ns
+            self._request_at_ns = min(self._request_at_ns, now_ns)
 
     def closed(self) -> None:
         """The hole is gone."""
@@ -75,7 +83,12 @@ class GapRepair:
         return self._since_ns is not None and now_ns - self._since_ns >= self._config.declare_after_ns
 
     def is_request_due(self, now_ns: int, jitter: float) -> bool:
-        """True once per due request; `jitter` in [0, 1) spreads the next one, so that clients do not ask in step."""
+        """True once per due request.
+
+        Args:
+            jitter: in [0, 1): spreads the next one over a pause to twice a pause, so that clients do not ask in step.
+        """
+        self._jitter = jitter
         if self._since_ns is None or now_ns < self._request_at_ns:
             return False
         pause = min(self._config.retry_every_ns << min(self._attempts, 16), self._config.retry_every_max_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 
 from feedcore.output_packet import OutputPacket
 
@@ -23,20 +24,21 @@ class HoldQueue:
     def __len__(self) -> int:
         return len(self._order)
 
-    def add(self, packet: OutputPacket) -> None:
-        """Hold a packet, unless a copy at least as long is held already."""
+    def add(self, packet: OutputPacket) -> OutputPacket | None:
+        """Hold a packet; returns the other copy if one that begins there is held already. The longer one stays."""
         key = (packet.first_message_seq, -packet.epoch)
         known = self._packets.get(key)
         if known is not None:
             if packet.message_count > known.message_count:
                 self._packets[key] = packet
-            return
+            return known
         if len(self._order) >= self._count_max:
             if key > self._order[-1]:
-                return
+                return None
             del self._packets[self._order.pop()]
         insort(self._order, key)
         self._packets[key] = packet
+        return None
 
     def pop_reaching(self, message_seq: int) -> OutputPacket | None:
         """Remove and return the first packet that begins at or before `message_seq`; it may be all old."""
@@ -44,9 +46,9 @@ class HoldQueue:
             return None
         return self._packets.pop(self._order.pop(0))
 
-    def drop_superseded(self, epoch: int, first_message_seq: int) -> None:
-        """Forget packets of older epochs that begin at or behind the start of `epoch`."""
-        keep = [key for key in self._order if key[0] < first_message_seq or -key[1] >= epoch]
+    def drop_superseded(self, end_of: Callable[[int], int]) -> None:
+        """Forget packets that no longer count: of epochs whose numbering ends at or before where they begin."""
+        keep = [key for key in self._order if key[0] < end_of(-key[1])]
         for key in set(self._order) - set(keep):
             del self._packets[key]
         self._order = keep

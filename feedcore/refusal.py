@@ -19,7 +19,7 @@ class Refusal(Enum):
     MALFORMED = "malformed"  # counts, runs or frames that contradict each other
     UNKNOWN_STREAM = "unknown_stream"  # a source stream the feed does not have
     UNKNOWN_KEY = "unknown_key"  # sealed with a key this side does not hold
-    FORGED = "forged"  # the seal does not open: not made by a holder of the key
+    FORGED = "forged"  # the seal does not open: not made by a holder of the key; or replayed as another adapter's
     REPLAYED = "replayed"  # a nonce that was seen before, or is too old to tell
 
 

@@ -10,9 +10,10 @@ import pytest
 import zmq
 
 from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, Batch, Gap, Revoked
-from client_lib.items import Ended, Filled, Item, Takeover
+from client_lib.items import Filled, Item
 from feedcore.gap_repair import RepairConfig
-from feedcore.merger import MergerConfig
+from feedcore.merge_config import MergerConfig
+from feedcore.merge_effects import Ended, Takeover
 from feedcore.output_packet import OutputFlag
 from feedcore.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from client_lib import Client, Subscription, connect
-from client_lib.items import Batch, Item, Live
-from feedcore.merger import MergerConfig
+from client_lib.items import Batch, Item
+from feedcore.merge_config import MergerConfig
+from feedcore.merge_effects import Live
 from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
 from feedcore.position import Run
 from feedcore.topics import any_topic_matches

@@ -1,0 +1,124 @@
+"""Byte-equality of two adapters' copies: a copy that differs shows a broken or forging adapter.
+
+Where the packets' boundaries agree, comparing is one comparison of bytes. Where they do not, what the two packets have
+in common is compared message by message, by identity and content.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right, insort
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.merge_config import CompareMode
+from feedcore.merge_effects import Diverged, MergeEffect
+from feedcore.output_packet import OutputPacket
+from feedcore.packet_parts import identified_messages
+from feedcore.refusal import PacketRefused
+
+
+def digest_of(packet: OutputPacket, first_seq: int, end_seq: int) -> int:
+    """CRC-32 over identities and content of `message_seq` first … end - 1; over the payload if it is broken."""
+    try:
+        digest = 0
+        for stream, source_seq, lost_count, body in identified_messages(packet, first_seq, end_seq):
+            digest = zlib.crc32(b"%d %d %d %d " % (stream, source_seq, lost_count, len(body)), digest)
+            digest = zlib.crc32(body, digest)
+    except PacketRefused:
+        return zlib.crc32(packet.payload)
+    return digest
+
+
+def are_equal(one: OutputPacket, other: OutputPacket, first_seq: int, end_seq: int) -> bool:
+    """True if both say the same about `message_seq` first … end - 1, which both hold."""
+    if (one.first_message_seq, one.message_count, one.payload) == (
+        other.first_message_seq,
+        other.message_count,
+        other.payload,
+    ):
+        return True
+    try:
+        ours = list(identified_messages(one, first_seq, end_seq))
+        return ours == list(identified_messages(other, first_seq, end_seq))
+    except PacketRefused:
+        return False
+
+
+def divergence(channel_id: int, one: OutputPacket, other: OutputPacket, first_seq: int, end_seq: int) -> Diverged:
+    """The alarm for two copies of `message_seq` first … end - 1 that are not equal."""
+    digests = (digest_of(one, first_seq, end_seq), digest_of(other, first_seq, end_seq))
+    return Diverged(channel_id, first_seq, (one.adapter_id, other.adapter_id), digests)
+
+
+class CopyComparison:
+    """Remembers what was delivered and compares what comes behind with it.
+
+    Args:
+        mode: "full", "sampled" or "off".
+        sampled_every: of delivered packets, every how many-th is compared in "sampled".
+        remembered_count: delivered packets remembered; up to twice as many, because they are forgotten in bulk.
+    """
+
+    def __init__(
+        self, channel_id: int, counters: CounterSet, mode: CompareMode, sampled_every: int, remembered_count: int
+    ) -> None:
+        self._channel_id = channel_id
+        self._counters = counters
+        self._every = {"full": 1, "sampled": sampled_every, "off": 0}[mode]
+        self._skipped = 0
+        self._bulk_count = 2 * remembered_count
+        self._packets: dict[int, OutputPacket] = {}  # by first_message_seq
+        self._firsts: list[int] = []  # its keys, ascending
+        self._longest = 0  # messages in the longest packet remembered
+
+    def remember(self, packet: OutputPacket) -> None:
+        """A packet that was delivered, at least in part."""
+        if self._every != 1:
+            self._skipped += 1
+            if self._skipped < self._every or not self._every:
+                return
+            self._skipped = 0
+        first, firsts = packet.first_message_seq, self._firsts
+        if not firsts or first > firsts[-1]:
+            firsts.append(first)
+        elif first not in self._packets:
+            insort(firsts, first)
+        self._packets[first] = packet
+        if packet.message_count > self._longest:
+            self._longest = packet.message_count
+        if len(firsts) > self._bulk_count:
+            for old in firsts[: self._bulk_count // 2]:
+                del self._packets[old]
+            del firsts[: self._bulk_count // 2]
+
+    def compare(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
+        """A copy of messages that were delivered; of the packet only what lies before `end_seq` counts."""
+        known = self._packets.get(packet.first_message_seq)
+        if known is not None and known.payload == packet.payload and known.message_count == packet.message_count:
+            return
+        if self._every:
+            self._compare_common(packet, end_seq, effects)
+
+    def renumbered_from(self, message_seq: int) -> None:
+        """What was delivered under these numbers is not what they stand for now."""
+        place = bisect_right(self._firsts, message_seq - self._longest)
+        for first in self._firsts[place:]:
+            if self._packets[first].end_message_seq > message_seq:
+                del self._packets[first]
+        self._firsts[place:] = [first for first in self._firsts[place:] if first in self._packets]
+
+    def _compare_common(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
+        compared = 0
+        place = bisect_right(self._firsts, packet.first_message_seq - self._longest)
+        while place < len(self._firsts) and (first := self._firsts[place]) < end_seq:
+            place += 1
+            known = self._packets[first]
+            begin, end = max(first, packet.first_message_seq), min(end_seq, known.end_message_seq)
+            if begin >= end:
+                continue
+            compared += end - begin
+            if known is not packet and not are_equal(known, packet, begin, end):
+                self._counters.add(Counter.MERGE_DIVERGED)
+                effects.append(divergence(self._channel_id, known, packet, begin, end))
+        if not compared and packet.message_count and self._every == 1:
+            self._counters.add(Counter.MERGE_NOT_COMPARED)
