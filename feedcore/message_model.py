@@ -1,30 +1,51 @@
 """The message model: the schema of the output, an SBE message schema (FIX Simple Binary Encoding 1.0, XML).
 
-Of SBE it reads what fixed-layout messages need: types, composites with constant members, messages with fields; sets,
-groups and variable data are refused by name rather than misread. Clients decode by it, converters encode by it.
+A thin view of `feedcore.sbe` for those who handle output frames: whole packets as numpy arrays of the messages of fixed
+size, single messages as dicts. What the converter writes is of fixed size; a schema may hold other messages too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.documents import Node, parse_document
+from feedcore.documents import DocumentError
 from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.primitive_types import PRIMITIVES, PrimitiveType
+from feedcore.sbe import SbeMessage, SbeReader, Schema, load_schema
+from feedcore.sbe.layout import Column, block_dtype, columns
+from feedcore.sbe.primitives import Number
+from feedcore.sbe.types import Block, EncodingType, Group, Member, MessageType, SimpleType
 
 SBE_HEADER_SIZE = 8  # blockLength, templateId, schemaId, version, each u16
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 INT64_NULL = (1 << 63) - 1  # null of a mantissa, as the source's price fields have it
+_HEADER_PARTS = ["blockLength", "templateId", "schemaId", "version"]
+_PREFIX = [(name, "<u2") for name in ("frame_length", "source_offset", *_HEADER_PARTS)]
+# No integer fits in them without a cast, so the ranges are empty.
+_FLOATS = {
+    "float": PrimitiveType("float", 4, "<f4", 0, 0),
+    "double": PrimitiveType("double", 8, "<f8", 0, 0),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelField:
-    """One field of an output message: offset in the block, type, length, and the exponent of a decimal."""
+    """One value of an output message; a composite of several values gives one each, named `field.member`.
+
+    Attributes:
+        offset: in the block, bytes.
+        length: elements.
+        exponent: of a decimal with a constant one; otherwise 0.
+        null: what means "not set" on the wire; None where it must be set.
+        encoding: simple type, enumeration or set of the schema.
+    """
 
     name: str
     field_id: int
@@ -33,6 +54,8 @@ class ModelField:
     length: int
     exponent: int
     line: int
+    null: Number | None
+    encoding: EncodingType
 
     @property
     def size(self) -> int:
@@ -42,44 +65,85 @@ class ModelField:
     @property
     def numpy_code(self) -> str:
         """The field's numpy type."""
-        return f"S{self.length}" if self.kind.name == "char" else self.kind.numpy_code
+        if self.kind.name == "char":
+            return f"S{self.length}"
+        return self.kind.numpy_code if self.length == 1 else f"({self.length},){self.kind.numpy_code}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGroup:
+    """A repeating group of an output message.
+
+    Attributes:
+        block_length: bytes of an entry.
+        dimension_size: bytes before the entries, in which stand the entry's length and the count.
+        length_offset, length_kind, count_offset, count_kind: where, from the dimensions' start.
+        groups, data: inside an entry.
+    """
+
+    name: str
+    fields: dict[str, ModelField]
+    block_length: int
+    dimension_size: int
+    length_offset: int
+    length_kind: PrimitiveType
+    count_offset: int
+    count_kind: PrimitiveType
+    groups: tuple[ModelGroup, ...]
+    data: tuple[ModelData, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelData:
+    """Variable data of an output message: a length, then the octets."""
+
+    name: str
+    length_kind: PrimitiveType
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMessage:
-    """One output message."""
+    """One output message.
+
+    Attributes:
+        fields: what the fixed part holds; constants are not on the wire and not here.
+        block: the message as the schema has it.
+    """
 
     name: str
     template_id: int
     fields: dict[str, ModelField]
     block_length: int
-    _cache: list[np.dtype[np.void]] = field(default_factory=list, compare=False, repr=False)
+    groups: tuple[ModelGroup, ...]
+    data: tuple[ModelData, ...]
+    block: Block
+    _cache: dict[int, np.dtype[np.void]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if every such message has the same size: only then can a converter write it and `arrays` show it."""
+        return self.block.is_fixed
 
     @property
     def frame_size(self) -> int:
-        """Bytes with frame and SBE header."""
+        """Bytes with frame and SBE header, without groups and variable data."""
         return PREFIX_SIZE + self.block_length
 
     @property
     def dtype(self) -> np.dtype[np.void]:
         """Framed message as a numpy structure; the SBE header's fields are named as in the standard."""
-        if not self._cache:
-            self._cache.append(self._make_dtype())
-        return self._cache[0]
+        return self.dtype_of(self.frame_size)
 
-    def _make_dtype(self) -> np.dtype[np.void]:
-        prefix = ["frame_length", "source_offset", "blockLength", "templateId", "schemaId", "version"]
-        return np.dtype(
-            {
-                "names": [*prefix, *self.fields],
-                "formats": ["<u2"] * 6 + [field.numpy_code for field in self.fields.values()],
-                "offsets": [0, 2, 4, 6, 8, 10, *(PREFIX_SIZE + field.offset for field in self.fields.values())],
-                "itemsize": self.frame_size,
-            }
-        )
+    def dtype_of(self, frame_size: int) -> np.dtype[np.void]:
+        """`dtype` for frames that a newer version of the schema made longer."""
+        if frame_size not in self._cache:
+            if len(self._cache) >= 8:  # versions in one stream; more is somebody's nonsense
+                self._cache.clear()
+            self._cache[frame_size] = block_dtype(self.block, "<", _PREFIX, frame_size - PREFIX_SIZE)
+        return self._cache[frame_size]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MessageModel:
     """The whole schema."""
 
@@ -88,11 +152,18 @@ class MessageModel:
     messages: dict[str, ModelMessage]
     by_template: dict[int, ModelMessage]
     document: str
+    schema: Schema
+
+    @cached_property
+    def reader(self) -> SbeReader:
+        """Reads single messages as the standard has them: names of enumerations, None for nulls, groups, text."""
+        return SbeReader(self.schema)
 
     def arrays(self, frames: bytes | memoryview) -> Iterator[tuple[ModelMessage, NDArray[np.void]]]:
         """Structured views, without copying, of consecutive messages of one template each.
 
-        Messages of other schemas (tandemfeed's own control messages) are passed over.
+        Passed over: messages of other schemas (tandemfeed's own control messages), those with groups or variable data
+        (`read` reads them), and those that an older schema made shorter than this one's.
 
         Args:
             frames: message frames, one behind the other.
@@ -102,15 +173,37 @@ class MessageModel:
         while offset < len(view):
             length, template, end = self._stretch(view, offset)
             message = self.by_template.get(template)
-            if message is not None and length == message.frame_size:
-                yield message, np.frombuffer(view[offset:end], dtype=message.dtype)
+            if message is not None and message.is_fixed and length >= message.frame_size:
+                yield message, np.frombuffer(view[offset:end], dtype=message.dtype_of(length))
             offset = end
 
-    def decode(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, object]]]:
-        """Each message as (name, field values); work per message, for people and tests."""
-        for message, rows in self.arrays(frames):
-            for row in rows:
-                yield message.name, {name: row[name].item() for name in message.fields}
+    def decode(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each message as (name, field values); work per message, for people and tests.
+
+        Values are those on the wire: a decimal is its mantissa, an enumeration its integer or character. Only of a
+        message that `arrays` passes over they are as `read` gives them.
+        """
+        view = memoryview(frames)
+        offset = 0
+        while offset < len(view):
+            length, template, end = self._stretch(view, offset)
+            message = self.by_template.get(template)
+            if message is not None and message.is_fixed and length >= message.frame_size:
+                for row in np.frombuffer(view[offset:end], dtype=message.dtype_of(length)):
+                    yield message.name, {name: row[name].tolist() for name in message.fields}
+            elif message is not None:
+                for start in range(offset, end, length):
+                    read = self.read(view[start : start + length])
+                    yield read.name, read.fields
+            offset = end
+
+    def read(self, frame: bytes | memoryview) -> SbeMessage:
+        """One framed message as the standard has it.
+
+        Raises:
+            SbeReadError: truncated, or of another schema.
+        """
+        return self.reader.read(frame, OUTPUT_FRAME_SIZE)
 
     def _stretch(self, view: memoryview, offset: int) -> tuple[int, int, int]:
         """(frame length, template, end) of the longest run of equal frames from `offset` on."""
@@ -135,76 +228,70 @@ def load_message_model(source: Path | bytes, document: str = "message model") ->
         DocumentError: with file, line and reason.
         OSError: the file cannot be read.
     """
-    data, name = (source.read_bytes(), str(source)) if isinstance(source, Path) else (source, document)
-    root = parse_document(data, name)
-    if root.tag != "messageSchema":
-        raise root.error(f"<{root.tag}> is no SBE <messageSchema>")
-    if root.attributes.get("byteOrder", "littleEndian") != "littleEndian":
-        raise root.error("byteOrder: only littleEndian output is written")
-    types = {kind: (primitive, 1, 0) for kind, primitive in PRIMITIVES.items()}
-    for group in root.all("types"):
-        for node in group.children:
-            _load_type(node, types)
-    messages: dict[str, ModelMessage] = {}
-    for node in root.all("message"):
-        message = _load_message(node, types)
-        if message.name in messages or any(message.template_id == m.template_id for m in messages.values()):
-            raise node.error(f"message {message.name!r} (id {message.template_id}) is defined twice")
-        messages[message.name] = message
+    schema = load_schema(source, document)
+    if schema.is_big_endian:
+        raise DocumentError(schema.document, 1, "byteOrder: only littleEndian output is written")
+    header = [(member.name, member.offset, member.type.size) for member in schema.header.members.values()]
+    if header != [(name, 2 * place, 2) for place, name in enumerate(_HEADER_PARTS)]:
+        raise DocumentError(
+            schema.document, 1, f"the message header of an output is {', '.join(_HEADER_PARTS)}: uint16"
+        )
+    messages = {name: _model_message(message) for name, message in schema.messages.items()}
     by_template = {message.template_id: message for message in messages.values()}
-    return MessageModel(root.need_int("id"), root.get_int("version", 0), messages, by_template, name)
+    return MessageModel(schema.schema_id, schema.version, messages, by_template, schema.document, schema)
 
 
-TypeTable = dict[str, tuple[PrimitiveType, int, int]]  # name -> (primitive, length, exponent)
+def _model_message(message: MessageType) -> ModelMessage:
+    block = message.block
+    groups = tuple(_model_group(group) for group in block.groups.values())
+    fields = _model_fields(block)
+    return ModelMessage(
+        message.name, message.template_id, fields, block.block_length, groups, _model_data(block), block
+    )
 
 
-def _load_type(node: Node, types: TypeTable) -> None:
-    name = node.need("name")
-    if node.tag == "type":
-        types[name] = (_primitive(node, types), node.get_int("length", 1), 0)
-    elif node.tag == "composite" and name != "messageHeader":
-        types[name] = _load_decimal(node, types)
-    elif node.tag != "composite":
-        raise node.error(f"<{node.tag}> types are not written by this converter; use <type> or a decimal <composite>")
+def _model_group(group: Group) -> ModelGroup:
+    block, parts = group.block, group.dimension.members
+    length, count = parts["blockLength"], parts["numInGroup"]
+    return ModelGroup(
+        group.name,
+        _model_fields(block),
+        block.block_length,
+        group.dimension.size,
+        length.offset,
+        _unsigned(length),
+        count.offset,
+        _unsigned(count),
+        tuple(_model_group(inner) for inner in block.groups.values()),
+        _model_data(block),
+    )
 
 
-def _load_decimal(node: Node, types: TypeTable) -> tuple[PrimitiveType, int, int]:
-    """A composite of a mantissa and a constant exponent: SBE's fixed-point decimal."""
-    members = {child.need("name"): child for child in node.all("type")}
-    exponent = members.get("exponent")
-    if (
-        set(members) != {"mantissa", "exponent"}
-        or exponent is None
-        or exponent.attributes.get("presence") != "constant"
-    ):
-        raise node.error("a composite is a decimal here: a mantissa and an exponent with presence='constant'")
-    try:
-        power = int(exponent.text)
-    except ValueError:
-        raise exponent.error(f"exponent {exponent.text!r} is not an integer") from None
-    return _primitive(members["mantissa"], types), 1, power
+def _unsigned(member: Member) -> PrimitiveType:
+    assert isinstance(member.type, SimpleType), "the loader takes nothing else"
+    return PRIMITIVES[member.type.primitive.name]
 
 
-def _primitive(node: Node, types: TypeTable) -> PrimitiveType:
-    wanted = node.need("primitiveType")
-    if wanted not in PRIMITIVES:
-        raise node.error(f"unknown primitiveType {wanted!r}; known are {', '.join(PRIMITIVES)}")
-    return types[wanted][0]
+def _model_fields(block: Block) -> dict[str, ModelField]:
+    return {column.name: _model_field(column) for column in columns(block)}
 
 
-def _load_message(node: Node, types: TypeTable) -> ModelMessage:
-    fields: dict[str, ModelField] = {}
-    offset = 0
-    for child in node.children:
-        if child.tag != "field":
-            raise child.error(f"<{child.tag}> in message {node.need('name')!r}: only fixed fields are written")
-        name, wanted = child.need("name"), child.need("type")
-        if wanted not in types:
-            raise child.error(f"unknown type {wanted!r}")
-        if name in fields:
-            raise child.error(f"field {name!r} is defined twice")
-        kind, length, exponent = types[wanted]
-        offset = child.get_int("offset", offset)
-        fields[name] = ModelField(name, child.need_int("id"), kind, offset, length, exponent, child.line)
-        offset += kind.size * length
-    return ModelMessage(node.need("name"), node.need_int("id"), fields, max(node.get_int("blockLength", 0), offset))
+def _model_data(block: Block) -> tuple[ModelData, ...]:
+    return tuple(ModelData(data.name, PRIMITIVES[data.length_primitive.name]) for data in block.data.values())
+
+
+def _model_field(column: Column) -> ModelField:
+    name = column.primitive.name
+    kind = PRIMITIVES[name] if name in PRIMITIVES else _FLOATS[name]
+    owner = column.field
+    return ModelField(
+        column.name,
+        owner.field_id,
+        kind,
+        column.offset,
+        column.length,
+        column.exponent,
+        owner.line,
+        column.null,
+        column.kind,
+    )

@@ -136,6 +136,8 @@ def _load_conversion(
     target = model.messages.get(node.need("to"))
     if target is None:
         raise node.error(f"{model.document} has no message {node.need('to')!r}")
+    if not target.is_fixed:
+        raise node.error(f"{target.name} has groups or variable data: only messages of fixed size are written")
     if target.frame_size > room:
         raise node.error(f"{target.name} takes {target.frame_size} bytes, an output datagram has room for {room}")
     steps = tuple(_load_step(child, source, target, cells) for child in node.children)

@@ -63,6 +63,8 @@ def _run_many(console: Console, arguments: argparse.Namespace) -> int:
         for count, verdicts in judge_seeds(arguments.first, arguments.seeds, arguments.jobs):
             done += count
             failed += verdicts
+            for verdict in verdicts:
+                progress.console.print(f"seed {verdict.seed}: {verdict.text}", markup=False, highlight=False)
             now = time.monotonic()
             description = f"seeds, {done / (now - began):.0f} a second, {len(failed)} violations"
             progress.update(task, advance=count, description=description)
@@ -72,8 +74,6 @@ def _run_many(console: Console, arguments: argparse.Namespace) -> int:
             if failed and not arguments.keep_going:
                 break
     elapsed = time.monotonic() - began
-    for verdict in failed[:20]:
-        console.print(f"seed {verdict.seed}: {verdict.text}", markup=False, highlight=False)
     if failed and not arguments.keep_going:
         _explain(console, draw_plan(failed[0].seed), failed[0], arguments)
     rate = f"{done / elapsed:.0f} a second in {arguments.jobs} processes"

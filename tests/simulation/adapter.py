@@ -52,6 +52,7 @@ class AdapterActor:
     Attributes:
         life: grows with every start; answers to a former life's questions are not heard.
         is_paused: stands still; what arrives waits.
+        is_late: sends now what it decided before it stood still.
         journal: survives the process.
     """
 
@@ -61,6 +62,7 @@ class AdapterActor:
         self.life = 0
         self.is_alive = False
         self.is_paused = False
+        self.is_late = False
         self.journal = OutputJournal()
         self.engine: AdapterEngine
         self.converters: dict[int, ToyConverter] = {}
@@ -145,7 +147,9 @@ class AdapterActor:
         self.is_paused = False
         self._world.tell("{} resumes", self.name)
         effects, self._unperformed = self._unperformed, []
+        self.is_late = True
         self._perform(effects)
+        self.is_late = False
         waiting, self._inbox = self._inbox, deque()
         self._datagrams_waiting = 0
         for event in waiting:

@@ -83,7 +83,10 @@ def draw_plan(seed: int) -> Plan:
     holes = _draw_holes(chance, channels, count, len(adapters)) if has_holes else ()
     if holes:
         timing = _impatient(chance, timing)
-    faults = [_draw_fault(chance, adapters, clients, storm_ns) for _ in range(chance.choice(size.faults))]
+    source_start_ns = chance.randrange(120 * MS)
+    bursts_ns = tuple(sorted(chance.randrange(storm_ns) for _ in range(chance.choice((0, 1, 2, 3)))))
+    moments = [source_start_ns + burst_ns for burst_ns in bursts_ns]
+    faults = [_draw_fault(chance, adapters, clients, storm_ns, moments) for _ in range(chance.choice(size.faults))]
     return Plan(
         seed=seed,
         chance_seed=seed,
@@ -92,7 +95,8 @@ def draw_plan(seed: int) -> Plan:
         channels=channels,
         message_count=count,
         storm_ns=storm_ns,
-        source_start_ns=chance.randrange(120 * MS),
+        source_start_ns=source_start_ns,
+        bursts_ns=bursts_ns,
         datagram_size_max=chance.choice((256, 256, 512)),
         has_real_codec=chance.random() < 0.1,
         timing=timing,
@@ -162,10 +166,17 @@ def _draw_holes(
 
 
 def _draw_fault(
-    chance: random.Random, adapters: tuple[AdapterPlan, ...], clients: tuple[ClientPlan, ...], storm_ns: int
+    chance: random.Random,
+    adapters: tuple[AdapterPlan, ...],
+    clients: tuple[ClientPlan, ...],
+    storm_ns: int,
+    moments: list[int],
 ) -> Fault:
+    """Half of the faults come near a burst of the source."""
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
     at_ns = chance.randrange(storm_ns // 8, storm_ns)
+    if moments and chance.random() < 0.5:
+        at_ns = max(0, chance.choice(moments) + chance.randrange(-2 * MS, 10 * MS))
     length_ns = chance.choice((5, 20, 50, 100, 200, 400)) * MS
     names = [f"adapter{each.adapter_id}" for each in adapters]
     whom, other, amount = chance.choice((*names, ACTIVE)), "", 0

@@ -126,6 +126,7 @@ class Plan:
         chance_seed: of the links' chances within the run.
         channels: per channel (numbered from 1) the source streams that feed it.
         message_count: source messages of each stream.
+        bursts_ns: around these moments the source sends half of its packets, so that faults find many under way.
         has_real_codec: packets are encoded and decoded for every receiver, as on the wire.
     """
 
@@ -137,6 +138,7 @@ class Plan:
     message_count: int
     storm_ns: int
     source_start_ns: int = 0
+    bursts_ns: tuple[int, ...] = ()
     datagram_size_max: int = 256
     has_real_codec: bool = False
     timing: Timing = Timing()

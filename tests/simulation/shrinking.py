@@ -134,6 +134,8 @@ def _shorter_faults(plan: Plan) -> Iterator[Plan]:
     for storm_ns in (plan.storm_ns // 2, plan.storm_ns * 3 // 4):
         if storm_ns >= 20 * MS:
             yield replace(plan, storm_ns=storm_ns)
+    if plan.bursts_ns:
+        yield replace(plan, bursts_ns=())
     if plan.source_start_ns:
         yield replace(plan, source_start_ns=0)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PACKET_MESSAGES_MAX = 6
 HEARTBEAT_INTERVAL_NS = 20 * MS
+BURST_NS = 8 * MS
 FOREIGN_EVERY_NS = 7 * MS
 
 
@@ -49,9 +50,15 @@ class SourceActor:
             packets = _cut(
                 len(messages), [hole for hole in self._plan.holes if hole.source_stream_id == stream], chance
             )
-            for count, times in zip(packets, sorted(chance.random() for _ in packets), strict=True):
-                self._world.at(begin + int(times * self._plan.storm_ns), self._send_next, (stream, count))
+            for count, at_ns in zip(packets, sorted(self._draw_time(chance) for _ in packets), strict=True):
+                self._world.at(begin + at_ns, self._send_next, (stream, count))
         self._world.at(begin, self._beat)
+
+    def _draw_time(self, chance: random.Random) -> int:
+        bursts = self._plan.bursts_ns
+        if not bursts or chance.random() < 0.5:
+            return int(chance.random() * self._plan.storm_ns)
+        return chance.choice(bursts) + chance.randrange(BURST_NS)
 
     def stop_for(self, length_ns: int) -> None:
         """The source's host stands still; what it had to send comes when it goes on."""

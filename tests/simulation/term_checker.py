@@ -27,7 +27,7 @@ class TermChecker:
         self._adapters = adapters
         self._active_of: dict[tuple[int, int], int] = {}  # (epoch, channel) -> adapter
         self._granted = 0
-        self._ended_otherwise: set[int] = set()
+        self._passed: set[int] = set()  # epochs whose term has passed at the store
 
     def on_grant(self, epoch: int) -> None:
         """The store granted an epoch."""
@@ -39,6 +39,7 @@ class TermChecker:
         """A lease ended at the store. If its term passed, its holder must have stopped believing in it."""
         if reason != PASSED:
             return
+        self._passed.add(epoch)
         for adapter in self._adapters:
             is_holder = adapter.is_alive and adapter.engine.lease.epoch == epoch
             if is_holder and adapter.engine.lease.may_transmit(adapter.clock_ns()):
@@ -52,6 +53,8 @@ class TermChecker:
         owner = self._active_of.setdefault(place, adapter.adapter_id)
         if owner != adapter.adapter_id:
             raise Violation("5", f"adapters {owner} and {adapter.adapter_id} are both active in epoch {packet.epoch}")
+        if packet.epoch in self._passed and not adapter.is_late:
+            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, whose term has passed")
         if packet.epoch > self._granted:
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which nobody granted")
 

@@ -20,7 +20,7 @@ from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
 
 BODY = struct.Struct("<BQ")
-BUCKET = struct.Struct("<IQQ")
+BUCKET = struct.Struct("<QQQ")  # symbol, sum, count
 OUT_BODY = struct.Struct("<HHHHBQQB")
 SOURCE_MESSAGE_SIZE = SOURCE_FRAME_SIZE + BODY.size
 BODY_IDENTITY_SIZE = struct.calcsize("<HHHHBQ")  # of an output body: what its source message alone decides
@@ -110,7 +110,12 @@ class ToyConverter:
         return b"".join(BUCKET.pack(bucket, self.sums[bucket], self.counts[bucket]) for bucket in buckets)
 
     def restore_buckets(self, data: bytes) -> None:
-        for bucket, total, count in BUCKET.iter_unpack(data):
+        if len(data) % BUCKET.size:
+            raise ValueError(f"{len(data)} bytes are no toy's buckets")
+        found = list(BUCKET.iter_unpack(data))
+        if any(bucket >= SYMBOLS for bucket, _, _ in found):
+            raise ValueError("a bucket that no toy has")
+        for bucket, total, count in found:
             self.sums[bucket], self.counts[bucket] = total, count
 
 

@@ -1,0 +1,88 @@
+"""Attributes of schema elements: those that SBE knows, and what a misspelt one costs."""
+
+from __future__ import annotations
+
+import codecs
+from difflib import get_close_matches
+
+from feedcore.documents import Node
+from feedcore.sbe.primitives import Number, Primitive
+from feedcore.sbe.types import Notes, Presence
+
+_KNOWN = {
+    *("name", "id", "type", "description", "semanticType", "sinceVersion", "deprecated", "presence", "nullValue"),
+    *("minValue", "maxValue", "length", "offset", "primitiveType", "encodingType", "characterEncoding", "valueRef"),
+    *("blockLength", "dimensionType", "byteOrder", "version", "package", "semanticVersion", "headerType", "epoch"),
+    *("timeUnit", "href"),
+}
+
+
+def check_spelling(node: Node) -> None:
+    """Refuse an attribute that is nearly one of SBE's: `presense` must not silently make a field required.
+
+    Others are left alone: exchanges add attributes of their own.
+    """
+    for name in node.attributes:
+        if ":" not in name and name not in _KNOWN:
+            close = get_close_matches(name, _KNOWN, 1, 0.8)
+            if close:
+                raise node.error(f"<{node.tag}> has no attribute {name!r}; did you mean {close[0]!r}")
+
+
+def notes_of(node: Node, schema_version: int) -> Notes:
+    """The documenting attributes.
+
+    Raises:
+        DocumentError: a version that the schema has not reached.
+    """
+    check_spelling(node)
+    since = unsigned(node, "sinceVersion", 0)
+    deprecated = unsigned(node, "deprecated", 0) if "deprecated" in node.attributes else None
+    for name, version in (("sinceVersion", since), ("deprecated", deprecated or 0)):
+        if version > schema_version:
+            raise node.error(f"{name}={version} is above the schema's version {schema_version}")
+    extra = {name: value for name, value in node.attributes.items() if name not in _KNOWN}
+    return Notes(
+        node.attributes.get("description", ""), node.attributes.get("semanticType", ""), since, deprecated, extra
+    )
+
+
+def unsigned(node: Node, name: str, default: int) -> int:
+    """A non-negative integer attribute."""
+    value = node.get_int(name, default)
+    if value < 0:
+        raise node.error(f"{name}={value} is negative")
+    return value
+
+
+def presence_of(node: Node) -> Presence | None:
+    """The presence attribute; None where it is not given."""
+    text = node.attributes.get("presence")
+    if text is None:
+        return None
+    try:
+        return Presence(text)
+    except ValueError:
+        raise node.error(f"presence={text!r} is none of required, optional, constant") from None
+
+
+def value_of(node: Node, name: str, primitive: Primitive) -> Number | None:
+    """minValue, maxValue or nullValue in the primitive's range; None where it is not given."""
+    text = node.attributes.get(name)
+    if text is None:
+        return None
+    try:
+        return primitive.parse(text)
+    except ValueError:
+        raise node.error(f"{name}={text!r} is no value of {primitive.name}") from None
+
+
+def encoding_of(node: Node, default: str) -> str:
+    """characterEncoding as Python's codec name; empty for octets."""
+    text = node.attributes.get("characterEncoding", default)
+    if not text:
+        return ""
+    try:
+        return codecs.lookup(text).name
+    except LookupError:
+        raise node.error(f"characterEncoding={text!r} is not known") from None

@@ -1,0 +1,320 @@
+"""Writing a message of a schema from plain Python values (`feedcore.sbe.values` says which).
+
+Nothing is guessed: a required value that is missing, a value out of its range, a name that the schema has not, are
+`SbeWriteError`s that name the field. Padding is zero. Invariant: reading what was written gives the values back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from feedcore.sbe.errors import SbeWriteError
+from feedcore.sbe.primitives import Number, Primitive
+from feedcore.sbe.reading import is_optional_type
+from feedcore.sbe.types import (
+    Block,
+    CompositeType,
+    EncodingType,
+    EnumType,
+    Group,
+    Presence,
+    Schema,
+    SetType,
+    SimpleType,
+    VarData,
+)
+from feedcore.sbe.values import Unlisted, decimal_parts
+
+WriteValue: TypeAlias = Callable[[bytearray, int, Any, str], None]
+
+
+class SbeWriter:
+    """Writes messages of one schema, in its version."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._header = _FrameWriter(schema.header, schema.byte_order)
+        self._blocks = {name: _BlockWriter(message.block, schema) for name, message in schema.messages.items()}
+
+    def write(self, name: str, values: Mapping[str, Any], header: Mapping[str, int] | None = None) -> bytes:
+        """A message with its header.
+
+        Args:
+            name: the message's name in the schema.
+            values: fields, groups and variable data by name; what is optional may be missing.
+            header: values of header members that are not the standard's; those not given are 0.
+
+        Raises:
+            SbeWriteError: names the field and says what is wrong with it.
+        """
+        message = self.schema.messages.get(name)
+        if message is None:
+            raise SbeWriteError(f"{self.schema.document} has no message {name!r}")
+        block = message.block
+        parts = {
+            **(header or {}),
+            "blockLength": block.block_length,
+            "templateId": message.template_id,
+            "schemaId": self.schema.schema_id,
+            "version": self.schema.version,
+            "numGroups": len(block.groups),
+            "numVarDataFields": len(block.data),
+        }
+        out = bytearray(self._header.pack(parts, name))
+        self._blocks[name].write(out, values, name)
+        return bytes(out)
+
+
+class _FrameWriter:
+    """A composite of unsigned integers: the message header or a group's dimensions; unknown parts are zero."""
+
+    def __init__(self, kind: CompositeType, order: str) -> None:
+        self._size = kind.size
+        self._parts = [
+            (member, member.type, struct.Struct(order + member.type.primitive.struct_code))
+            for member in kind.members.values()
+            if isinstance(member.type, SimpleType)
+        ]
+
+    def pack(self, values: Mapping[str, int], path: str) -> bytes:
+        out = bytearray(self._size)
+        for member, kind, part in self._parts:
+            value = values.get(member.name, 0)
+            high = kind.primitive.maximum if kind.maximum is None else kind.maximum
+            low = kind.primitive.minimum if kind.minimum is None else kind.minimum
+            if not low <= value <= high:
+                raise SbeWriteError(f"{path}: {member.name} {value} is not in {low} … {high}")
+            part.pack_into(out, member.offset, value)
+        return bytes(out)
+
+
+class _BlockWriter:
+    """Writes the root of a message or an entry of a group."""
+
+    def __init__(self, block: Block, schema: Schema) -> None:
+        order = schema.byte_order
+        self._block = block
+        self._fields = [
+            (field, _value_writer(field.type, order, field.presence is Presence.OPTIONAL))
+            for field in block.fields.values()
+            if field.presence is not Presence.CONSTANT
+        ]
+        self._groups = [
+            (group, _FrameWriter(group.dimension, order), _BlockWriter(group.block, schema))
+            for group in block.groups.values()
+        ]
+        self._data = [(data, struct.Struct(order + data.length_primitive.struct_code)) for data in block.data.values()]
+        self._known = {*block.fields, *block.groups, *block.data}
+
+    def write(self, out: bytearray, values: Mapping[str, Any], path: str) -> None:
+        unknown = sorted(map(str, values.keys() - self._known))
+        if unknown:
+            raise SbeWriteError(f"{path} has no field {unknown[0]!r}")
+        start = len(out)
+        out += bytes(self._block.block_length)
+        for field, write in self._fields:
+            write(out, start + field.offset, values.get(field.name), f"{path}.{field.name}")
+        for group, frame, entry in self._groups:
+            _write_group(out, group, frame, entry, values.get(group.name) or (), f"{path}.{group.name}")
+        for data, length in self._data:
+            _write_data(out, data, length, values.get(data.name), f"{path}.{data.name}")
+
+
+def _write_group(
+    out: bytearray, group: Group, frame: _FrameWriter, entry: _BlockWriter, rows: Sequence[Mapping[str, Any]], path: str
+) -> None:
+    block = group.block
+    dimension = {
+        "blockLength": block.block_length,
+        "numInGroup": len(rows),
+        "numGroups": len(block.groups),
+        "numVarDataFields": len(block.data),
+    }
+    out += frame.pack(dimension, path)
+    for place, row in enumerate(rows):
+        entry.write(out, row, f"{path}[{place}]")
+
+
+def _write_data(out: bytearray, var: VarData, length: struct.Struct, value: bytes | str | None, path: str) -> None:
+    octets = b"" if value is None else _octets(value, var.character_encoding, path)
+    if not var.minimum <= len(octets) <= var.maximum:
+        raise SbeWriteError(f"{path}: {len(octets)} octets, it takes {var.minimum} … {var.maximum}")
+    out += length.pack(len(octets)) + octets
+
+
+def _octets(value: bytes | str, encoding: str, path: str) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if not isinstance(value, str) or not encoding:
+        raise SbeWriteError(f"{path}: {value!r} is not {'text' if encoding else 'bytes'}")
+    try:
+        return value.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError as wrong:
+        raise SbeWriteError(f"{path}: {value!r} cannot be written in {encoding}: {wrong.reason}") from None
+
+
+def _value_writer(kind: EncodingType, order: str, is_optional: bool) -> WriteValue:
+    if isinstance(kind, SimpleType):
+        return _simple_writer(kind, order, is_optional)
+    if isinstance(kind, EnumType):
+        return _enum_writer(kind, order, is_optional)
+    if isinstance(kind, SetType):
+        return _set_writer(kind, order)
+    return _composite_writer(kind, order, is_optional)
+
+
+def _simple_writer(kind: SimpleType, order: str, is_optional: bool) -> WriteValue:
+    if kind.presence is Presence.CONSTANT:
+        return lambda _out, _offset, _value, _path: None
+    if kind.primitive.name == "char":
+        return _text_writer(kind, is_optional)
+    if kind.length == 1:
+        return _number_writer(kind, order, is_optional)
+    return _array_writer(kind, order)
+
+
+def _pack(part: struct.Struct, out: bytearray, offset: int, value: object, path: str) -> None:
+    try:
+        part.pack_into(out, offset, value)
+    except (struct.error, OverflowError, TypeError) as wrong:
+        raise SbeWriteError(f"{path}: {value!r} cannot be written: {wrong}") from None
+
+
+def _number_writer(kind: SimpleType, order: str, is_optional: bool) -> WriteValue:
+    primitive, null = kind.primitive, kind.null
+    part = struct.Struct(order + primitive.struct_code)
+    low = primitive.minimum if kind.minimum is None else kind.minimum
+    high = primitive.maximum if kind.maximum is None else kind.maximum
+    bounds_null = not primitive.is_float
+
+    def write(out: bytearray, offset: int, value: Any, path: str) -> None:
+        if value is None:
+            if not is_optional:
+                raise SbeWriteError(f"{path} is required")
+            _pack(part, out, offset, null, path)
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SbeWriteError(f"{path}: {value!r} is no number")
+        if value < low or value > high:
+            raise SbeWriteError(f"{path}: {value} is not in {low} … {high}")
+        if bounds_null and value == null:
+            raise SbeWriteError(f"{path}: {value} is its null; write None where it is optional")
+        _pack(part, out, offset, value, path)
+
+    return write
+
+
+def _text_writer(kind: SimpleType, is_optional: bool) -> WriteValue:
+    size, encoding = kind.length, kind.character_encoding
+
+    def write(out: bytearray, offset: int, value: Any, path: str) -> None:
+        if value is None:
+            if not is_optional:
+                raise SbeWriteError(f"{path} is required")
+            value = chr(int(kind.null)) if size == 1 else ""
+        octets = _octets(value, encoding, path)
+        if len(octets) > size:
+            raise SbeWriteError(f"{path}: {value!r} takes {len(octets)} octets, it has {size}")
+        out[offset : offset + size] = octets.ljust(size, b"\0")
+
+    return write
+
+
+def _array_writer(kind: SimpleType, order: str) -> WriteValue:
+    part = struct.Struct(f"{order}{kind.length}{kind.primitive.struct_code}")
+
+    def write(out: bytearray, offset: int, value: Any, path: str) -> None:
+        if value is None or len(value) != kind.length:
+            raise SbeWriteError(f"{path}: {value!r} does not have {kind.length} elements")
+        try:
+            part.pack_into(out, offset, *value)
+        except (struct.error, OverflowError, TypeError) as wrong:
+            raise SbeWriteError(f"{path}: {value!r} cannot be written: {wrong}") from None
+
+    return write
+
+
+def _enum_writer(kind: EnumType, order: str, is_optional: bool) -> WriteValue:
+    part = struct.Struct(order + kind.primitive.struct_code)
+
+    def write(out: bytearray, offset: int, value: Any, path: str) -> None:
+        if value is None and is_optional:
+            raw = int(kind.null)
+        elif isinstance(value, Unlisted):
+            raw = value.value
+        elif isinstance(value, str) and value in kind.values:
+            raw = kind.values[value].value
+        else:
+            raise SbeWriteError(f"{path}: {value!r} is none of {', '.join(kind.values)}")
+        _pack(part, out, offset, raw, path)
+
+    return write
+
+
+def _set_writer(kind: SetType, order: str) -> WriteValue:
+    part = struct.Struct(order + kind.primitive.struct_code)
+
+    def write(out: bytearray, offset: int, value: Iterable[str | int] | None, path: str) -> None:
+        bits = 0
+        for choice in value or ():
+            if isinstance(choice, str) and choice not in kind.choices:
+                raise SbeWriteError(f"{path}: {choice!r} is none of {', '.join(kind.choices)}")
+            bits |= 1 << (kind.choices[choice].value if isinstance(choice, str) else choice)
+        _pack(part, out, offset, bits, path)
+
+    return write
+
+
+def _composite_writer(kind: CompositeType, order: str, is_optional: bool) -> WriteValue:
+    members = []
+    first: str | None = None
+    for member in kind.members.values():
+        is_first = first is None and member.type.size > 0
+        member_optional = (is_optional and is_first) or is_optional_type(member.type)
+        members.append((member, _value_writer(member.type, order, member_optional)))
+        if is_first:
+            first, is_nullable = member.name, member_optional
+    constant = _constant_exponent(kind)
+
+    def write(out: bytearray, offset: int, value: Any, path: str) -> None:
+        if kind.is_decimal and isinstance(value, Decimal | int) and not isinstance(value, bool):
+            try:
+                value = decimal_parts(value, constant)
+            except ValueError as wrong:
+                raise SbeWriteError(f"{path}: {wrong}") from None
+        if value is None and first is not None and is_nullable:
+            _write_null(kind, out, offset, order)
+            return
+        if not isinstance(value, Mapping):
+            raise SbeWriteError(f"{path}: {value!r} is no dict of {', '.join(kind.members)}")
+        unknown = sorted(map(str, value.keys() - kind.members.keys()))
+        if unknown:
+            raise SbeWriteError(f"{path} has no member {unknown[0]!r}")
+        for member, write_member in members:
+            write_member(out, offset + member.offset, value.get(member.name), f"{path}.{member.name}")
+
+    return write
+
+
+def _constant_exponent(kind: CompositeType) -> int | None:
+    exponent = kind.members["exponent"].type if "exponent" in kind.members else None
+    if isinstance(exponent, SimpleType) and isinstance(exponent.constant, int):
+        return exponent.constant
+    return None
+
+
+def _write_null(kind: CompositeType, out: bytearray, offset: int, order: str) -> None:
+    """Every member's null; the first one's says that the whole is null."""
+    for member in kind.members.values():
+        place, part = offset + member.offset, member.type
+        if isinstance(part, CompositeType):
+            _write_null(part, out, place, order)
+        elif isinstance(part, SimpleType | EnumType) and part.size:
+            _fill(part.primitive, part.null, part.size // part.primitive.size, out, place, order)
+
+
+def _fill(primitive: Primitive, value: Number, count: int, out: bytearray, offset: int, order: str) -> None:
+    struct.pack_into(f"{order}{count}{primitive.struct_code}", out, offset, *[value] * count)
