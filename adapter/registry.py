@@ -1,7 +1,8 @@
 """The adapter's side of AdapterRegistry: registers, attends, and turns the admin server's orders into engine events.
 
-If the server goes away it keeps trying; the adapter runs on meanwhile. Lease times are by this process's monotonic
-clock and count from when the report that an order answers was sent, so an order that was long on its way gives nothing.
+If the server goes away it keeps trying, and where there are several it finds the one that is active; the adapter runs
+on meanwhile. Lease times are by this process's monotonic clock and count from when the report that an order answers was
+sent, so an order that was long on its way gives nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Callable
 import grpc
 
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
 from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal
 from transport.rpc import open_channel
 
 LOG = logging.getLogger("adapter.registry")
-RETRY_PAUSE_S = 0.2
+RETRY_PAUSE_S = 0.2  # never longer: whoever holds a lease must come back within its term
+REGISTER_TIMEOUT_S = 10.0
 LOOK_FOR_STOP_S = 0.05
 REPORTS_REMEMBERED = 256  # when each was sent: some ten seconds of them, many times a lease's term
 MARGIN_PER_TTL = 10  # a lease ends for us a tenth of its term early: clocks drift, packets linger
@@ -31,20 +34,23 @@ class Registry:
     """The connection to the admin server.
 
     Args:
+        servers: host:port of the admin server, of all of them with commas between.
         on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
         token: gives a fresh token.
     """
 
     def __init__(
         self,
-        endpoint: str,
+        servers: str,
         ca_pem: bytes,
         token: Callable[[], str],
         request: admin_pb2.RegisterRequest,
         on_order: Callable[[admin_pb2.AdapterOrder, int], None],
         on_registered: Callable[[admin_pb2.RegisterReply], None],
     ) -> None:
-        self._endpoint, self._ca_pem, self._token, self._request = endpoint, ca_pem, token, request
+        self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
+        self._asked = self._servers.current
+        self._ca_pem, self._token, self._request = ca_pem, token, request
         self._on_order, self._on_registered = on_order, on_registered
         self.is_attending = False  # the stream of reports and orders stands
         self._stopped = threading.Event()
@@ -67,10 +73,10 @@ class Registry:
             except grpc.FutureCancelledError:
                 break
             except grpc.RpcError as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                if not is_elsewhere(error):
                     raise
                 LOG.warning("the admin server does not answer; trying again", extra={"why": str(error.details())})
-            select.select([stop], [], [], RETRY_PAUSE_S)
+                select.select([stop], [], [], self._servers.move_on(self._asked, error))
         return None
 
     def start(self) -> None:
@@ -78,13 +84,14 @@ class Registry:
         self._thread.start()
 
     def report(self, report: admin_pb2.AdapterReport) -> None:
-        """Send a report; never blocks. Who sends it, and which it is, is filled in."""
+        """Send a report, if there is a server to hear it; never blocks. Who sends it, and which it is, is filled in."""
         self._report_id += 1
         report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
         self._sent_at_ns[self._report_id] = time.monotonic_ns()
         if len(self._sent_at_ns) > REPORTS_REMEMBERED:
             self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
-        self._reports.put(report)
+        if self.is_attending:  # else nobody would ever take it out: an outage may be long
+            self._reports.put(report)
 
     def stop(self) -> None:
         """Leave: the server sees the stream end."""
@@ -98,14 +105,17 @@ class Registry:
     def _register_once(self, stop: StopSignal | None = None) -> admin_pb2.RegisterReply:
         if self._channel is not None:
             self._channel.close()
-        self._channel = open_channel(self._endpoint, self._ca_pem, self._token)
-        call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=10)
+        self._asked = self._servers.current
+        self._channel = open_channel(self._asked, self._ca_pem, self._token)
+        timeout_s = TRY_TIMEOUT_S if self._servers.are_several else REGISTER_TIMEOUT_S
+        call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=timeout_s)
         done = threading.Event()
         call.add_done_callback(lambda _call: done.set())
         while not done.wait(LOOK_FOR_STOP_S):
             if stop is not None and stop.is_set:
                 call.cancel()
         reply = call.result()
+        self._servers.answered(self._asked)
         self._request.resume_incarnation = reply.self.incarnation
         self._lease_ttl_ns = reply.lease_ttl_ns
         self._on_registered(reply)
@@ -114,24 +124,25 @@ class Registry:
     def _keep_attending(self) -> None:
         is_first = True
         while not self._stopped.is_set():
+            error: Exception | None = None
             try:
                 if not is_first:
                     self._register_once()
                 is_first = False
                 self._attend()
                 why = "the server ended the stream"
-            except (grpc.RpcError, AuthenticationRefused, ValueError) as error:
-                why = str(error)[:300]  # ValueError: the channel was closed under us
+            except (grpc.RpcError, AuthenticationRefused, ValueError) as failed:
+                error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
             if not self._stopped.is_set():
                 LOG.warning("not attended; the adapter goes on and tries again", extra={"why": why})
-                self._stopped.wait(RETRY_PAUSE_S)
+                self._stopped.wait(self._servers.move_on(self._asked, error))
 
     def _attend(self) -> None:
         assert self._channel is not None
         reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._reports = reports
-        self.report(admin_pb2.AdapterReport())
         self.is_attending = True
+        self.report(admin_pb2.AdapterReport())
         orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
         try:
             for order in orders:

@@ -20,8 +20,10 @@ from admin_server.settings import SettingsError
 from admin_server.state_folder import hash_secret
 from admin_server.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.admin_servers import AdminServers, ask_active
 from transport.login import AuthenticationRefused, login
 from transport.process_shell import (
+    Connection,
     StopSignal,
     add_connection_arguments,
     add_process_arguments,
@@ -92,11 +94,7 @@ def admin(argv: Sequence[str] | None = None) -> int:
         return _hash_secret()
     connection = connection_from(status, arguments)
     try:
-        token = login(connection.admin, connection.ca_pem, connection.identity, connection.secret).token
-        with open_channel(connection.admin, connection.ca_pem, token) as channel:
-            reply = admin_pb2_grpc.OperationsStub(channel).GetStatus(
-                admin_pb2.GetStatusRequest(feed=arguments.feed), timeout=10
-            )
+        reply = _ask_status(connection, arguments.feed)
     except AuthenticationRefused as refused:
         parser.exit(2, f"admin: {refused}\n")
     except grpc.RpcError as error:
@@ -108,6 +106,18 @@ def admin(argv: Sequence[str] | None = None) -> int:
     else:
         _print_status(reply)
     return 0
+
+
+def _ask_status(connection: Connection, feed: str) -> admin_pb2.GetStatusReply:
+    servers = AdminServers(connection.admin)
+    token = login(servers, connection.ca_pem, connection.identity, connection.secret).token
+
+    def ask(address: str, timeout_s: float) -> admin_pb2.GetStatusReply:
+        with open_channel(address, connection.ca_pem, token) as channel:
+            stub = admin_pb2_grpc.OperationsStub(channel)
+            return stub.GetStatus(admin_pb2.GetStatusRequest(feed=feed), timeout=timeout_s)
+
+    return ask_active(servers, ask, timeout_s=10)
 
 
 def _print_status(reply: admin_pb2.GetStatusReply) -> None:

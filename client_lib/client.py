@@ -90,7 +90,7 @@ def connect(
     """Log in to a cluster.
 
     Args:
-        admin: host:port of the administration server.
+        admin: host:port of the administration server; host:port,host:port if there are several, one of them active.
         ca: the cluster's certificate authority: a PEM file's path, or its bytes.
         identity: who we are.
         secret: what proves it; it does not travel (SCRAM-SHA-256).

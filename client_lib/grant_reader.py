@@ -1,14 +1,14 @@
 """Reads a subscription's update stream in the background and leaves each update in the mailbox.
 
 If the administration server goes away the subscription goes on with what it has, and this thread subscribes again
-when the server is back, with a new login if the token is no longer good. Only a refusal ends it: that is a revocation.
+when the server is back, or at another that is active, with a new login if the token is no longer good. Only a refusal
+ends it: that is a revocation.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 from collections.abc import Callable
 
@@ -17,9 +17,7 @@ import grpc
 from client_lib.errors import (
     AdminUnavailable,
     AuthenticationRefused,
-    AuthorizationRefused,
     ClientError,
-    FeedUnknown,
     client_error,
 )
 from client_lib.grant import GrantUpdated
@@ -28,9 +26,6 @@ from client_lib.session import Session
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 log = logging.getLogger(__name__)
-
-RETRY_AFTER_S = 0.2  # doubled for each further attempt
-RETRY_AFTER_MAX_S = 3.0
 
 GrantLetter = GrantUpdated | Revoked
 
@@ -52,6 +47,7 @@ class GrantReader:
         self._deliver = deliver
         self._first: queue.SimpleQueue[admin_pb2.SubscriptionUpdate | ClientError] = queue.SimpleQueue()
         self._is_granted = False
+        self._asked = session.servers.current
         self._closed = threading.Event()
         self._call_lock = threading.Lock()
         self._call: grpc.Call | None = None
@@ -68,7 +64,7 @@ class GrantReader:
             outcome = self._first.get(timeout=timeout_s)
         except queue.Empty:
             outcome = AdminUnavailable(
-                f"administration server {self._session.endpoint} did not answer Subscribe within {timeout_s} s"
+                f"administration server {self._asked} did not answer Subscribe within {timeout_s} s"
             )
         if isinstance(outcome, ClientError):
             self.close()
@@ -84,30 +80,34 @@ class GrantReader:
         self._thread.join()
 
     def _run(self) -> None:
-        pause_s = RETRY_AFTER_S
+        servers = self._session.servers
         while not self._closed.is_set():
+            failure: BaseException | None = None
             try:
-                if self._read_one_call():
-                    pause_s = RETRY_AFTER_S
+                self._read_one_call()
             except ClientError as error:
-                if not self._is_granted:
-                    self._first.put(error)
+                if not isinstance(error, AdminUnavailable) or not (self._is_granted or servers.are_several):
+                    self._end_with(error)
                     return
-                if isinstance(error, (AuthenticationRefused, AuthorizationRefused, FeedUnknown)):
-                    self._deliver(Revoked(str(error)))
-                    return
+                failure = error.__cause__
                 log.info("the administration server is away", extra={"details": str(error)})
-            self._closed.wait(pause_s * (1 + random.random()))
-            pause_s = min(2 * pause_s, RETRY_AFTER_MAX_S)
+            self._closed.wait(servers.move_on(self._asked, failure))
 
-    def _read_one_call(self) -> bool:
-        """Subscribe and pass updates on until the stream ends; True if at least one came.
+    def _end_with(self, error: ClientError) -> None:
+        if self._is_granted:
+            self._deliver(Revoked(str(error)))
+        else:
+            self._first.put(error)
+
+    def _read_one_call(self) -> None:
+        """Subscribe and pass updates on until the stream ends.
 
         A stream that ends without an error is either a revocation or a server that stops: subscribing again tells.
         """
         self._session.ensure_token()
         token = self._session.token_at_hand()
-        channel = self._session.open_channel(self._session.endpoint)
+        self._asked = self._session.servers.current
+        channel = self._session.open_channel(self._asked)
         is_whole = True
         try:
             call = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(self._request)
@@ -116,22 +116,22 @@ class GrantReader:
                 if self._closed.is_set():
                     call.cancel()
             for update in call:
+                self._session.servers.answered(self._asked)
                 self._pass_on(update, is_whole)
                 is_whole = False
         except grpc.RpcError as error:
             if self._closed.is_set():
-                return False
-            refusal = client_error(error, self._session.endpoint, tuple(self._request.topics))
+                return
+            refusal = client_error(error, self._asked, tuple(self._request.topics))
             if isinstance(refusal, AuthenticationRefused) and self._is_granted:
                 self._session.forget_token(token)  # too old, or a server that signs with another key: log in again
                 self._session.ensure_token()
-                return False
+                return
             raise refusal from error
         finally:
             with self._call_lock:
                 self._call = None
             channel.close()
-        return not is_whole
 
     def _pass_on(self, update: admin_pb2.SubscriptionUpdate, is_whole: bool) -> None:
         if self._is_granted:

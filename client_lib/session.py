@@ -10,22 +10,25 @@ import grpc
 
 from client_lib.errors import AuthenticationRefused, client_error
 from transport import login as transport_login
+from transport.admin_servers import AdminServers
 from transport.rpc import open_channel
 
+RETRY_AFTER_S = 0.2  # after no administration server answered; doubled for each further round
+RETRY_AFTER_MAX_S = 3.0
 RENEW_BEFORE_NS = 60_000_000_000  # room for slow logins before the token runs out
 
 
 class Session:
-    """One identity's standing with one administration server.
+    """One identity's standing with one cluster.
 
     Args:
-        endpoint: host:port of the administration server.
+        servers: host:port of the administration server; of all of them, with commas between, if there are several.
         ca_pem: certificate authority that all servers of the cluster are signed by.
         timeout_s: how long a login may take.
     """
 
-    def __init__(self, endpoint: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> None:
-        self.endpoint = endpoint
+    def __init__(self, servers: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> None:
+        self.servers = AdminServers(servers, pause_s=RETRY_AFTER_S, pause_max_s=RETRY_AFTER_MAX_S)
         self.identity = identity
         self._ca_pem = ca_pem
         self._secret = secret
@@ -45,12 +48,12 @@ class Session:
                 return
             try:
                 self._login = transport_login.login(
-                    self.endpoint, self._ca_pem, self.identity, self._secret, timeout_s=self._timeout_s
+                    self.servers, self._ca_pem, self.identity, self._secret, timeout_s=self._timeout_s
                 )
             except transport_login.AuthenticationRefused as refused:
                 raise AuthenticationRefused(str(refused)) from refused
             except grpc.RpcError as error:
-                raise client_error(error, self.endpoint) from error
+                raise client_error(error, self.servers.current) from error
 
     def token_at_hand(self) -> str:
         """The token of the last login, however old; empty if a service refused it."""

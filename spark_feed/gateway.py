@@ -28,6 +28,7 @@ from spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
 from spark_feed.sent_index import SentIndex, SentPacket
 from spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, former_ends, former_packets
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
+from transport.admin_servers import AdminServers, ask_active
 from transport.dgram import MulticastSender
 from transport.login import TokenSource
 from transport.process_shell import Connection, StopSignal, announce, announce_ready
@@ -62,11 +63,16 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
     Raises:
         AuthenticationRefused, grpc.RpcError.
     """
-    tokens = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
-    with open_channel(connection.admin, connection.ca_pem, tokens()) as channel:
-        stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-        request = admin_pb2.DescribeFeedRequest(feed=feed)
-        return stub.DescribeFeed(request, timeout=DESCRIBE_TIMEOUT_S, wait_for_ready=True)
+    servers = AdminServers(connection.admin)
+    tokens = TokenSource(servers, connection.ca_pem, connection.identity, connection.secret)
+
+    def ask(address: str, timeout_s: float) -> common_pb2.FeedDescription:
+        with open_channel(address, connection.ca_pem, tokens()) as channel:
+            stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+            request = admin_pb2.DescribeFeedRequest(feed=feed)
+            return stub.DescribeFeed(request, timeout=timeout_s, wait_for_ready=not servers.are_several)
+
+    return ask_active(servers, ask, DESCRIBE_TIMEOUT_S)
 
 
 class SourceGateway:

@@ -16,7 +16,7 @@ import grpc
 
 ACTIVE_SERVER_KEY = "tandemfeed-active"  # metadata: host:port of the active admin server
 ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
-PAUSE_S = 0.1  # after all were asked in vain; doubled for each further round, and drawn between half of it and all
+PAUSE_S = 0.1  # after all were asked in vain; doubled for each further round
 PAUSE_MAX_S = 2.0
 TRY_TIMEOUT_S = 3.0  # of one server, where others can be asked: a host that is gone answers nothing
 Result = TypeVar("Result")
@@ -27,13 +27,17 @@ class AdminServers:
 
     Args:
         addresses: host:port, or host:port,host:port.
+        pause_s, pause_max_s: between rounds in which nobody served; doubled from one to the next, and drawn between
+            half of it and all of it, so that processes that lost their server together do not come back together.
     """
 
-    def __init__(self, addresses: str) -> None:
+    def __init__(self, addresses: str, *, pause_s: float = PAUSE_S, pause_max_s: float = PAUSE_MAX_S) -> None:
         self.addresses = tuple(address.strip() for address in addresses.split(","))
+        self._pause_s, self._pause_max_s = pause_s, pause_max_s
         self._lock = threading.Lock()
         self._current = self.addresses[0]
         self._asked: set[str] = set()
+        self._next_pause_s = pause_s
 
     @property
     def current(self) -> str:
@@ -50,13 +54,13 @@ class AdminServers:
         with self._lock:
             self._current = address
             self._asked.clear()
+            self._next_pause_s = self._pause_s
 
-    def move_on(self, address: str, error: BaseException | None = None) -> bool:
-        """This one did not serve; ask another.
+    def move_on(self, address: str, error: BaseException | None = None) -> float:
+        """This one did not serve, or does not any more; another is `current` then.
 
         Returns:
-            True if there is one that was not asked since the last that served: ask it at once. False: all were asked,
-            so pause before the next round.
+            How long to wait before asking it, in seconds: 0 if it was not asked since one last served.
         """
         with self._lock:
             self._asked.add(address)
@@ -64,10 +68,12 @@ class AdminServers:
             if not left:
                 self._asked.clear()
                 self._current = self._next_of(address)
-                return False
+                pause_s = self._next_pause_s * random.uniform(0.5, 1.0)
+                self._next_pause_s = min(2 * self._next_pause_s, self._pause_max_s)
+                return pause_s
             named = active_named_by(error)
             self._current = named if named in left else left[0]
-            return True
+            return 0.0
 
     def _next_of(self, address: str) -> str:
         place = self.addresses.index(address) if address in self.addresses else -1
@@ -93,7 +99,6 @@ def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeo
     if not servers.are_several:
         return ask(servers.current, timeout_s)
     give_up_at_s = time.monotonic() + timeout_s
-    pause_s = PAUSE_S
     while True:
         address, left_s = servers.current, give_up_at_s - time.monotonic()
         try:
@@ -101,11 +106,10 @@ def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeo
         except grpc.RpcError as error:
             if not is_elsewhere(error):
                 raise
-            if not servers.move_on(address, error):
-                if time.monotonic() + pause_s >= give_up_at_s:
-                    raise
-                time.sleep(pause_s * random.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            pause_s = servers.move_on(address, error)
+            if time.monotonic() + pause_s >= give_up_at_s:
+                raise
+            time.sleep(pause_s)
         else:
             servers.answered(address)
             return result

@@ -13,6 +13,7 @@ import grpc
 import scramp
 
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.admin_servers import AdminServers, ask_active
 from transport.rpc import open_channel
 
 MECHANISM = "SCRAM-SHA-256"
@@ -31,13 +32,25 @@ class Login:
     expires_unix_ns: int
 
 
-def login(endpoint: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> Login:
-    """Authenticate once.
+def login(servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str, *, timeout_s: float = 10) -> Login:
+    """Authenticate once, at whichever server is active.
+
+    Args:
+        servers: host:port, or host:port,host:port, or what is known of them already.
 
     Raises:
         AuthenticationRefused: wrong identity or secret, or a server that is not who it says.
-        grpc.RpcError: the server cannot be reached.
+        grpc.RpcError: no server can be reached.
     """
+    known = AdminServers(servers) if isinstance(servers, str) else servers
+
+    def ask(address: str, try_timeout_s: float) -> Login:
+        return _login_at(address, ca_pem, identity, secret, try_timeout_s, is_only=not known.are_several)
+
+    return ask_active(known, ask, timeout_s)
+
+
+def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_s: float, *, is_only: bool) -> Login:
     with open_channel(endpoint, ca_pem) as channel:
         stub = admin_pb2_grpc.AuthenticationStub(channel)
         try:
@@ -45,7 +58,7 @@ def login(endpoint: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s
             begun = stub.Begin(
                 admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()),
                 timeout=timeout_s,
-                wait_for_ready=True,
+                wait_for_ready=is_only,  # where there are others, one that is not there is passed over
             )
             client.set_server_first(begun.server_first)
             finished = stub.Finish(
@@ -67,8 +80,9 @@ def login(endpoint: str, ca_pem: bytes, identity: str, secret: str, *, timeout_s
 class TokenSource:
     """A token that is always fresh: logs in again before it expires. Safe to call from any thread."""
 
-    def __init__(self, endpoint: str, ca_pem: bytes, identity: str, secret: str) -> None:
-        self._arguments = (endpoint, ca_pem, identity, secret)
+    def __init__(self, servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str) -> None:
+        known = AdminServers(servers) if isinstance(servers, str) else servers
+        self._arguments = (known, ca_pem, identity, secret)
         self._lock = threading.Lock()
         self._token = ""
         self._renew_at_ns = 0

@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from feedcore.counters import CounterSet
 
+ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -103,7 +105,11 @@ def announce_ready(**fields: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How a process reaches the admin server, and on which interface it multicasts."""
+    """How a process reaches the admin server, and on which interface it multicasts.
+
+    Attributes:
+        admin: host:port; host:port,host:port where there are several, one of them active.
+    """
 
     admin: str
     ca_pem: bytes
@@ -115,7 +121,13 @@ class Connection:
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that every process that talks to the admin server has."""
     group = parser.add_argument_group("connection")
-    group.add_argument("--admin", required=True, metavar="HOST:PORT", help="the stream administration server")
+    group.add_argument(
+        "--admin",
+        required=True,
+        type=_addresses,
+        metavar="HOST:PORT,…",
+        help="the stream administration server; all of them, if there are several: the active one is found",
+    )
     group.add_argument("--ca", required=True, type=Path, metavar="FILE", help="certificate authority to trust (PEM)")
     group.add_argument("--identity", required=True, metavar="NAME", help="who this process is")
     group.add_argument("--secret-file", required=True, type=Path, metavar="FILE", help="file with the shared secret")
@@ -123,6 +135,14 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--interface", default="127.0.0.1", metavar="IP", help="multicast interface (default %(default)s)"
     )
     add_process_arguments(parser)
+
+
+def _addresses(text: str) -> str:
+    """One address or several; argparse tells which is none."""
+    for address in text.split(","):
+        if not ADDRESS.fullmatch(address):
+            raise argparse.ArgumentTypeError(f"{address!r} is no address such as 127.0.0.1:7400")
+    return text
 
 
 def add_process_arguments(parser: argparse.ArgumentParser) -> None:

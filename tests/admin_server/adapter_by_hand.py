@@ -32,6 +32,7 @@ class Adapter:
             )
         )
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
+        self.ended = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self.report(incarnation=self.registered.self.incarnation)
         self._call = self._stub.Attend(iter(self._reports.get, None))
@@ -43,6 +44,7 @@ class Adapter:
                 self.orders.put(order)
         except grpc.RpcError:
             pass
+        self.ended.set()
 
     def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int) -> None:
         self._told = (state, next_seq)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,12 @@ from kazoo.exceptions import NoAuthError
 
 from admin_server.leadership import Fence
 from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
+from admin_server.store import Store
 from admin_server.zookeeper import ZooKeeperRefused, ZooKeeperSettings, connect, note_fingerprint, read
 from admin_server.zookeeper_records import Deposed
+from feedcore.states import ReplicaState
+from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.cluster_files import running_server
 from tests.admin_server.leader_by_hand import WAIT_S, Leader, leading
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
@@ -124,6 +131,31 @@ def test_a_server_with_another_authority_is_not_let_in(settings: ZooKeeperSettin
     finally:
         client.stop()
         client.close()
+
+
+def test_a_broker_whose_records_may_not_grant_neither_grants_nor_renews_nor_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_server(tmp_path) as server:
+        holder = Adapter(server, "a")
+        epoch = holder.await_order("lease_granted").lease_granted.epoch
+        monkeypatch.setattr(Store, "may_grant", lambda _store: False)
+        backup = Adapter(server, "b")
+        backup.report(ReplicaState.SYNCHRONIZED, 50)
+        backup.await_order("cluster_changed")
+        holder.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=9)
+        holder.report(ReplicaState.ACTIVE, renew_epoch=epoch + 1, report_id=10)
+        broker, kinds = server.brokers["equities"], []
+        give_up_at_s = time.monotonic() + WAIT_S
+        while broker.lease.epoch == epoch:  # its term passes, and the core decides on the next
+            with suppress(queue.Empty):
+                kinds.append(backup.orders.get(timeout=0.05).WhichOneof("order"))
+            backup.report(ReplicaState.SYNCHRONIZED, 50)
+            assert time.monotonic() < give_up_at_s
+        for adapter in (holder, backup):
+            kinds += [adapter.orders.get().WhichOneof("order") for _ in range(adapter.orders.qsize())]
+            adapter.vanish()
+        assert not {"lease_granted", "lease_renewed", "lease_lost"} & set(kinds)
 
 
 def test_a_fence_holds_from_when_a_confirmation_was_asked_for_and_never_after_it_was_closed() -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from admin_server.zookeeper import RECONNECT
+
 JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names what else it needs, beside it
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 TICK_MS = 100  # sessions from 200 ms: a test need not wait for one for long
@@ -50,7 +52,7 @@ class ZooKeeperServer:
         self._settings = folder / "zoo.cfg"
         self._settings.write_text(
             f"tickTime={TICK_MS}\ndataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\nmaxClientCnxns=0\nforceSync=yes\n"
+            "admin.enableServer=false\nmaxClientCnxns=0\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -60,11 +62,13 @@ class ZooKeeperServer:
         with (self._folder / "zookeeper.log").open("ab") as log:
             # Few threads and a small heap: a test's server shares the machine.
             options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+            # What a test stops is the process: what it wrote is in the page cache, and another's disk cannot stall it.
+            options.append("-Dzookeeper.forceSync=no")
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", str(JAR), MAIN, str(self._settings)], stdout=log, stderr=log
             )
         give_up_at = time.monotonic() + START_TIMEOUT_S
-        client = KazooClient(self.hosts)
+        client = KazooClient(self.hosts, 1.0, connection_retry=RECONNECT)
         try:
             client.start(timeout=give_up_at - time.monotonic())  # it tries again until the server serves
         finally:

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from feedcore.epoch_history import EpochHistory
+
 from admin_server.lease_core import FeedLease, Granted
 from feedcore.decision_intake import DecisionIntake
 from feedcore.decision_log import DecisionLog
 from feedcore.effects import AppendToJournal, Transmit
-from feedcore.epoch_history import EpochHistory
 from feedcore.gap_repair import GapRepair
 from feedcore.lease_view import LeaseView
 from feedcore.merger import StreamMerger

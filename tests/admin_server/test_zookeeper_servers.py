@@ -1,0 +1,261 @@
+"""Two admin servers on a real ZooKeeper, as processes: killed, paused, stopped; and ZooKeeper itself stopped."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from admin_server.cli import admin
+from client_lib.grant import GrantUpdated
+from client_lib.grant_reader import GrantLetter, GrantReader
+from client_lib.session import Session
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of, write_settings
+from tests.admin_server.test_admin_process import STOP_TIMEOUT_S, ServerProcess
+from tests.admin_server.zookeeper_pair import WAIT_S, FollowingAdapter, Pair, await_serving, is_alive
+from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
+from transport.admin_servers import active_named_by
+from transport.rpc import open_channel
+
+pytestmark = [pytest.mark.processes, needs_zookeeper]
+# Long enough that a lease outlives a change of the server, however slow the machine.
+LONG_LEASE = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 30000")
+MakePair = Callable[[str], Pair]
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with running_zookeeper(tmp_path / "zookeeper") as server:
+        yield server
+
+
+@pytest.fixture
+def make_pair(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[MakePair]:
+    with ExitStack() as opened:
+        yield lambda cluster: Pair(tmp_path, zookeeper, cluster, opened)
+
+
+def audit_of(server: ServerProcess, event: str) -> list[dict[str, object]]:
+    lines = (server.folder.path / "audit.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["event"] == event]
+
+
+def refusal_of(server: ServerProcess) -> grpc.RpcError:
+    """What whoever asks this server is told."""
+    with open_channel(server.endpoint, ca_of(server)) as channel, pytest.raises(grpc.RpcError) as refused:
+        admin_pb2_grpc.AuthenticationStub(channel).Begin(
+            admin_pb2.BeginAuthenticationRequest(client_first="n,,n=reader,r=x"), timeout=WAIT_S
+        )
+    return refused.value
+
+
+def await_hint(standby: ServerProcess, active: ServerProcess) -> None:
+    """Ask the standby until it has heard who is active."""
+    give_up_at_s = time.monotonic() + WAIT_S
+    while active_named_by(refusal_of(standby)) != active.endpoint:
+        assert time.monotonic() < give_up_at_s, "the standby never heard who is active"
+
+
+class Reader:
+    """A client's subscription, without its data."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
+        session = Session(pair.addresses, ca_of(pair.secret_folder), "reader", secret_of(pair.secret_folder, "reader"))
+        request = admin_pb2.SubscribeRequest(feed="equities")
+        self._reader = GrantReader(session, request, lambda letter: self._letters.put(letter) is None)
+        self.first = self._reader.first(WAIT_S)
+
+    def await_update(self, wanted: Callable[[admin_pb2.SubscriptionUpdate], bool]) -> admin_pb2.SubscriptionUpdate:
+        while True:
+            letter = self._letters.get(timeout=WAIT_S)
+            assert isinstance(letter, GrantUpdated), letter
+            if wanted(letter.update):
+                return letter.update
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def test_a_standby_is_well_says_who_is_active_and_takes_no_call(make_pair: MakePair) -> None:
+    pair = make_pair(CLUSTER)
+    await_serving(pair.second, is_serving=False)
+    assert is_alive(pair.second)
+    refusal = refusal_of(pair.second)
+    assert refusal.code() is grpc.StatusCode.UNAVAILABLE
+    await_hint(pair.second, pair.first)
+    assert f"standby; {pair.first.endpoint} is active" in str(refusal_of(pair.second).details())
+
+
+def test_when_the_active_server_is_killed_the_other_takes_over_and_epoch_and_grant_go_on(make_pair: MakePair) -> None:
+    pair = make_pair(LONG_LEASE)
+    active, backup = FollowingAdapter(pair, "a"), FollowingAdapter(pair, "b")
+    epoch = active.become_active()
+    backup.behave(ReplicaState.SYNCHRONIZED)
+    reader = Reader(pair)
+    assert (reader.first.epoch, reader.first.active_adapter_id) == (epoch, 1)
+    active.seen.clear()
+    pair.first.kill()
+    await_serving(pair.second)
+    active.await_renewal(epoch)
+    assert "lease_lost" not in active.seen
+    assert "lease_granted" not in active.seen
+    assert len(set(active.incarnations)) == 1
+    assert backup.await_order("cluster_changed") is not None
+    assert "lease_granted" not in backup.seen
+    after = reader.await_update(lambda update: bool(update.message_model))  # the first of a new stream
+    assert (after.epoch, after.active_adapter_id) == (epoch, 1)
+    assert [key.key for key in after.keys] == [key.key for key in reader.first.keys]
+    active.vanish()  # proven by its renewal, so its end is its end again
+    granted = backup.await_order("lease_granted")
+    assert granted is not None
+    assert granted.lease_granted.epoch > epoch
+    reader.close()
+    backup.vanish()
+
+
+def test_epochs_only_grow_and_incarnations_never_repeat_over_changes_of_the_server(make_pair: MakePair) -> None:
+    pair = make_pair(CLUSTER)
+    epochs, incarnations = [], []
+    serving = pair.first
+    for _ in range(3):
+        await_serving(serving)
+        adapter = FollowingAdapter(pair, "a")
+        granted = adapter.await_order("lease_granted")
+        assert granted is not None
+        epochs.append(granted.lease_granted.epoch)
+        incarnations += adapter.incarnations
+        serving.kill()  # the moment the grant is heard
+        adapter.vanish()
+        if serving is pair.first:
+            pair.first, serving = pair.start("first"), pair.second
+        else:
+            pair.second, serving = pair.start("second"), pair.first
+    assert epochs == sorted(set(epochs))
+    assert incarnations == sorted(set(incarnations))
+
+
+def test_while_zookeeper_is_stopped_nothing_is_granted_nothing_is_taken_and_after_it_all_goes_on(
+    make_pair: MakePair, zookeeper: ZooKeeperServer
+) -> None:
+    pair = make_pair(LONG_LEASE)
+    active = FollowingAdapter(pair, "a")
+    epoch = active.become_active()
+    backup = FollowingAdapter(pair, "b")
+    backup.behave(ReplicaState.SYNCHRONIZED)
+    zookeeper.stop()
+    for server in (pair.first, pair.second):
+        await_serving(server, is_serving=False)
+        assert is_alive(server)
+        assert refusal_of(server).code() is grpc.StatusCode.UNAVAILABLE
+    for adapter in (active, backup):
+        adapter.await_order("none", timeout_s=0.5)
+        assert not {"lease_granted", "lease_lost"} & set(adapter.seen[1:])
+    zookeeper.start()
+    active.await_renewal(epoch)
+    assert "lease_granted" not in backup.seen
+    active.vanish()
+    granted = backup.await_order("lease_granted")
+    assert granted is not None
+    assert granted.lease_granted.epoch > epoch
+    backup.vanish()
+
+
+def test_an_active_server_that_zookeeper_answers_no_more_steps_down_by_its_own_clock(
+    make_pair: MakePair, zookeeper: ZooKeeperServer
+) -> None:
+    pair = make_pair(LONG_LEASE)
+    active = FollowingAdapter(pair, "a")
+    epoch = active.become_active()
+    zookeeper.pause()  # no connection breaks
+    try:
+        await_serving(pair.first, is_serving=False)
+    finally:
+        zookeeper.resume()
+    active.await_renewal(epoch)
+    active.vanish()
+
+
+def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_wakes(make_pair: MakePair) -> None:
+    pair = make_pair(CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 1000"))
+    sleeper = pair.first
+    held = Adapter(sleeper, "a")
+    epoch = held.await_order("lease_granted").lease_granted.epoch
+    held.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=1)
+    assert held.await_order("lease_renewed").lease_renewed.epoch == epoch
+    while not held.orders.empty():
+        held.orders.get()
+    granted_before = len(audit_of(sleeper, "lease granted"))
+    sleeper.process.send_signal(signal.SIGSTOP)
+    for report_id in range(2, 60):  # they wait in its socket until it wakes
+        held.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=report_id)
+    await_serving(pair.second)
+    backup = FollowingAdapter(pair, "b")
+    backup.behave(ReplicaState.SYNCHRONIZED)
+    assert backup.become_active() > epoch
+    for report_id in range(60, 120):  # by now it is a good candidate, for a server that knows of no other
+        held.report(ReplicaState.SYNCHRONIZED, 50, renew_epoch=epoch, report_id=report_id)
+    sleeper.process.send_signal(signal.SIGCONT)
+    await_serving(sleeper, is_serving=False)
+    assert held.ended.wait(WAIT_S), "its stream was not ended"
+    told = [held.orders.get() for _ in range(held.orders.qsize())]
+    kinds = {order.WhichOneof("order") for order in told}
+    assert not kinds & {"lease_renewed", "lease_granted", "lease_offered"}
+    assert len(audit_of(sleeper, "lease granted")) == granted_before
+    await_hint(sleeper, pair.second)
+    backup.vanish()
+    held.vanish()
+
+
+def test_a_server_that_is_stopped_hands_over_and_comes_back_as_standby(make_pair: MakePair) -> None:
+    pair = make_pair(LONG_LEASE)
+    active = FollowingAdapter(pair, "a")
+    epoch = active.become_active()
+    pair.first.process.terminate()
+    assert pair.first.process.wait(STOP_TIMEOUT_S) == 0
+    await_serving(pair.second)
+    active.await_renewal(epoch)
+    again = pair.start("first")
+    await_serving(again, is_serving=False)
+    active.await_renewal(epoch)
+    active.vanish()
+
+
+def test_the_admin_command_finds_the_active_server(make_pair: MakePair, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = make_pair(CLUSTER)
+    state = pair.secret_folder.folder.path
+    options = ["--ca", str(state / "ca.pem"), "--identity", "operator"]
+    options += ["--secret-file", str(state / "secrets" / "operator.secret")]
+    assert admin(["status", "--json", "--admin", pair.addresses, *options]) == 0
+    (feed,) = json.loads(capsys.readouterr().out)["feeds"]
+    assert feed["feed"]["name"] == "equities"
+    with pytest.raises(SystemExit, match="2"):
+        admin(["status", "--admin", pair.second.endpoint, *options])
+    assert f"{pair.first.endpoint} is active" in capsys.readouterr().err
+
+
+def test_a_second_server_whose_folder_was_not_prepared_is_refused_with_what_to_copy(
+    make_pair: MakePair, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    make_pair(CLUSTER)
+    cluster, policy = write_settings(tmp_path / "third")
+    command = [sys.executable, "-m", "deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
+    command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "third" / "state")]
+    ended = subprocess.run(
+        [*command, "--zookeeper", zookeeper.hosts], text=True, capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert "copy ca.pem, ca.key, token.key, credentials.json from its state folder" in ended.stderr
+    assert not (tmp_path / "third" / "state").exists()

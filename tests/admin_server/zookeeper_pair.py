@@ -1,0 +1,157 @@
+"""Two admin servers on one ZooKeeper, as processes, and an adapter that follows whichever of them is active."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adapter.registry import Registry
+from admin_server.state_folder import SHARED_BY_SERVERS
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, common_pb2
+from tests.admin_server.cluster_files import ca_of, secret_of
+from tests.admin_server.test_admin_process import ServerProcess
+from tests.admin_server.zookeeper_server import ZooKeeperServer
+from transport.login import TokenSource
+from transport.rpc import open_channel
+
+SESSION_MS = 2_000
+WAIT_S = 40.0
+REPORT_INTERVAL_S = 0.1
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+class Pair:
+    """The servers; the first is active at first, and whoever is killed can be started again at its address."""
+
+    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, cluster: str, opened: ExitStack) -> None:
+        self._folder, self._cluster, self._opened = folder, cluster, opened
+        self._options = ["--zookeeper", zookeeper.hosts, "--zookeeper-session-ms", str(SESSION_MS)]
+        self.first = self.start("first")
+        await_serving(self.first)
+        state = folder / "second" / "state"
+        state.mkdir(parents=True)
+        for name in SHARED_BY_SERVERS:
+            shutil.copy(self.first.folder.path / name, state / name)
+        self.second = self.start("second")
+
+    def start(self, name: str) -> ServerProcess:
+        """Start a server (again), on an address of its own."""
+        server = ServerProcess(self._folder / name, *self._options, cluster=self._cluster)
+        self._opened.callback(server.kill)
+        self._opened.callback(server.process.send_signal, signal.SIGCONT)
+        return server
+
+    @property
+    def addresses(self) -> str:
+        """As a user gives them: the standby's first, so that the active one must be found."""
+        return f"{self.second.endpoint},{self.first.endpoint}"
+
+    @property
+    def secret_folder(self) -> ServerProcess:
+        """Whose folder has the secrets: where the cluster was made."""
+        return self.first
+
+
+def await_serving(server: ServerProcess, *, is_serving: bool = True) -> None:
+    """Wait until the server is active, or until it is a standby; health checks tell."""
+    with open_channel(server.endpoint, ca_of(server)) as channel:
+        request = health_pb2.HealthCheckRequest(service="tandemfeed.v1.AdapterRegistry")
+        for reply in health_pb2_grpc.HealthStub(channel).Watch(request, timeout=WAIT_S):
+            if (reply.status == SERVING) is is_serving:
+                return
+    raise AssertionError("the server went away")
+
+
+def is_alive(server: ServerProcess) -> bool:
+    """True if the process itself says that it is well, whatever its part."""
+    with open_channel(server.endpoint, ca_of(server)) as channel:
+        reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""), timeout=WAIT_S)
+    return bool(reply.status == SERVING)
+
+
+class NeverStopped:
+    """In place of a stop signal."""
+
+    is_set = False
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0)
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+class FollowingAdapter:
+    """An adapter with the real registry: it finds the active server, and comes back in its incarnation."""
+
+    def __init__(self, pair: Pair, name: str) -> None:
+        ca, identity = ca_of(pair.secret_folder), f"adapter-{name}"
+        self._adapter_id = "ab".index(name) + 1
+        self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
+        self.seen: list[str] = []
+        self.incarnations: list[int] = []
+        self._registry = Registry(
+            pair.addresses,
+            ca,
+            TokenSource(pair.addresses, ca, identity, secret_of(pair.secret_folder, identity)),
+            admin_pb2.RegisterRequest(feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1"),
+            lambda order, _valid_until_ns: self.orders.put(order),
+            lambda reply: self.incarnations.append(reply.self.incarnation),
+        )
+        assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
+        self._registry.start()
+        self.behave(ReplicaState.JOINING)
+
+    def behave(self, state: ReplicaState, renew_epoch: int = 0) -> None:
+        """Report this from now on, whenever an order is awaited."""
+        self._told = (state, renew_epoch)
+        self._report()
+
+    def _report(self) -> None:
+        state, renew_epoch = self._told
+        position = common_pb2.MessageStreamState(next_message_seq=50)
+        channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
+        told = common_pb2.FeedAdapterState(adapter_id=self._adapter_id, channels=[channel])
+        self._registry.report(admin_pb2.AdapterReport(state=told, renew_epoch=renew_epoch))
+
+    def await_order(self, *kinds: str, timeout_s: float = WAIT_S) -> admin_pb2.AdapterOrder | None:
+        """The next order of these kinds; None if none comes. Every other is noted in `seen`, in their order."""
+        give_up_at_s = time.monotonic() + timeout_s
+        while time.monotonic() < give_up_at_s:
+            try:
+                order = self.orders.get(timeout=REPORT_INTERVAL_S)
+            except queue.Empty:
+                self._report()
+                continue
+            kind = str(order.WhichOneof("order"))
+            self.seen.append(kind)
+            if kind in kinds:
+                return order
+        return None
+
+    def become_active(self) -> int:
+        """Wait for a grant and go on as active: the epoch."""
+        granted = self.await_order("lease_granted")
+        assert granted is not None, f"never granted; {self.seen}"
+        epoch = granted.lease_granted.epoch
+        self.behave(ReplicaState.ACTIVE, epoch)
+        self.await_renewal(epoch)
+        return epoch
+
+    def await_renewal(self, epoch: int) -> None:
+        """Wait for a renewal of this very epoch."""
+        renewed = self.await_order("lease_renewed", "lease_lost", "lease_granted")
+        assert renewed is not None, f"never renewed; {self.seen}"
+        assert renewed.lease_renewed.epoch == epoch, renewed
+
+    def vanish(self) -> None:
+        """As a killed process does."""
+        self._registry.stop()
