@@ -20,6 +20,7 @@ MS = 1_000_000
 RANK = {
     ReplicaState.SYNCHRONIZED: 0,
     ReplicaState.DETACHED: 0,
+    ReplicaState.AHEAD: 0,
     ReplicaState.RESYNCHRONIZING: 1,
     ReplicaState.JOINING: 2,
 }

@@ -332,8 +332,9 @@ class AdapterEngine:
         if not self.has_admin(now_ns) and self._promote_at_ns is None:
             until_ns = self.peers.consent_until_ns(lease.epoch)
             if until_ns > now_ns:
+                if not lease.is_by_consent:
+                    self.counters.add(Counter.LEASE_BY_CONSENT)
                 lease.on_consent(until_ns)
-                self.counters.add(Counter.LEASE_BY_CONSENT)
                 return []
         self.counters.add(Counter.LEASE_LAPSED)
         return self._lose(f"the lease on epoch {lease.epoch} ran out", now_ns)

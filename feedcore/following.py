@@ -49,7 +49,6 @@ class Follower:
     def unanchor(self) -> None:
         """Without a place in the channel: from now on only hold."""
         self.repair.end()
-        self.line.provisional = None
         self.intake.unanchor()
         self.backlog.clear()
         for tracker in self.trackers.values():

@@ -30,6 +30,7 @@ class LeaseView:
     def __init__(self, ttl_ns: int) -> None:
         self.epoch = 0  # the epoch held, 0 if none
         self.last_epoch = 0  # the newest epoch ever heard of
+        self.is_by_consent = False  # the store's own word has run out
         self._valid_until_ns = 0
         self._renew_at_ns: int | None = None
         self._renew_every_ns = ttl_ns // RENEWALS_PER_TTL
@@ -56,10 +57,12 @@ class LeaseView:
         """A renewal came: it never shortens the lease, and one of another epoch says nothing about this one."""
         if epoch == self.epoch:
             self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
+            self.is_by_consent = False
 
     def on_consent(self, valid_until_ns: int) -> None:
         """Nobody else will accept a grant before then: the lease goes on without the store."""
         self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
+        self.is_by_consent = True
 
     def renew_at_once(self, now_ns: int) -> None:
         """The next renewal is due now."""
@@ -68,6 +71,7 @@ class LeaseView:
     def drop(self) -> None:
         """Hold nothing any more."""
         self.epoch = 0
+        self.is_by_consent = False
         self._renew_at_ns = None
 
     def note_epoch(self, epoch: int) -> None:

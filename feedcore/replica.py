@@ -73,6 +73,7 @@ class ChannelReplica:
         self._blocked_since_ns: int | None = None
         self._heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self._snapshot_at_ns = now_ns
+        self._front: tuple[Run | None, int] = (None, now_ns)  # the decision that waits first, and since when
         self._past = OwnPast(config.state_interval_ns, now_ns)
         self._ended: tuple[int, int] | None = None  # (epoch, its end) that somebody gave up, this adapter or another
         self._promotion: tuple[int, int] | None = None  # (epoch offered, until when its beginning is waited for)
@@ -245,7 +246,9 @@ class ChannelReplica:
         """The active cannot give the decisions any more: join anew by snapshot."""
         if self.state is ReplicaState.JOINING:
             return self._forget_past(now_ns)
-        return self._rejoin(reason, now_ns) if self.state in FOLLOWING else []
+        if self.state not in FOLLOWING or self._is_active_silent(now_ns):
+            return []  # nobody decides: there is nothing to join
+        return self._rejoin(reason, now_ns)
 
     def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
         """A snapshot from the active; ignored unless this replica is joining and it is of the newest epoch."""
@@ -291,10 +294,10 @@ class ChannelReplica:
             return effects
         if self.state is ReplicaState.ACTIVE:
             return self._go_on(epoch, now_ns)
-        if self.state is ReplicaState.JOINING and not self._past.is_usable:
-            self.follower.anchor(now_ns)  # nobody else could be granted: this position is the cluster's best
         first = self.line.next_message_seq
         end = self.line.number_for_good(epoch)
+        if self.state is ReplicaState.JOINING and not self._past.is_usable:
+            self.follower.anchor(now_ns)  # nobody else could be granted: this position is the cluster's best
         self.follower.repair.end()
         self.follower.follow_on()
         self.decider.begin()
@@ -415,6 +418,8 @@ class ChannelReplica:
             effects += self._repair_again(now_ns)
         if self._past.leads_nowhere(now_ns):
             effects += self._rejoin("what follows its own past does not come", now_ns)
+        elif self._is_stuck(now_ns):
+            effects += self._rejoin(f"the source messages of {self._front[0]} do not come", now_ns)
         return effects + self._apply(now_ns)
 
     def on_stop(self) -> list[AdapterEffect]:
@@ -500,6 +505,14 @@ class ChannelReplica:
             self._move(ReplicaState.DETACHED, "the active is silent", effects)
         if self.state is ReplicaState.DETACHED and self._may_proceed(now_ns):
             self._move(ReplicaState.AHEAD, "neither the active nor an admin server is to be heard", effects)
+
+    def _is_stuck(self, now_ns: int) -> bool:
+        """The active had source messages that nobody has any more: only a snapshot leads past them."""
+        front = self.intake.ready[0] if self.intake.ready else None
+        if front is not self._front[0]:
+            self._front = front, now_ns
+        is_following = self.state in (ReplicaState.SYNCHRONIZED, ReplicaState.RESYNCHRONIZING)
+        return is_following and front is not None and now_ns - self._front[1] >= self._config.stuck_after_ns
 
     def _is_active_silent(self, now_ns: int) -> bool:
         return now_ns - self._active_heard_at_ns >= self._config.detach_after_ns

@@ -37,6 +37,7 @@ class ReplicaConfig:
         throttle_message_count, throttle_pause_ns: how a backup that is ahead lets the active get past it.
         resynchronizing_after_ns: how long decisions or source messages may be outstanding before the state says so.
         snapshot_retry_ns: pause between requests for a snapshot.
+        stuck_after_ns: a decision whose source messages do not come for so long is left for a snapshot.
         promotion_patience_ns: how long an heir may lack the end of the epoch that was handed over.
         ask_lease_store_every_ns: pause between requests for a new epoch or a hand-over.
         state_interval_ns: between two savings of the channel's state in the output journal.
@@ -54,6 +55,7 @@ class ReplicaConfig:
     throttle_pause_ns: int = 10 * MS
     resynchronizing_after_ns: int = 50 * MS
     snapshot_retry_ns: int = 250 * MS
+    stuck_after_ns: int = 2_000 * MS
     promotion_patience_ns: int = 50 * MS
     ask_lease_store_every_ns: int = 1_000 * MS
     state_interval_ns: int = 5_000 * MS

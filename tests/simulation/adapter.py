@@ -325,7 +325,7 @@ def _config(plan: Plan, adapter_id: int) -> EngineConfig:
             snapshot_retry_ns=100 * MS,
             tracker=TrackerConfig(declare_after_ns=timing.source_declare_after_ns),
             digest_interval_messages=64,
-            on_silence=OnSilence.HOLD,
+            on_silence=OnSilence.PROCEED,
             intake=IntakeConfig(),
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from feedcore.effects import NumberForGood
 from feedcore.merge_effects import Deliver, Diverged, Ended, Filled, Gap, MergeEffect, SourceGap
 from feedcore.output_packet import (
     ANNOUNCEMENT_BIT,
@@ -115,6 +116,11 @@ class ContentChecker:
         for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
             self._note((packet.channel_id, packet.epoch, seq), message, packet.adapter_id, is_active)
 
+    def on_numbered(self, effect: NumberForGood) -> None:
+        """What was sent provisionally is decided now."""
+        for seq in range(effect.first_message_seq, effect.end_message_seq):
+            self._decided.add((effect.channel_id, effect.epoch, seq))
+
     def _note(self, key: tuple[int, int, int], message: Message, adapter_id: int, is_active: bool) -> None:
         known = self._bodies.setdefault(key, message)
         self.where[key] = known[:2]
@@ -201,9 +207,12 @@ class DeliveryChecker:
         if self._has_ended:
             raise Violation("1", f"{self.name} was told the end and then got {effect.first_message_seq}")
         last = self._last_message_seq.get(packet.epoch, 0)
-        if effect.first_message_seq <= last and not packet.flags & PROVISIONAL_BIT:
-            raise Violation("3", f"{self.name} got {effect.first_message_seq} of epoch {packet.epoch} behind {last}")
-        self._last_message_seq[packet.epoch] = packet.first_message_seq + effect.end_index - 1
+        if not packet.flags & PROVISIONAL_BIT:  # which has no place in any total order
+            if effect.first_message_seq <= last:
+                raise Violation(
+                    "3", f"{self.name} got {effect.first_message_seq} of epoch {packet.epoch} behind {last}"
+                )
+            self._last_message_seq[packet.epoch] = packet.first_message_seq + effect.end_index - 1
         for stream, source_seq, body in self._reader.messages(packet)[effect.first_index : effect.end_index]:
             if source_seq < self._last_source_seq[stream]:
                 last = self._last_source_seq[stream]

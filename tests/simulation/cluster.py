@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from feedcore.effects import AdapterEffect, StateMoved, Transmit
+from feedcore.effects import AdapterEffect, NumberForGood, StateMoved, Transmit
 from feedcore.merge_effects import MergeEffect
 from feedcore.output_packet import FROM_ACTIVE_BIT
 from tests.simulation.adapter import AdapterActor
@@ -124,6 +124,9 @@ class Cluster:
 
     def on_effects(self, adapter: AdapterActor, effects: list[AdapterEffect]) -> None:
         """An adapter is about to perform these, in this order."""
+        for effect in effects:
+            if isinstance(effect, NumberForGood):
+                self.checks.content.on_numbered(effect)
         if self._trace:
             for effect in effects:
                 self._trace.update(f"{self.world.now_ns} {adapter.name} {effect!r}\n".encode())

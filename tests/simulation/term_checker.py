@@ -42,7 +42,8 @@ class TermChecker:
         self._passed.add(epoch)
         for adapter in self._adapters:
             is_holder = adapter.is_alive and adapter.engine.lease.epoch == epoch
-            if is_holder and adapter.engine.lease.may_transmit(adapter.clock_ns()):
+            lease = adapter.engine.lease if is_holder else None
+            if lease is not None and lease.may_transmit(adapter.clock_ns()) and not lease.is_by_consent:
                 raise Violation("5", f"{adapter.name} still believes in epoch {epoch}, whose term has passed")
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
@@ -53,7 +54,7 @@ class TermChecker:
         owner = self._active_of.setdefault(place, adapter.adapter_id)
         if owner != adapter.adapter_id:
             raise Violation("5", f"adapters {owner} and {adapter.adapter_id} are both active in epoch {packet.epoch}")
-        if packet.epoch in self._passed and not adapter.is_late:
+        if packet.epoch in self._passed and not adapter.is_late and not adapter.engine.lease.is_by_consent:
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, whose term has passed")
         if packet.epoch > self._granted:
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which nobody granted")
