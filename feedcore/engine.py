@@ -222,8 +222,7 @@ class AdapterEngine:
         if self.lease.epoch != epoch or self._promote_at_ns is not None:
             return effects
         self.lease.drop()
-        for replica in self.replicas.values():
-            effects += replica.hand_over(heir_adapter_id, now_ns)
+        effects += self._on_replicas(lambda replica: replica.hand_over(heir_adapter_id, now_ns))
         return [*effects, ReleaseLease(epoch)]
 
     def on_lease_renewed(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
@@ -243,11 +242,11 @@ class AdapterEngine:
     def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The admin server takes this adapter out of its group."""
         self._forget_lease()
-        return [effect for replica in self.replicas.values() for effect in replica.fail(reason, now_ns)]
+        return self._on_replicas(lambda replica: replica.fail(reason, now_ns))
 
     def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
         """The admin server lets this adapter in again."""
-        return [effect for replica in self.replicas.values() for effect in replica.readmit(now_ns)]
+        return self._on_replicas(lambda replica: replica.readmit(now_ns))
 
     # ---- events: time ----
 
@@ -268,7 +267,7 @@ class AdapterEngine:
 
     def on_stop(self) -> list[AdapterEffect]:
         """This adapter is about to stop in order: what its next start can go on from."""
-        return [effect for replica in self.replicas.values() for effect in replica.on_stop()]
+        return self._on_replicas(ChannelReplica.on_stop)
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""
