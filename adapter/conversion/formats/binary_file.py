@@ -1,0 +1,64 @@
+"""BinaryFILE: a day's messages in a file, each behind its length (u16, big-endian); a length of zero ends the session.
+
+There are recordings whose length prefix is always zero. In such a file the message type tells the length; the reader
+writes it where it belongs, so that what it gives is framed as the format says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from feedcore.source_layout import SourceFormat
+
+LENGTH_SIZE = 2
+
+
+def read_binary_file(
+    data: bytes, source_format: SourceFormat, messages_max: int = MESSAGE_COUNT_MAX
+) -> Iterator[FrameChunk]:
+    """The messages of a file, in chunks, numbered from 1.
+
+    Args:
+        data: the file's bytes, decompressed.
+        source_format: tells the lengths of messages where the file does not.
+        messages_max: messages of a chunk.
+
+    Raises:
+        FormatError: with the offset; a truncated last message is an error too.
+    """
+    if len(data) > LENGTH_SIZE and not any(data[:LENGTH_SIZE]):
+        data = _with_lengths(data, source_format)
+    first, start, offset, count = 1, 0, 0, 0
+    while offset < len(data):
+        length = int.from_bytes(data[offset : offset + LENGTH_SIZE], "big")
+        if length == 0 and offset + LENGTH_SIZE == len(data):
+            break  # end of session
+        end = offset + LENGTH_SIZE + length
+        if length == 0 or end > len(data):
+            raise FormatError(f"offset {offset}: a message of {length} bytes, {len(data) - offset} are left")
+        count += 1
+        offset = end
+        if count == messages_max:
+            yield FrameChunk(data[start:offset], count, first)
+            first, start, count = first + count, offset, 0
+    if count:
+        yield FrameChunk(data[start:offset], count, first)
+
+
+def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:
+    """The file with each message's length before it, by its type."""
+    sizes = {message.type_id: message.size for message in source_format.messages.values()}
+    out = bytearray(data)
+    offset = 0
+    while offset + LENGTH_SIZE < len(data):
+        if any(data[offset : offset + LENGTH_SIZE]):
+            raise FormatError(f"offset {offset}: a length, in a file whose lengths are zero")
+        kind = data[offset + LENGTH_SIZE]
+        size = sizes.get(kind)
+        if size is None or offset + LENGTH_SIZE + size > len(data):
+            what = "of unknown type" if size is None else f"of {size} bytes"
+            raise FormatError(f"offset {offset}: a message {what} ({bytes([kind])!r}), {len(data) - offset} are left")
+        out[offset : offset + LENGTH_SIZE] = size.to_bytes(LENGTH_SIZE, "big")
+        offset += LENGTH_SIZE + size
+    return bytes(out)

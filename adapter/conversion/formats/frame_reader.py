@@ -1,0 +1,131 @@
+"""Reads single messages by a source format's document, in plain Python: for people, tools and tests.
+
+It shares no line with the kernel and none with its oracle, so that it can judge both.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from adapter.conversion.formats.chunks import FormatError
+from feedcore.primitive_types import PrimitiveType
+from feedcore.source_layout import SourceData, SourceField, SourceFormat, SourceGroup, SourceMessageType
+
+
+def _unsigned(data: memoryview, offset: int, kind: PrimitiveType, is_big_endian: bool) -> int:
+    return int.from_bytes(data[offset : offset + kind.size], "big" if is_big_endian else "little")
+
+
+def field_value(field: SourceField, data: memoryview, offset: int) -> int | float | bytes | None:
+    """A field's value: a number, text without the spaces and NULs behind it, None where it is null.
+
+    Args:
+        offset: where the fields' offsets count from.
+    """
+    if field.constant is not None:
+        return field.constant
+    raw = bytes(data[offset + field.offset : offset + field.offset + field.size])
+    if field.is_text:
+        return raw.rstrip(b" \0")
+    if field.is_float:
+        code = (">" if field.is_big_endian else "<") + ("f" if field.size == 4 else "d")
+        return float(struct.unpack(code, raw)[0])
+    value = int.from_bytes(raw, "big" if field.is_big_endian else "little", signed=field.kind.minimum < 0)
+    return None if value == field.null else value
+
+
+class FrameReader:
+    """Walks and reads frames of one source format."""
+
+    def __init__(self, source_format: SourceFormat) -> None:
+        self.format = source_format
+        self._framing = source_format.framing
+        self._types: dict[int, list[SourceMessageType]] = {}
+        for message in source_format.messages.values():
+            self._types.setdefault(message.type_id, []).append(message)
+
+    def walk(self, frames: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
+        """(offset, size, type) of each frame.
+
+        Raises:
+            FormatError: the frames do not add up.
+        """
+        view, framing, offset = memoryview(frames), self._framing, 0
+        while offset < len(view):
+            if offset + framing.size_min > len(view):
+                raise FormatError(f"offset {offset}: {len(view) - offset} bytes are no whole frame")
+            length = _unsigned(view, offset + framing.length_offset, framing.length, framing.is_big_endian)
+            size = length * framing.length_unit + framing.length_adds
+            if size < framing.size_min or offset + size > len(view):
+                raise FormatError(f"offset {offset}: a frame of {size} bytes, {len(view) - offset} are left")
+            kind = _unsigned(view, offset + framing.type_offset, framing.type, framing.is_big_endian)
+            yield offset, size, kind
+            offset += size
+
+    def message_type(self, kind: int, frame: memoryview) -> SourceMessageType | None:
+        """The message type that type and length tell; None if the format has none."""
+        found = self._types.get(kind, [])
+        body = len(frame) - self._framing.header_size
+        for message in found:
+            if message.size == body and not message.parts:
+                return message
+        for message in found:
+            if message.size <= body and (message.longer or message.parts):
+                return message
+        return None
+
+    def read(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(message name, values by field) of each frame; groups are lists of dicts, variable data is bytes.
+
+        Raises:
+            FormatError: of an unknown type, or the frames do not add up.
+        """
+        view = memoryview(frames)
+        for offset, size, kind in self.walk(view):
+            frame = view[offset : offset + size]
+            message = self.message_type(kind, frame)
+            if message is None:
+                raise FormatError(f"offset {offset}: no message has type {kind} and {size} bytes")
+            yield message.name, self._values(message, frame)
+
+    def _values(self, message: SourceMessageType, frame: memoryview) -> dict[str, Any]:
+        framing = self._framing
+        start = framing.header_size
+        values: dict[str, Any] = _fields(message.fields, frame, start)
+        block = message.size
+        if framing.block_length is not None:
+            block = _unsigned(frame, framing.block_length_offset, framing.block_length, framing.is_big_endian)
+        offset = start + block
+        for part in message.parts:
+            if isinstance(part, SourceGroup):
+                values[part.name], offset = _group(part, frame, offset)
+            else:
+                values[part.name], offset = _data(part, frame, offset)
+        return values
+
+
+def _fields(fields: Mapping[str, SourceField], data: memoryview, offset: int) -> dict[str, Any]:
+    return {name: field_value(field, data, offset) for name, field in fields.items()}
+
+
+def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dict[str, Any]], int]:
+    count, size = group.count, group.size
+    if count is None:
+        count = _unsigned(frame, offset + group.count_offset, group.count_kind, group.is_big_endian)
+        if group.entry_size_kind is not None:
+            size = _unsigned(frame, offset + group.entry_size_offset, group.entry_size_kind, group.is_big_endian)
+        offset += group.header_size
+    if size < group.size or offset + count * size > len(frame):
+        raise FormatError(f"group {group.name!r}: {count} entries of {size} bytes do not fit in the frame")
+    entries = [_fields(group.fields, frame, offset + place * size) for place in range(count)]
+    return entries, offset + count * size
+
+
+def _data(data: SourceData, frame: memoryview, offset: int) -> tuple[bytes, int]:
+    size = _unsigned(frame, offset, data.length_kind, data.is_big_endian)
+    start = offset + data.header_size
+    if start + size > len(frame):
+        raise FormatError(f"data {data.name!r}: {size} bytes do not fit in the frame")
+    return bytes(frame[start : start + size]), start + size

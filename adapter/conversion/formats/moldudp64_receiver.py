@@ -1,0 +1,278 @@
+"""Hears a MoldUDP64 feed: a sans-I/O core that puts packets of one or several lines into one sequence without a hole.
+
+The shell hands every datagram, of the multicast lines and of the request server alike, to `on_packet`, and calls
+`on_deadline` when `next_deadline_ns` has come. Time is the shell's monotonic clock.
+
+Invariant: within a session `Deliver` and `SequenceGap` together name each sequence number exactly once, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from adapter.conversion.formats.chunks import FormatError, FrameChunk
+from adapter.conversion.formats.moldudp64 import MoldPacket, chunk_from, decode_mold_packet, encode_mold_request
+
+MILLISECOND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MoldConfig:
+    """How patient a receiver is.
+
+    Attributes:
+        reorder_wait_ns: how long a missing message may still come on its own, from the other line say.
+        request_wait_ns: from one request to the next for the same gap.
+        request_count_max: requests before the gap is given up.
+        messages_per_request_max: a request asks for no more.
+        held_messages_max: messages held behind a gap; what comes beyond is dropped and asked for again.
+        silence_ns: without any packet for this long the feed is silent; venues send heartbeats each second.
+    """
+
+    reorder_wait_ns: int = 2 * MILLISECOND_NS
+    request_wait_ns: int = 50 * MILLISECOND_NS
+    request_count_max: int = 10
+    messages_per_request_max: int = 60_000
+    held_messages_max: int = 1_000_000
+    silence_ns: int = 3_000 * MILLISECOND_NS  # three heartbeats
+
+    def __post_init__(self) -> None:
+        """Check that the limits make sense together."""
+        assert 0 < self.messages_per_request_max < 0xFFFF
+        assert self.silence_ns > self.request_wait_ns > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """The first packet of a session was heard; its messages from `next_sequence` on follow."""
+
+    session: bytes
+    next_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Messages in sequence."""
+
+    chunk: FrameChunk
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """Send this datagram to the venue's request server."""
+
+    first_sequence: int
+    count: int
+    datagram: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGap:
+    """These messages were asked for as often as configured and did not come; what follows goes on behind them."""
+
+    session: bytes
+    first_sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The venue ended the session, and every message of it was delivered or declared missing."""
+
+    session: bytes
+    next_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSilent:
+    """No packet came for the configured time. Said once until one comes."""
+
+
+MoldEffect: TypeAlias = SessionStarted | Deliver | SendRequest | SequenceGap | SessionEnded | FeedSilent
+
+
+@dataclass(slots=True)
+class MoldCounts:
+    """What a receiver saw.
+
+    Attributes:
+        packets: datagrams that were well-formed.
+        malformed: datagrams dropped because they were not.
+        duplicates: packets of which every message had been delivered or was held.
+        foreign: packets of a session that is over.
+        dropped: packets beyond the limit of what is held behind a gap.
+        requests: requests sent.
+        lost: messages declared missing.
+    """
+
+    packets: int = 0
+    malformed: int = 0
+    duplicates: int = 0
+    foreign: int = 0
+    dropped: int = 0
+    requests: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class _Session:
+    name: bytes
+    next_sequence: int
+    known_end: int  # one past the newest message known to exist
+    is_ending: bool = False
+    is_over: bool = False
+    held: dict[int, MoldPacket] = field(default_factory=dict)  # by sequence
+    held_count: int = 0
+    gap_attempts: int = 0
+    gap_deadline_ns: int | None = None
+
+
+class MoldReceiver:
+    """One MoldUDP64 feed.
+
+    Args:
+        session, next_sequence: where to go on, from a durable position. Without a session the first packet heard gives
+            it; `next_sequence` then is where to begin in it, and None begins with that packet.
+    """
+
+    def __init__(
+        self, config: MoldConfig | None = None, session: bytes | None = None, next_sequence: int | None = None
+    ) -> None:
+        assert session is None or next_sequence is not None, "a session to go on with needs a place in it"
+        self.config = config or MoldConfig()
+        self.counts = MoldCounts()
+        self._begin = next_sequence
+        self._session = None if session is None else _Session(session.ljust(10), next_sequence or 1, next_sequence or 1)
+        self._before: bytes | None = None
+        self._silent_at_ns: int | None = None
+
+    def next_deadline_ns(self) -> int | None:
+        """When `on_deadline` is due; None: not before the next packet."""
+        gap = self._session.gap_deadline_ns if self._session is not None else None
+        return min((each for each in (gap, self._silent_at_ns) if each is not None), default=None)
+
+    def start(self, now_ns: int) -> None:
+        """The shell is listening: from now on silence counts."""
+        self._silent_at_ns = now_ns + self.config.silence_ns
+
+    def on_packet(self, datagram: bytes, now_ns: int) -> list[MoldEffect]:
+        """A datagram of any line or of the request server."""
+        try:
+            packet = decode_mold_packet(datagram)
+        except FormatError:
+            self.counts.malformed += 1
+            return []
+        self.counts.packets += 1
+        self._silent_at_ns = now_ns + self.config.silence_ns
+        effects: list[MoldEffect] = []
+        session = self._session_of(packet, effects)
+        if session is None or session.is_over:
+            self.counts.foreign += 1
+            return effects
+        self._take(session, packet, effects)
+        self._settle(session, now_ns, effects)
+        return effects
+
+    def on_deadline(self, now_ns: int) -> list[MoldEffect]:
+        """The deadline has come."""
+        effects: list[MoldEffect] = []
+        if self._silent_at_ns is not None and now_ns >= self._silent_at_ns:
+            self._silent_at_ns = None
+            effects.append(FeedSilent())
+        session = self._session
+        if session is None or session.gap_deadline_ns is None or now_ns < session.gap_deadline_ns:
+            return effects
+        if session.gap_attempts < self.config.request_count_max:
+            session.gap_attempts += 1
+            session.gap_deadline_ns = now_ns + self.config.request_wait_ns
+            effects += self._requests(session)
+        else:
+            self._give_up(session, effects)
+            self._settle(session, now_ns, effects)
+        return effects
+
+    def _session_of(self, packet: MoldPacket, effects: list[MoldEffect]) -> _Session | None:
+        """The session of a packet, begun if it is new; None for the one before."""
+        session = self._session
+        if session is not None and packet.session == session.name:
+            return session
+        if packet.session == self._before:
+            return None
+        if session is not None:
+            if not session.is_over:  # a new one without an end of the old: what is open there will never come
+                session.known_end = max([session.known_end, *(p.sequence + p.count for p in session.held.values())])
+                while session.next_sequence < session.known_end:
+                    self._give_up(session, effects)
+                    self._drain(session, effects)
+                effects.append(SessionEnded(session.name, session.next_sequence))
+            self._before = session.name
+        first = 1 if session is not None else self._begin
+        start = packet.sequence if first is None else first
+        self._session = _Session(packet.session, start, start)
+        effects.append(SessionStarted(packet.session, start))
+        return self._session
+
+    def _take(self, session: _Session, packet: MoldPacket, effects: list[MoldEffect]) -> None:
+        """Deliver, hold or drop a packet's messages."""
+        end = packet.sequence + packet.count
+        session.known_end = max(session.known_end, end)
+        session.is_ending |= packet.is_end
+        if packet.count == 0:
+            return
+        known = session.held.get(packet.sequence)
+        if end <= session.next_sequence or (known is not None and known.count >= packet.count):
+            self.counts.duplicates += 1
+        elif packet.sequence <= session.next_sequence:
+            effects.append(Deliver(chunk_from(packet, session.next_sequence)))
+            session.next_sequence = end
+            self._drain(session, effects)
+        elif session.held_count + packet.count > self.config.held_messages_max:
+            self.counts.dropped += 1
+        else:
+            session.held_count += packet.count - (0 if known is None else known.count)
+            session.held[packet.sequence] = packet
+
+    def _drain(self, session: _Session, effects: list[MoldEffect]) -> None:
+        """Deliver what was held and is now in sequence."""
+        for sequence in sorted(session.held):
+            if sequence > session.next_sequence:
+                return
+            packet = session.held.pop(sequence)
+            session.held_count -= packet.count
+            if sequence + packet.count > session.next_sequence:
+                effects.append(Deliver(chunk_from(packet, session.next_sequence)))
+                session.next_sequence = sequence + packet.count
+
+    def _settle(self, session: _Session, now_ns: int, effects: list[MoldEffect]) -> None:
+        """Arm or disarm the gap's deadline; end the session if nothing is open."""
+        if session.next_sequence < session.known_end:
+            moved = any(isinstance(effect, Deliver | SequenceGap) for effect in effects)
+            if session.gap_deadline_ns is None or moved:  # another hole, or an answer is coming: patience begins anew
+                session.gap_attempts = 0
+                session.gap_deadline_ns = now_ns + self.config.reorder_wait_ns
+            return
+        session.gap_attempts = 0
+        session.gap_deadline_ns = None
+        if session.is_ending and not session.is_over:
+            session.is_over = True
+            effects.append(SessionEnded(session.name, session.next_sequence))
+
+    def _requests(self, session: _Session) -> list[MoldEffect]:
+        """One request for the first hole, up to the first message held."""
+        end = min(session.held, default=session.known_end)
+        count = min(end - session.next_sequence, self.config.messages_per_request_max)
+        self.counts.requests += 1
+        datagram = encode_mold_request(session.name, session.next_sequence, count)
+        return [SendRequest(session.next_sequence, count, datagram)]
+
+    def _give_up(self, session: _Session, effects: list[MoldEffect]) -> None:
+        """Declare the first hole missing and go on behind it."""
+        end = min(session.held, default=session.known_end)
+        count = end - session.next_sequence
+        if count > 0:
+            self.counts.lost += count
+            effects.append(SequenceGap(session.name, session.next_sequence, count))
+        session.next_sequence = end
+        session.gap_deadline_ns = None
+        self._drain(session, effects)
