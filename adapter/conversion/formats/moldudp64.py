@@ -25,13 +25,13 @@ class MoldPacket(NamedTuple):
 
     Attributes:
         sequence: of the first message; of the next one to come in a heartbeat or at the end of the session.
-        count: messages in it.
+        message_count: messages in it.
         frames: the messages, each behind its length.
     """
 
     session: bytes
     sequence: int
-    count: int
+    message_count: int
     is_end: bool
     frames: bytes
 
@@ -93,6 +93,6 @@ def message_offset(frames: bytes, skip: int) -> int:
 def chunk_from(packet: MoldPacket, first_sequence: int) -> FrameChunk:
     """The packet's messages from `first_sequence` on, which lies in it."""
     skip = first_sequence - packet.sequence
-    assert 0 <= skip < packet.count
+    assert 0 <= skip < packet.message_count
     frames = packet.frames[message_offset(packet.frames, skip) :] if skip else packet.frames
-    return FrameChunk(frames, packet.count - skip, first_sequence, session=packet.session)
+    return FrameChunk(frames, packet.message_count - skip, first_sequence, session=packet.session)

@@ -201,7 +201,9 @@ class MoldReceiver:
             return None
         if session is not None:
             if not session.is_over:  # a new one without an end of the old: what is open there will never come
-                session.known_end = max([session.known_end, *(p.sequence + p.count for p in session.held.values())])
+                session.known_end = max(
+                    [session.known_end, *(p.sequence + p.message_count for p in session.held.values())]
+                )
                 while session.next_sequence < session.known_end:
                     self._give_up(session, effects)
                     self._drain(session, effects)
@@ -215,22 +217,22 @@ class MoldReceiver:
 
     def _take(self, session: _Session, packet: MoldPacket, effects: list[MoldEffect]) -> None:
         """Deliver, hold or drop a packet's messages."""
-        end = packet.sequence + packet.count
+        end = packet.sequence + packet.message_count
         session.known_end = max(session.known_end, end)
         session.is_ending |= packet.is_end
-        if packet.count == 0:
+        if packet.message_count == 0:
             return
         known = session.held.get(packet.sequence)
-        if end <= session.next_sequence or (known is not None and known.count >= packet.count):
+        if end <= session.next_sequence or (known is not None and known.message_count >= packet.message_count):
             self.counts.duplicates += 1
         elif packet.sequence <= session.next_sequence:
             effects.append(Deliver(chunk_from(packet, session.next_sequence)))
             session.next_sequence = end
             self._drain(session, effects)
-        elif session.held_count + packet.count > self.config.held_messages_max:
+        elif session.held_count + packet.message_count > self.config.held_messages_max:
             self.counts.dropped += 1
         else:
-            session.held_count += packet.count - (0 if known is None else known.count)
+            session.held_count += packet.message_count - (0 if known is None else known.message_count)
             session.held[packet.sequence] = packet
 
     def _drain(self, session: _Session, effects: list[MoldEffect]) -> None:
@@ -239,10 +241,10 @@ class MoldReceiver:
             if sequence > session.next_sequence:
                 return
             packet = session.held.pop(sequence)
-            session.held_count -= packet.count
-            if sequence + packet.count > session.next_sequence:
+            session.held_count -= packet.message_count
+            if sequence + packet.message_count > session.next_sequence:
                 effects.append(Deliver(chunk_from(packet, session.next_sequence)))
-                session.next_sequence = sequence + packet.count
+                session.next_sequence = sequence + packet.message_count
 
     def _settle(self, session: _Session, now_ns: int, effects: list[MoldEffect]) -> None:
         """Arm or disarm the gap's deadline; end the session if nothing is open."""
