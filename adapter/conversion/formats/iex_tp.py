@@ -1,0 +1,72 @@
+"""IEX-TP, the transport of IEX's TOPS and DEEP: segments of numbered messages over UDP.
+
+A segment is a header of 40 bytes (little-endian), then each message behind its length (u16). A segment without messages
+is a heartbeat. Sequence numbers count from 1 within a session of a channel.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from adapter.conversion.formats.chunks import FormatError, FrameChunk
+
+IEX_TP_HEADER = struct.Struct("<BxHIIHHQQQ")
+IEX_TP_HEADER_SIZE = IEX_TP_HEADER.size
+IEX_TP_VERSION = 1
+PROTOCOL_TOPS, PROTOCOL_DEEP = 0x8003, 0x8004
+assert IEX_TP_HEADER_SIZE == 40
+
+
+class IexSegment(NamedTuple):
+    """One segment.
+
+    Attributes:
+        protocol: of the messages inside: TOPS, DEEP.
+        stream_offset: bytes of the session before this segment's messages.
+        sequence: of the first message; of the next to come where there is none.
+        sent_at_ns: since the Unix epoch.
+        frames: the messages, each behind its length.
+    """
+
+    protocol: int
+    channel_id: int
+    session_id: int
+    message_count: int
+    stream_offset: int
+    sequence: int
+    sent_at_ns: int
+    frames: bytes
+
+    def chunk(self) -> FrameChunk | None:
+        """The messages; None of a heartbeat."""
+        if self.message_count == 0:
+            return None
+        session = f"{self.channel_id}/{self.session_id}".encode()
+        return FrameChunk(self.frames, self.message_count, self.sequence, self.sent_at_ns, session)
+
+
+def decode_iex_segment(datagram: bytes) -> IexSegment:
+    """Decode a segment and check that its messages fill it.
+
+    Raises:
+        FormatError: it does not hold what it says.
+    """
+    if len(datagram) < IEX_TP_HEADER_SIZE:
+        raise FormatError(f"{len(datagram)} bytes, an IEX-TP header is {IEX_TP_HEADER_SIZE}")
+    version, protocol, channel, session, size, count, stream_offset, sequence, sent_at = IEX_TP_HEADER.unpack_from(
+        datagram
+    )
+    if version != IEX_TP_VERSION:
+        raise FormatError(f"IEX-TP version {version}, this side reads {IEX_TP_VERSION}")
+    frames = datagram[IEX_TP_HEADER_SIZE:]
+    if size != len(frames):
+        raise FormatError(f"a payload of {size} bytes, {len(frames)} are there")
+    offset = 0
+    for _ in range(count):
+        offset += 2 + int.from_bytes(frames[offset : offset + 2], "little")
+        if offset > len(frames):
+            break
+    if offset != len(frames):
+        raise FormatError(f"{count} messages do not fill {len(frames)} bytes")
+    return IexSegment(protocol, channel, session, count, stream_offset, sequence, sent_at, frames)
