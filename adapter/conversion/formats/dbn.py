@@ -1,0 +1,229 @@
+"""Databento Binary Encoding (DBN): metadata, then records; plain or zstd, in one frame or several.
+
+A record begins with its length in words of four bytes and its type, so that no version needs to be known to walk them.
+Where the metadata says that each record has the server's send time behind it (`ts_out`), the reader takes it off: the
+records it gives are those that the format's document describes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import zstandard
+
+from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+
+DBN_MAGIC = b"DBN"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
+WORD_SIZE = 4
+RECORD_SIZE_MIN = 16  # a record's header
+TS_OUT_SIZE = 8
+SYMBOL_SIZE_V1 = 22
+RESERVED_SIZE_V1, RESERVED_SIZE = 47, 53
+VERSION_MAX = 3
+NONE_16, NONE_8, NONE_64 = 0xFFFF, 0xFF, (1 << 64) - 1
+_FIXED_V1 = struct.Struct("<16sHQQQ8xBBB")
+_FIXED = struct.Struct("<16sHQQQBBBH")
+SCHEMAS = (
+    *("mbo", "mbp-1", "mbp-10", "tbbo", "trades", "ohlcv-1s", "ohlcv-1m", "ohlcv-1h", "ohlcv-1d", "definition"),
+    *("statistics", "status", "imbalance", "ohlcv-eod", "cmbp-1", "cbbo-1s", "cbbo-1m", "tcbbo", "bbo-1s", "bbo-1m"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DbnMapping:
+    """What an instrument was called on which days.
+
+    Attributes:
+        intervals: (first day, day after the last, symbol); days as YYYYMMDD.
+    """
+
+    raw_symbol: str
+    intervals: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DbnMetadata:
+    """What stands before the records.
+
+    Attributes:
+        schema: the records' schema; None where several are mixed.
+        start_ns, end_ns: the times asked for, since the Unix epoch; None where the end is open.
+        limit: records asked for at most; None for all.
+        symbol_type_in, symbol_type_out: of the request and of the mappings; None where it is mixed.
+        has_ts_out: each record has the server's send time behind it.
+    """
+
+    version: int
+    dataset: str
+    schema: str | None
+    start_ns: int
+    end_ns: int | None
+    limit: int | None
+    symbol_type_in: int | None
+    symbol_type_out: int
+    has_ts_out: bool
+    symbols: tuple[str, ...]
+    partial: tuple[str, ...]
+    not_found: tuple[str, ...]
+    mappings: tuple[DbnMapping, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DbnFile:
+    """A DBN file.
+
+    Attributes:
+        metadata: None of a fragment, which has records alone.
+        records: all of them, one behind the other.
+    """
+
+    metadata: DbnMetadata | None
+    records: bytes
+
+    def chunks(self, messages_max: int = MESSAGE_COUNT_MAX) -> Iterator[FrameChunk]:
+        """The records in chunks, numbered from 1.
+
+        Raises:
+            FormatError: with the offset; a truncated last record is an error too.
+        """
+        first, start, offset, count = 1, 0, 0, 0
+        records = self.records
+        while offset < len(records):
+            offset += _record_size(records, offset)
+            count += 1
+            if count == messages_max:
+                yield FrameChunk(records[start:offset], count, first)
+                first, start, count = first + count, offset, 0
+        if count:
+            yield FrameChunk(records[start:offset], count, first)
+
+
+def read_dbn(data: bytes) -> DbnFile:
+    """A DBN file or fragment, plain or zstd.
+
+    Raises:
+        FormatError: damaged or of an unknown version.
+    """
+    if data[:4] == ZSTD_MAGIC or int.from_bytes(data[:4], "little") in ZSTD_SKIPPABLE:
+        data = _decompressed(data)
+    if data[:3] != DBN_MAGIC:
+        return DbnFile(None, data)
+    if len(data) < 8:
+        raise FormatError(f"offset 0: {len(data)} bytes are no metadata")
+    version, size = data[3], int.from_bytes(data[4:8], "little")
+    if not 1 <= version <= VERSION_MAX:
+        raise FormatError(f"offset 3: DBN version {version}, this side reads 1 to {VERSION_MAX}")
+    if 8 + size > len(data):
+        raise FormatError(f"offset 4: metadata of {size} bytes, {len(data) - 8} are left")
+    metadata = _metadata(version, data[8 : 8 + size])
+    records = data[8 + size :]
+    return DbnFile(metadata, _without_ts_out(records) if metadata.has_ts_out else records)
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Every zstd frame of the file, one behind the other."""
+    parts, rest, offset = [], data, 0
+    try:
+        while rest:
+            if int.from_bytes(rest[:4], "little") in ZSTD_SKIPPABLE and len(rest) >= 8:
+                rest = rest[8 + int.from_bytes(rest[4:8], "little") :]
+                continue
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            parts.append(frame.decompress(rest))
+            if not frame.eof:
+                raise FormatError(f"offset {offset}: the zstd frame is truncated")
+            offset += len(rest) - len(frame.unused_data)
+            rest = frame.unused_data
+    except zstandard.ZstdError as damaged:
+        raise FormatError(f"offset {offset}: the zstd frame is damaged: {damaged}") from None
+    return b"".join(parts)
+
+
+def _record_size(records: bytes, offset: int) -> int:
+    size = records[offset] * WORD_SIZE
+    if size < RECORD_SIZE_MIN or offset + size > len(records):
+        raise FormatError(f"offset {offset}: a record of {size} bytes, {len(records) - offset} are left")
+    return size
+
+
+def _without_ts_out(records: bytes) -> bytes:
+    """The records without the send time behind each; their lengths are set right."""
+    out, offset = bytearray(), 0
+    while offset < len(records):
+        size = _record_size(records, offset)
+        kept = size - TS_OUT_SIZE
+        if kept < RECORD_SIZE_MIN:
+            raise FormatError(f"offset {offset}: a record of {size} bytes has no room for a send time")
+        out.append(kept // WORD_SIZE)
+        out += records[offset + 1 : offset + kept]
+        offset += size
+    return bytes(out)
+
+
+class _Cursor:
+    """Reads metadata; every read is within it."""
+
+    def __init__(self, data: bytes, offset: int, symbol_size: int) -> None:
+        self._data = data
+        self._offset = offset
+        self._symbol_size = symbol_size
+
+    def _take(self, size: int) -> bytes:
+        part = self._data[self._offset : self._offset + size]
+        if len(part) < size:
+            raise FormatError(f"offset {8 + self._offset}: the metadata ends within its symbols")
+        self._offset += size
+        return part
+
+    def integer(self) -> int:
+        return int.from_bytes(self._take(4), "little")
+
+    def symbol(self) -> str:
+        return _text(self._take(self._symbol_size))
+
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self.symbol() for _ in range(self.integer()))
+
+    def mapping(self) -> DbnMapping:
+        raw_symbol = self.symbol()
+        return DbnMapping(
+            raw_symbol, tuple((self.integer(), self.integer(), self.symbol()) for _ in range(self.integer()))
+        )
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.rstrip(b"\0").decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"the metadata has a name that is no text: {raw!r}") from None
+
+
+def _metadata(version: int, data: bytes) -> DbnMetadata:
+    fixed = _FIXED_V1 if version == 1 else _FIXED
+    symbols_at = fixed.size + (RESERVED_SIZE_V1 if version == 1 else RESERVED_SIZE) + 4
+    if len(data) < symbols_at:
+        raise FormatError(f"offset 8: {len(data)} bytes of metadata, version {version} has {symbols_at} at least")
+    values = fixed.unpack_from(data)
+    dataset, schema, start, end, limit, type_in, type_out, ts_out = values[:8]
+    if schema != NONE_16 and schema >= len(SCHEMAS):
+        raise FormatError(f"offset 24: schema {schema} is not known")
+    cursor = _Cursor(data, symbols_at, SYMBOL_SIZE_V1 if version == 1 else values[8])
+    return DbnMetadata(
+        version,
+        _text(dataset),
+        None if schema == NONE_16 else SCHEMAS[schema],
+        start,
+        None if end in (0, NONE_64) else end,
+        limit or None,
+        None if type_in == NONE_8 else type_in,
+        type_out,
+        bool(ts_out),
+        cursor.symbols(),
+        cursor.symbols(),
+        cursor.symbols(),
+        tuple(cursor.mapping() for _ in range(cursor.integer())),
+    )
