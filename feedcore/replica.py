@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from feedcore.active_view import ActiveView
 from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus
 from feedcore.counters import Counter, CounterSet
 from feedcore.deciding import Decider
@@ -23,14 +24,15 @@ from feedcore.effects import (
     NumberForGood,
     RequestBuckets,
     RequestRuns,
-    RequestSnapshot,
     SaveState,
     StateMoved,
     Transmit,
 )
 from feedcore.following import Follower, OutOfStep
+from feedcore.hand_over import HandOver
+from feedcore.joining import Joining
 from feedcore.output_packet import EPOCH_ENDED_BIT, FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputFlag, OutputPacket
-from feedcore.own_past import OwnPast, is_begun
+from feedcore.own_past import is_begun
 from feedcore.position import Run
 from feedcore.production import ConversionDiverged, ProductionLine, SnapshotRefused
 from feedcore.replica_config import OnSilence, ReplicaConfig
@@ -67,16 +69,13 @@ class ChannelReplica:
         self._config = config
         self._counters = counters
         self._arrivals = 0
-        self._active_adapter_id = 0  # whom to ask: the newest epoch's active, by its own word or the admin server's
-        self._active_epoch = 0
-        self._active_heard_at_ns = now_ns
+        self._active = ActiveView(now_ns)
+        self._joining = Joining(channel_id, self.follower, config, now_ns)
+        self._past = self._joining.past
+        self._hand_over = HandOver(config.promotion_patience_ns)
         self._blocked_since_ns: int | None = None
         self._heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
-        self._snapshot_at_ns = now_ns
         self._front: tuple[Run | None, int] = (None, now_ns)  # the decision that waits first, and since when
-        self._past = OwnPast(config.state_interval_ns, now_ns)
-        self._ended: tuple[int, int] | None = None  # (epoch, its end) that somebody gave up, this adapter or another
-        self._promotion: tuple[int, int] | None = None  # (epoch offered, until when its beginning is waited for)
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
 
     # ---- the source ----
@@ -120,7 +119,7 @@ class ChannelReplica:
         if packet.flags & FROM_ACTIVE_BIT and packet.epoch >= self.intake.epoch:
             self._hear_active(packet.adapter_id, packet.epoch, now_ns, effects)
         if packet.flags & EPOCH_ENDED_BIT:
-            self._ended = packet.epoch, packet.first_message_seq
+            self._hand_over.on_ended(packet.epoch, packet.first_message_seq)
         try:
             self.follower.hear(packet, now_ns)
         except OutOfStep as contradiction:
@@ -163,7 +162,7 @@ class ChannelReplica:
             bucket for bucket, pair in enumerate(zip(ours.digests, theirs.digests, strict=True)) if pair[0] != pair[1]
         )
         self.follower.repair.begin(differing, now_ns)
-        return [RequestBuckets(self.channel_id, self._active_adapter_id, differing)]
+        return [RequestBuckets(self.channel_id, self._active.adapter_id, differing)]
 
     def on_buckets(self, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
         """The buckets asked for, at the active's position."""
@@ -177,53 +176,28 @@ class ChannelReplica:
     def _repair_again(self, now_ns: int) -> list[AdapterEffect]:
         repair = self.follower.repair
         if repair.take_try(now_ns):
-            return [RequestBuckets(self.channel_id, self._active_adapter_id, repair.buckets)]
+            return [RequestBuckets(self.channel_id, self._active.adapter_id, repair.buckets)]
         return self._rejoin(f"buckets {repair.buckets[:8]} differ and could not be set", now_ns)
 
     def on_active_known(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         """Somebody says who is active in an epoch (0: nobody); older news changes nothing."""
-        if epoch < self._active_epoch or (adapter_id == 0 and epoch == self._active_epoch):
-            return
-        if adapter_id != self._active_adapter_id:
-            self._snapshot_at_ns = now_ns
-        self._active_adapter_id, self._active_epoch = adapter_id, epoch
+        if self._active.know(adapter_id, epoch):
+            self._joining.ask_at_once(now_ns)
 
     # ---- joining ----
 
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run], now_ns: int) -> None:
         """What the output journal holds of this adapter's former life: the newest state, and the decisions that were
         transmitted behind it. Before any other event."""
-        try:
-            self.line.install(snapshot)
-        except (ValueError, SnapshotRefused):  # the table was changed between two lives: begin with an empty state
-            return
-        self.intake.lineage = self.line.lineage
-        self.follower.anchor(now_ns)
-        decided = []
-        for run in runs:
-            lineage = self.intake.lineage
-            if run.epoch > lineage.epoch and run.first_message_seq < lineage.first_message_seq:
-                break  # the former life had to begin anew there
-            if run.epoch > lineage.epoch:  # one that began since: its first decision says where
-                self.intake.lineage = lineage.opened(run.epoch, run.first_message_seq)
-            decided.append(run)
-        try:
-            self.follower.take(RunsReply(self.intake.lineage, tuple(decided)), now_ns)
-        except OutOfStep:
-            self.follower.unanchor()
-            return
-        self._past.adopt(self.intake.position().next_message_seq)
+        self._joining.resume_from(snapshot, runs, now_ns)
 
     def on_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
         """The decisions asked for."""
         if self.state in (ReplicaState.ACTIVE, ReplicaState.FAILED) or reply.lineage.epoch < self.intake.epoch:
             return []
         effects: list[AdapterEffect] = []
-        if self.state is ReplicaState.JOINING:
-            if not self._past.is_usable:
-                return []
-            if not self._continues(reply):
-                return self._forget_past(now_ns)
+        if self.state is ReplicaState.JOINING and not self._joining.is_continued_by(reply):
+            return self._forget_past(now_ns)
         try:
             self.follower.take(reply, now_ns)
         except OutOfStep as contradiction:
@@ -233,14 +207,6 @@ class ChannelReplica:
             self._past.begin_catching_up(now_ns)
             self._enter_group(f"own journal at message_seq {self.line.next_message_seq}", effects, now_ns)
         return effects + self._apply(now_ns)
-
-    def _continues(self, reply: RunsReply) -> bool:
-        """True if the decisions in the reply follow this adapter's own past without a seam."""
-        position = self.intake.position()
-        behind = [run for run in reply.runs if run.message_count]
-        return reply.lineage.holds(position.epoch, position.next_message_seq) and (
-            not behind or behind[0].first_message_seq == position.next_message_seq
-        )
 
     def on_runs_refused(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The active cannot give the decisions any more: join anew by snapshot."""
@@ -256,32 +222,26 @@ class ChannelReplica:
             return []
         effects: list[AdapterEffect] = []
         try:
-            self.line.install(snapshot)
+            self._joining.install(snapshot, now_ns)
         except SnapshotRefused:
             self._counters.add(Counter.SNAPSHOTS_REFUSED)
             return effects  # it is asked for again
         except ValueError as mismatch:
             self._move(ReplicaState.FAILED, f"the active's conversion state does not fit: {mismatch}", effects)
             return effects
-        self._past.forget()
-        self.intake.lineage = max(self.intake.lineage, snapshot.lineage, key=lambda lineage: lineage.epoch)
-        self.follower.anchor(now_ns)
-        try:
-            self.intake.on_runs((), now_ns)
-        except OutOfStep as contradiction:
-            return self._rejoin(str(contradiction), now_ns)
+        except OutOfStep:
+            self._joining.begin_anew(now_ns)
+            return effects
         self._enter_group(f"snapshot at message_seq {self.line.next_message_seq}", effects, now_ns)
         return effects + self._apply(now_ns)
 
     def _enter_group(self, why: str, effects: list[AdapterEffect], now_ns: int) -> None:
-        self._active_heard_at_ns = self._blocked_since_ns = now_ns
+        self._active.heard_at_ns = self._blocked_since_ns = now_ns
         self._move(ReplicaState.RESYNCHRONIZING, why, effects)
 
     def _forget_past(self, now_ns: int) -> list[AdapterEffect]:
         if self._past.is_usable:
-            self._past.forget()
-            self.follower.unanchor()
-            self._snapshot_at_ns = now_ns
+            self._joining.begin_anew(now_ns)
         return []
 
     # ---- the lease ----
@@ -289,7 +249,7 @@ class ChannelReplica:
     def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """The lease on `epoch` is held: decide from here on, beginning with what waits for decisions."""
         effects: list[AdapterEffect] = []
-        self._promotion = None
+        self._hand_over.cancel()
         if self.state is ReplicaState.FAILED:
             return effects
         if self.state is ReplicaState.ACTIVE:
@@ -302,7 +262,8 @@ class ChannelReplica:
         self.follower.follow_on()
         self.decider.begin()
         self._past.end_catching_up()
-        self._blocked_since_ns = self._ended = None
+        self._hand_over.begin()
+        self._blocked_since_ns = None
         self._move(ReplicaState.ACTIVE, f"epoch {epoch} from message_seq {first}", effects)
         if end > first:
             effects.append(NumberForGood(self.channel_id, epoch, first, end))
@@ -315,20 +276,14 @@ class ChannelReplica:
         """The lease on an epoch that was handed over is held: begin where the one before it ended."""
         if self.state is ReplicaState.ACTIVE:
             return []
-        self._promotion = epoch, now_ns + self._config.promotion_patience_ns
+        self._hand_over.await_end(epoch, now_ns)
         return self._try_promotion(now_ns)
 
     def _try_promotion(self, now_ns: int) -> list[AdapterEffect]:
-        if self._promotion is None:
-            return []
-        epoch, until_ns = self._promotion
-        is_level = (
-            self._ended is not None
-            and self._ended[0] == self.intake.epoch
-            and self.line.next_message_seq >= self._ended[1]
-            and not self.follower.is_blocked
+        epoch = self._hand_over.due_epoch(
+            self.intake.epoch, self.line.next_message_seq, now_ns, is_blocked=self.follower.is_blocked
         )
-        return self.promote(epoch, now_ns) if is_level or now_ns >= until_ns else []
+        return [] if epoch is None else self.promote(epoch, now_ns)
 
     def _go_on(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """The active was granted the next epoch: nothing else changes, but a loss may be declared now."""
@@ -341,12 +296,12 @@ class ChannelReplica:
 
     def demote(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The lease is gone: from now on this replica is a backup that hears nobody yet."""
-        self._promotion = None
+        self._hand_over.cancel()
         if self.state is not ReplicaState.ACTIVE:
             return []
         effects = self.decider.gate.keep_back() if self.decider.gate is not None else []
         self.follower.follow_on()
-        self._active_heard_at_ns = now_ns - self._config.proceed_after_ns
+        self._active.heard_at_ns = now_ns - self._config.proceed_after_ns
         self._move(ReplicaState.DETACHED, reason, effects)
         return effects
 
@@ -356,8 +311,8 @@ class ChannelReplica:
             return []
         effects = self.decider.gate.let_out() if self.decider.gate is not None else []
         self.follower.follow_on()
-        self._ended = self.line.epoch, self.line.next_message_seq
-        self._active_adapter_id, self._active_heard_at_ns = heir_adapter_id, now_ns
+        self._hand_over.on_ended(self.line.epoch, self.line.next_message_seq)
+        self._active.adapter_id, self._active.heard_at_ns = heir_adapter_id, now_ns
         self._counters.add(Counter.HAND_OVERS)
         self._move(ReplicaState.SYNCHRONIZED, f"handed over to adapter {heir_adapter_id}", effects)
         effects.append(self._heartbeat(now_ns))
@@ -371,8 +326,7 @@ class ChannelReplica:
         if self.state is not ReplicaState.FAILED:
             if self.state is ReplicaState.ACTIVE and self.decider.gate is not None:
                 effects += self.decider.gate.keep_back()
-            self._forget_past(now_ns)
-            self.follower.unanchor()
+            self._joining.begin_anew(now_ns)
             self._move(ReplicaState.FAILED, reason, effects)
         return effects
 
@@ -381,7 +335,7 @@ class ChannelReplica:
         effects: list[AdapterEffect] = []
         if self.state is ReplicaState.FAILED:
             self.out_of_sync_at_ns.clear()
-            self._snapshot_at_ns = now_ns
+            self._joining.ask_at_once(now_ns)
             self._move(ReplicaState.JOINING, "readmitted", effects)
         return effects
 
@@ -398,9 +352,9 @@ class ChannelReplica:
         if self.state is ReplicaState.ACTIVE:
             effects += self.decider.on_timer(now_ns)
         elif self.state is ReplicaState.JOINING:
-            if self._active_adapter_id and now_ns >= self._snapshot_at_ns:
-                self._snapshot_at_ns = now_ns + self._config.snapshot_retry_ns
-                effects.append(self._ask_to_join(now_ns))
+            request = self._joining.due_request(self._active.adapter_id, now_ns)
+            if request is not None:
+                effects.append(request)
         elif self.state is not ReplicaState.FAILED:
             effects += self._follow_on_timer(now_ns)
         if self._is_savable() and self._past.is_due(self.line.next_source_seqs, now_ns):
@@ -411,9 +365,9 @@ class ChannelReplica:
 
     def _follow_on_timer(self, now_ns: int) -> list[AdapterEffect]:
         effects: list[AdapterEffect] = []
-        if self.intake.is_request_due(now_ns) and self._active_adapter_id:
+        if self.intake.is_request_due(now_ns) and self._active.adapter_id:
             self._counters.add(Counter.RUN_REQUESTS)
-            effects.append(RequestRuns(self.channel_id, self._active_adapter_id, self.intake.position()))
+            effects.append(RequestRuns(self.channel_id, self._active.adapter_id, self.intake.position()))
         if self.follower.repair.is_late(now_ns):
             effects += self._repair_again(now_ns)
         if self._past.leads_nowhere(now_ns):
@@ -433,7 +387,7 @@ class ChannelReplica:
         """The earliest moment at which `on_timer` has something to do."""
         due = [tracker.next_deadline_ns() for tracker in self.trackers.values()]
         if self.state is ReplicaState.JOINING:
-            due.append(self._snapshot_at_ns if self._active_adapter_id else None)
+            due.append(self._joining.next_deadline_ns(self._active.adapter_id))
         elif self.state is not ReplicaState.FAILED:
             due.append(self._heartbeat_at_ns if self._speaks() else None)
             due.append(self._past.next_deadline_ns(is_saving=self._is_savable()))
@@ -515,20 +469,19 @@ class ChannelReplica:
         return is_following and front is not None and now_ns - self._front[1] >= self._config.stuck_after_ns
 
     def _is_active_silent(self, now_ns: int) -> bool:
-        return now_ns - self._active_heard_at_ns >= self._config.detach_after_ns
+        return self._active.silent_ns(now_ns) >= self._config.detach_after_ns
 
     def _may_proceed(self, now_ns: int) -> bool:
         return (
             not self.has_admin
             and self._config.on_silence is OnSilence.PROCEED
-            and now_ns - self._active_heard_at_ns >= self._config.proceed_after_ns
+            and self._active.silent_ns(now_ns) >= self._config.proceed_after_ns
             and not self.follower.may_anticipate()
         )
 
     def _hear_active(self, adapter_id: int, epoch: int, now_ns: int, effects: list[AdapterEffect]) -> None:
-        self._active_heard_at_ns = now_ns
-        if epoch != self._active_epoch or adapter_id != self._active_adapter_id:
-            self.on_active_known(adapter_id, epoch, now_ns)
+        if self._active.hear(adapter_id, epoch, now_ns):
+            self._joining.ask_at_once(now_ns)
         if self.state is ReplicaState.DETACHED:
             self._move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard", effects)
 
@@ -539,19 +492,9 @@ class ChannelReplica:
         if is_trouble:
             self.out_of_sync_at_ns.append(now_ns)
         self._move(ReplicaState.JOINING, reason, effects)
-        self._past.forget()
-        self.follower.unanchor()
+        self._joining.begin_anew(now_ns)
         self._blocked_since_ns = None
-        self._snapshot_at_ns = now_ns
         return effects
-
-    def _ask_to_join(self, now_ns: int) -> AdapterEffect:
-        was_usable = self._past.is_usable
-        if self._past.take_try():
-            return RequestRuns(self.channel_id, self._active_adapter_id, self.intake.position())
-        if was_usable:
-            self.follower.unanchor()
-        return RequestSnapshot(self.channel_id, self._active_adapter_id)
 
     def _is_savable(self) -> bool:
         """State is worth saving where it is known to be the cluster's."""
@@ -567,7 +510,7 @@ class ChannelReplica:
         flags = int(OutputFlag.FROM_ACTIVE) if is_active else 0
         if self.state is ReplicaState.AHEAD:
             flags |= OutputFlag.PROVISIONAL
-        if self._ended is not None and self._ended == (self.line.epoch, self.line.next_message_seq):
+        if self._hand_over.is_at_end(self.line.position()):
             flags |= OutputFlag.EPOCH_ENDED
         is_ended = all(
             tracker.ended_at is not None and tracker.ended_at == self.line.next_source_seqs[stream]
