@@ -16,14 +16,17 @@ class RepairConfig:
         retry_every_ns: pause before the second request; doubled for each further one.
         retry_every_max_ns: cap of that pause.
         declare_after_ns: how long to go on asking before the gap is declared.
+        reorder_ns: how long to wait once every live stream is past it: the network may have changed packets' order.
     """
 
     request_after_ns: int = 4 * MS
     retry_every_ns: int = 20 * MS
     retry_every_max_ns: int = 250 * MS
     declare_after_ns: int = 5_000 * MS
+    reorder_ns: int = MS // 5
 
     def __post_init__(self) -> None:
+        assert self.reorder_ns <= self.request_after_ns
         assert self.request_after_ns <= self.retry_every_ns <= self.retry_every_max_ns < self.declare_after_ns
 
 
@@ -64,9 +67,9 @@ class GapRepair:
             self._attempts = 0
 
     def hurry(self, now_ns: int) -> None:
-        """Every live stream is past the hole: waiting for another copy is in vain."""
+        """Every live stream is past the hole: waiting for another copy for long is in vain."""
         if self._since_ns is not None and not self._has_asked:
-            self._request_at_ns = min(self._request_at_ns, now_ns)
+            self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
 
     def closed(self) -> None:
         """The hole is gone."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,3 +86,33 @@ def test_a_refusal_is_said_in_one_line(start: Start) -> None:
     assert process.returncode == 2
     assert "AuthenticationRefused" in errors
     assert "Traceback" not in errors
+
+
+def test_a_divergence_is_an_alarm(cluster: ToyCluster, start: Start) -> None:
+    process = start("--start", "1", "--json", "--until-end")
+    assert process.stdout is not None
+    a, b = cluster.adapters
+    honest = packet(1, 1, 5)
+    evil = honest._replace(payload=honest.payload.replace(b"note", b"evil"))
+    is_heard = threading.Event()
+
+    def send() -> None:
+        while not is_heard.wait(0.05):
+            a.send(honest)
+            b.send(evil)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    figures = {"diverged": 0}
+    while not figures["diverged"]:
+        figures = {"diverged": 0} | json.loads(process.stdout.readline())
+    is_heard.set()
+    sender.join()
+    while process.poll() is None:
+        a.send(heartbeat(6, flags=OutputFlag.END_OF_STREAM | OutputFlag.FROM_ACTIVE))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "ALARM: adapters" in errors
+    assert "sent different messages at channel 1" in str(figures["alarm"])

@@ -130,6 +130,7 @@ def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) 
         b.send(packet(1, 1, 5))
         collect(subscription, has_messages(10))
         b.send(
+            heartbeat(6, lineage=((1, 1), (2, 6)), flags=OutputFlag.FROM_ACTIVE),
             packet(6, 1, 2, stream=2, epoch=2, epoch_first=6),  # numbered afresh where epoch 1 had stream 1
             packet(8, 6, 8, epoch=2, epoch_first=6),
         )

@@ -10,9 +10,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import jwt
@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from client_lib import Client, Subscription, connect
 from client_lib.items import Batch, Item
+from feedcore.lineage import Lineage
 from feedcore.merge_config import MergerConfig
 from feedcore.merge_effects import Live
 from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
@@ -90,12 +91,13 @@ def packet(
 
 
 def heartbeat(
-    next_message_seq: int, *, epoch: int = 1, epoch_first: int = 1, adapter_id: int = 1, flags: int = 0
+    next_message_seq: int, *, lineage: Sequence[tuple[int, int]] = ((1, 1),), adapter_id: int = 1, flags: int = 0
 ) -> OutputPacket:
     """An idle adapter's packet."""
+    told = Lineage(tuple(lineage))
     return OutputPacket(
-        OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, next_message_seq, epoch_first, 0,
-        (), 0, 0, b"",
+        OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, told.epoch, next_message_seq,
+        told.first_message_seq, 0, (), 0, 0, told.encode(1_000),
     )  # fmt: skip
 
 
@@ -191,6 +193,21 @@ class ToyAdmin(
             updates.put(update)
 
 
+def _is_asked_for(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
+    if each.flags & OutputFlag.PROVISIONAL:
+        run = each.runs[0]
+        return any(
+            wanted.source_stream_id == run.source_stream_id
+            and run.first_source_seq <= wanted.range.last_seq
+            and run.end_source_seq > wanted.range.first_seq
+            for wanted in request.source_ranges
+        )
+    return any(
+        each.first_message_seq <= wanted.last_seq and each.end_message_seq > wanted.first_seq
+        for wanted in request.ranges
+    )
+
+
 class ToyAdapter(replay_pb2_grpc.ReplayServicer):
     """One adapter's output: seals, multicasts, remembers, replays."""
 
@@ -203,6 +220,8 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.sealer.use_key(cluster.key)
         self.journal: list[OutputPacket] = []
         self.replay_calls = 0
+        self.replay_fault = ""  # "refuse", "silent": takes the call and says nothing; "impostor": as another adapter
+        self.asked: list[replay_pb2.ReplayRequest] = []
         self.rpc = cluster.serve(self, replay_pb2_grpc.add_ReplayServicer_to_server, "tandemfeed.v1.Replay")
 
     def send(self, *packets: OutputPacket) -> None:
@@ -223,13 +242,21 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
 
     def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         self.replay_calls += 1
-        for wanted in request.ranges:
-            found = [
-                encode_output_packet(each._replace(flags=each.flags | OutputFlag.RETRANSMISSION))
-                for each in self.journal
-                if each.first_message_seq <= wanted.last_seq and each.end_message_seq > wanted.first_seq
+        self.asked.append(request)
+        if self.replay_fault == "refuse":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
+        if self.replay_fault == "silent":
+            ended = threading.Event()
+            context.add_callback(ended.set)
+            ended.wait()
+        found = [each for each in self.journal if _is_asked_for(each, request)]
+        sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
+        yield replay_pb2.ReplayChunk(
+            packets=[
+                encode_output_packet(each._replace(adapter_id=sender_id, flags=each.flags | OutputFlag.RETRANSMISSION))
+                for each in found
             ]
-            yield replay_pb2.ReplayChunk(packets=found)
+        )
 
     def close(self) -> None:
         self._sender.close()
@@ -332,10 +359,15 @@ class ToyCluster:
 
 
 def subscribe_and_hear_all(
-    cluster: ToyCluster, client: Client, *, merger_config: MergerConfig | None = None, start: Any = 1
+    cluster: ToyCluster,
+    client: Client,
+    *,
+    merger_config: MergerConfig | None = None,
+    start: Any = 1,
+    confirm: Literal[1, 2] = 1,
 ) -> Subscription:
     """Subscribe, and go on once every adapter's group is heard: joining a group takes effect in the background."""
-    subscription = client.subscribe("equities", [TOPIC], start, merger_config=merger_config)
+    subscription = client.subscribe("equities", [TOPIC], start, confirm=confirm, merger_config=merger_config)
     heard: set[int] = set()
     while heard != {adapter.adapter_id for adapter in cluster.adapters}:
         for adapter in cluster.adapters:

@@ -1,0 +1,114 @@
+"""Whom the client asks again, and whom next when that one does not serve."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from client_lib.items import Batch
+from client_lib.replay import SILENCE_MAX_S
+from client_lib.wanted import Wanted
+from feedcore.merge_effects import RequestReplay
+from feedcore.output_packet import OutputFlag, encode_output_packet
+from tests.client_lib.toy_cluster import (
+    CHANNEL_ID,
+    ToyAdapter,
+    ToyCluster,
+    collect,
+    has_messages,
+    message_seqs,
+    packet,
+    subscribe_and_hear_all,
+)
+
+
+@pytest.mark.parametrize("fault", ["refuse", "silent", "impostor", "nothing"])
+def test_the_next_adapter_is_asked_when_one_does_not_serve(cluster: ToyCluster, fault: str) -> None:
+    a, b = cluster.adapters
+    a.replay_fault = fault
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        b.lose(packet(1, 1, 5))
+        begin = time.monotonic()
+        b.send(packet(6, 6, 5))
+        assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
+        assert time.monotonic() - begin < 10 * SILENCE_MAX_S
+
+
+def test_who_has_failed_is_left_out_for_a_while(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    a.replay_fault = "silent"
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        for at in range(20):  # each one lost, and asked for, by itself
+            b.lose(packet(1 + 10 * at, 1 + 10 * at, 5))
+            b.send(packet(6 + 10 * at, 6 + 10 * at, 5))
+            assert message_seqs(collect(subscription, has_messages(10)))[-1] == 10 + 10 * at
+        assert b.replay_calls >= 20
+        assert a.replay_calls <= 5
+
+
+def test_what_one_adapter_has_only_in_part_the_next_completes(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
+    cluster.adapters.append(third)
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        a.lose(packet(1, 1, 5), packet(16, 16, 5))
+        b.lose(packet(6, 6, 5))
+        third.lose(packet(11, 11, 5), packet(26, 26, 5))
+        for adapter in (a, b, third):
+            adapter.send(packet(21, 21, 5), packet(31, 31, 5))
+        assert message_seqs(collect(subscription, has_messages(35))) == list(range(1, 36))
+        firsts = [[each.first_seq for each in request.ranges] for each in (a, b, third) for request in each.asked]
+        assert [1, 26] in firsts  # every hole in one request
+
+
+def test_messages_that_one_adapter_alone_sent_are_not_delivered_with_confirm_2(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client, confirm=2)
+        a.send(packet(1, 1, 5), packet(6, 6, 5))
+        b.send(packet(1, 1, 5))
+        assert message_seqs(collect(subscription, has_messages(5))) == [1, 2, 3, 4, 5]
+        assert not any(isinstance(item, Batch) for item in subscription.poll(0.2))
+        b.lose(packet(6, 6, 5))  # the other copy is in the journal by now
+        assert message_seqs(collect(subscription, has_messages(5))) == [6, 7, 8, 9, 10]
+        assert subscription.statistics().counts["merge_delivered"] == 10
+
+
+def test_an_impostor_s_replay_confirms_nothing(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    a.replay_fault = "impostor"
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client, confirm=2)
+        a.send(packet(1, 1, 5))
+        collect(subscription, lambda _: subscription.statistics().refusals.get("forged", 0) > 0)
+        assert subscription.statistics().counts.get("merge_delivered", 0) == 0
+        b.send(packet(1, 1, 5))
+        assert message_seqs(collect(subscription, has_messages(5))) == [1, 2, 3, 4, 5]
+
+
+def test_provisional_messages_come_from_replay_by_source_range(cluster: ToyCluster) -> None:
+    _, b = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        b.send(packet(1, 1, 5))
+        b.lose(packet(6, 6, 5, flags=OutputFlag.PROVISIONAL))
+        b.send(packet(11, 11, 5, flags=OutputFlag.PROVISIONAL))
+        items = collect(subscription, has_messages(15))
+        batches = [item for item in items if isinstance(item, Batch)]
+        assert [span.first_source_seq for batch in batches for span in batch.sources()] == [1, 6, 11]
+        assert [batch.is_provisional for batch in batches] == [False, True, True]
+        assert batches[1].is_replayed
+
+
+def test_what_is_still_wanted_shrinks_with_what_came() -> None:
+    wanted = Wanted(RequestReplay(CHANNEL_ID, ((1, 10), (20, 20)), ((1, 5, 9),)))
+    wanted.came([encode_output_packet(packet(3, 3, 4)), b"nonsense"])
+    message = wanted.message()
+    assert [(each.first_seq, each.last_seq) for each in message.ranges] == [(1, 2), (7, 10), (20, 20)]
+    assert [(each.range.first_seq, each.range.last_seq) for each in message.source_ranges] == [(7, 9)]
+    wanted.came([encode_output_packet(packet(1, 1, 30))])
+    assert wanted.is_empty

@@ -1,0 +1,128 @@
+"""What the merge's tests feed in and what they hear: packets by hand, and a listener that keeps account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.lineage import Lineage
+from feedcore.merge_config import MergerConfig
+from feedcore.merge_effects import Deliver, Filled, MergeEffect, RequestReplay
+from feedcore.merger import StreamMerger
+from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
+from feedcore.packet_parts import identified_messages
+from feedcore.position import Run
+
+MS = 1_000_000
+CHANNEL = 1
+Source = tuple[int, int]  # source_stream_id, source_seq
+
+
+def body_of(stream: int, source_seq: int) -> bytes:
+    """The one content of a source message."""
+    return b"%d:%d" % (stream, source_seq) + b"x" * (source_seq % 3)
+
+
+def packet(
+    first: int,
+    sources: Sequence[Source],
+    *,
+    adapter: int = 1,
+    epoch: int = 1,
+    epoch_first: int = 1,
+    flags: int = OutputFlag.NONE,
+    tail: bytes = b"",
+) -> OutputPacket:
+    """Messages `first` …, one for each source message; consecutive ones of a stream are one run. `tail` forges them."""
+    runs: list[Run] = []
+    frames = b""
+    for at, (stream, source_seq) in enumerate(sources):
+        last = runs[-1] if runs else None
+        if last is not None and (last.source_stream_id, last.end_source_seq) == (stream, source_seq):
+            runs[-1] = last = last._replace(source_count=last.source_count + 1, message_count=last.message_count + 1)
+        else:
+            last = Run(epoch, first + at, stream, source_seq, 1, 1)
+            runs.append(last)
+        body = body_of(stream, source_seq) + tail
+        frames += OUTPUT_FRAME.pack(OUTPUT_FRAME.size + len(body), source_seq - last.first_source_seq) + body
+    return OutputPacket(
+        flags, 1, CHANNEL, adapter, 20261121, epoch, first, epoch_first, len(sources), tuple(runs), 0, 0,
+        encode_runs(tuple(runs)) + frames,
+    )  # fmt: skip
+
+
+def line(first_seq: int, last_seq: int, stream: int = 1, base: int = 0) -> list[Source]:
+    """Source messages of one stream whose `source_seq` is the `message_seq` less `base`."""
+    return [(stream, seq - base) for seq in range(first_seq, last_seq + 1)]
+
+
+def heartbeat(
+    next_seq: int,
+    lineage: Sequence[tuple[int, int]] = (),
+    *,
+    adapter: int = 1,
+    epoch: int | None = None,
+    flags: int = OutputFlag.NONE,
+) -> OutputPacket:
+    """A heartbeat; without lineage as adapters sent it that did not know of lineages."""
+    told = Lineage(tuple(lineage))
+    at = epoch if epoch is not None else (told.epoch or 1)
+    return OutputPacket(
+        OutputFlag.HEARTBEAT | flags, 1, CHANNEL, adapter, 20261121, at, next_seq, told.first_message_seq, 0, (), 0, 0,
+        told.encode(1_000),
+    )  # fmt: skip
+
+
+class Listener:
+    """A merger, and account of what it hands over."""
+
+    def __init__(self, config: MergerConfig | None = None, start: int | None = 1) -> None:
+        self.counters = CounterSet()
+        self.merger = StreamMerger(CHANNEL, self.counters, config, start)
+        self.now_ns = 0
+        self.effects: list[MergeEffect] = []
+        self.delivered: list[Source] = []  # in order of delivery, late ones included
+        self.newest: dict[int, int] = {}  # by stream, the newest source_seq delivered in order
+        self.requests: list[RequestReplay] = []
+
+    def hear(self, *packets: OutputPacket) -> list[MergeEffect]:
+        """Feed packets in; returns what they led to, requests and deliveries included."""
+        found: list[MergeEffect] = []
+        for each in packets:
+            found += self._take(self.merger.on_packet(each, self.now_ns))
+        return found
+
+    def wait(self, duration_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
+        """Let time pass, from deadline to deadline."""
+        found: list[MergeEffect] = []
+        end_ns = self.now_ns + duration_ns
+        while (at_ns := self.merger.next_deadline_ns()) is not None and at_ns <= end_ns:
+            self.now_ns = max(self.now_ns, at_ns)
+            found += self._take(self.merger.on_timer(self.now_ns, jitter))
+        self.now_ns = end_ns
+        return found
+
+    def events(self, *kinds: type) -> list[MergeEffect]:
+        """All effects of these types so far."""
+        return [effect for effect in self.effects if isinstance(effect, kinds)]
+
+    def count(self, counter: Counter) -> int:
+        """What has been counted."""
+        return self.counters.counts[counter]
+
+    def _take(self, effects: list[MergeEffect]) -> list[MergeEffect]:
+        for effect in effects:
+            if isinstance(effect, Deliver | Filled):
+                first = effect.packet.first_message_seq
+                span = (first + effect.first_index, first + effect.end_index)
+                for stream, source_seq, _, body in identified_messages(effect.packet, *span):
+                    assert body == body_of(stream, source_seq)
+                    if isinstance(effect, Deliver):
+                        newest = self.newest.get(stream, 0)
+                        assert source_seq > newest, f"stream {stream}: {source_seq} behind {newest}"
+                    self.newest[stream] = max(self.newest.get(stream, 0), source_seq)
+                    self.delivered.append((stream, source_seq))
+            elif isinstance(effect, RequestReplay):
+                self.requests.append(effect)
+        self.effects += effects
+        return effects

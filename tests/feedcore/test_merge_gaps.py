@@ -1,0 +1,166 @@
+"""docs/protocol.md clause 7.3: what is missing is asked for, told, and filled when it turns up."""
+
+from __future__ import annotations
+
+from feedcore.counters import Counter
+from feedcore.gap_repair import GapRepair, RepairConfig
+from feedcore.merge_config import MergerConfig
+from feedcore.merge_effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
+from feedcore.output_packet import OutputFlag, encode_runs
+from tests.feedcore.merge_feed import MS, Listener, heartbeat, line, packet
+
+FIRST = ((1, 1),)
+
+
+def test_every_hole_that_is_known_is_asked_for_in_one_request() -> None:
+    listener = Listener()
+    listener.hear(packet(3, line(3, 4)), packet(7, line(7, 7)), packet(12, line(12, 13)), heartbeat(20, FIRST))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((1, 2), (5, 6), (8, 11), (14, 19)))]
+    listener.hear(*(packet(first, line(first, last)) for first, last in listener.requests[0].ranges))
+    assert listener.delivered == line(1, 19)
+    listener.wait(100 * MS)
+    assert len(listener.requests) == 1
+
+
+def test_a_request_names_no_more_holes_than_it_may() -> None:
+    listener = Listener(MergerConfig(request_range_count_max=3))
+    listener.hear(*(packet(seq, line(seq, seq)) for seq in range(2, 40, 2)))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((1, 1), (3, 3), (5, 5)))]
+
+
+def test_the_loss_of_the_last_message_is_seen_by_the_heartbeat() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)), heartbeat(4, FIRST))
+    listener.wait(100 * MS)
+    assert not listener.requests
+    listener.hear(heartbeat(6, FIRST))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((4, 5),))]
+
+
+def test_nobody_is_asked_while_another_live_stream_may_still_bring_it() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 2)), packet(1, line(1, 2), adapter=2), packet(4, line(4, 5)))
+    listener.wait(3 * MS)
+    assert not listener.requests
+    listener.hear(packet(3, line(3, 3), adapter=2))
+    listener.wait(100 * MS)
+    assert listener.delivered == line(1, 5)
+    assert not listener.requests
+
+
+def test_once_every_live_stream_is_past_a_hole_replay_is_asked_after_the_reorder_window() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 2)), packet(1, line(1, 2), adapter=2))
+    listener.hear(packet(4, line(4, 5)), packet(4, line(4, 5), adapter=2))
+    listener.wait(MS // 5 - 1)
+    assert not listener.requests
+    listener.wait(1)
+    assert listener.requests == [RequestReplay(1, ((3, 3),))]
+
+
+def test_requests_come_ever_more_seldom_up_to_a_cap_and_not_in_step() -> None:
+    config = RepairConfig(4 * MS, 20 * MS, 50 * MS, 1_000 * MS)
+
+    def times(jitter: float) -> list[int]:
+        repair, asked, now_ns = GapRepair(config), [], 0
+        repair.opened(0)
+        while now_ns < 400 * MS:
+            now_ns = repair.next_deadline_ns() or 0
+            if repair.is_request_due(now_ns, jitter):
+                asked.append(now_ns / MS)
+        return asked
+
+    assert times(0.0)[:6] == [4, 24, 64, 114, 164, 214]
+    assert times(0.5)[:4] == [4, 34, 94, 169]
+    pauses = [b - a for a, b in zip(times(0.99), times(0.99)[1:], strict=False)]
+    assert max(pauses) < 2 * 50
+
+
+def test_what_nobody_has_is_a_gap_and_filled_once_when_it_turns_up() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), packet(7, line(7, 8)))
+    listener.wait(5_001 * MS)
+    assert listener.events(Gap) == [Gap(1, 4, 6)]
+    listener.hear(packet(5, line(5, 6)))
+    listener.hear(packet(5, line(5, 6), adapter=2), packet(3, line(3, 4)))
+    filled = [effect for effect in listener.events(Filled) if isinstance(effect, Filled)]
+    assert [(each.first_message_seq, each.end_index - each.first_index) for each in filled] == [(5, 2), (4, 1)]
+    assert sorted(listener.delivered) == line(1, 8)
+
+
+def test_a_late_copy_that_reaches_beyond_its_gap_fills_and_goes_on() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), heartbeat(7, FIRST))
+    listener.wait(5_001 * MS)
+    assert listener.events(Gap) == [Gap(1, 4, 6)]
+    listener.hear(packet(5, line(5, 9)))
+    assert listener.delivered == [*line(1, 3), *line(5, 9)]
+    assert [type(effect) for effect in listener.events(Filled, Deliver)] == [Deliver, Filled, Deliver]
+    listener.hear(packet(4, line(4, 4)))
+    assert sorted(listener.delivered) == line(1, 9)
+
+
+def test_only_what_was_known_when_patience_began_is_declared() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(4, FIRST))
+    listener.wait(4_990 * MS)
+    listener.hear(heartbeat(10, FIRST))
+    listener.wait(20 * MS)
+    assert listener.events(Gap) == [Gap(1, 1, 3)]
+    listener.hear(packet(4, line(4, 9)))
+    assert listener.delivered == line(4, 9)
+
+
+def test_a_declared_source_gap_is_told_once_whoever_tells_it() -> None:
+    gap = packet(4, [(1, 4)], flags=OutputFlag.FROM_ACTIVE)
+    run = gap.runs[0]._replace(source_count=3, is_source_gap=True)
+    gap = gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[16:])
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), gap, gap._replace(adapter_id=2), packet(5, line(5, 6, base=-2)))
+    assert listener.events(SourceGap) == [SourceGap(1, 1, 4, 6)]
+    assert listener.delivered == [*line(1, 3), (1, 7), (1, 8)]
+
+
+def test_the_end_is_told_when_all_of_it_is_delivered() -> None:
+    listener = Listener()
+    end = heartbeat(4, FIRST, flags=OutputFlag.END_OF_STREAM)
+    listener.hear(packet(1, line(1, 2)), end)
+    assert not listener.events(Ended)
+    listener.hear(packet(3, line(3, 3)), end, end)
+    assert listener.events(Ended) == [Ended(1, 4)]
+
+
+def test_an_announcement_is_a_sign_of_life_and_nothing_more() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST))
+    announced = packet(1, line(1, 3))
+    announced = announced._replace(flags=OutputFlag.ANNOUNCEMENT, payload=encode_runs(announced.runs))
+    for _ in range(4):
+        listener.wait(100 * MS)
+        listener.hear(announced)
+    assert not listener.events(Stale)
+    assert not listener.requests
+    assert listener.merger.next_message_seq == 1
+    listener.hear(packet(1, line(1, 3)))
+    assert listener.delivered == line(1, 3)
+
+
+def test_an_active_that_gave_its_epoch_up_still_tells_how_far_it_came() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), heartbeat(6, FIRST, flags=OutputFlag.EPOCH_ENDED))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((4, 5),))]
+
+
+def test_a_packet_with_broken_frames_is_refused_where_it_would_be_cut_and_another_copy_taken() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)))
+    whole = packet(2, line(2, 5))
+    listener.hear(whole._replace(payload=whole.payload[:-1]))
+    assert sum(listener.counters.refusals.values()) == 1
+    listener.hear(whole)
+    assert listener.delivered == line(1, 5)
+    assert listener.count(Counter.MERGE_GAPS) == 0

@@ -1,0 +1,243 @@
+"""docs/protocol.md clause 7.2: which packets count is told by the newest epoch's lineage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedcore.counters import Counter
+from feedcore.lineage import Lineage
+from feedcore.merge_effects import Gap, RequestReplay, Takeover
+from feedcore.output_packet import OutputFlag, OutputPacket
+from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
+
+FIRST = ((1, 1),)
+
+
+def test_an_epoch_whose_lineage_continues_ours_goes_on_at_once() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2, flags=OutputFlag.FROM_ACTIVE))
+    listener.hear(packet(6, line(6, 8), adapter=2, epoch=2, epoch_first=6))
+    assert listener.delivered == line(1, 8)
+    assert listener.events(Takeover) == [Takeover(1, 2, 2, 6, 0)]
+
+
+def test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
+    listener.hear(packet(6, line(6, 7), adapter=2, epoch=2, epoch_first=6))
+    listener.hear(packet(6, line(6, 9), adapter=1))  # the old active still sends what the new one numbers afresh
+    assert listener.delivered == line(1, 5)
+    assert not listener.events(Takeover)
+    listener.hear(heartbeat(8, ((1, 1), (2, 6)), adapter=2))
+    assert listener.delivered == line(1, 7)
+    assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
+
+
+def test_an_epoch_that_died_before_it_told_its_lineage_holds_nothing_up_for_long() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(6, line(6, 7), adapter=2, epoch=2, epoch_first=6))
+    listener.hear(packet(1, line(1, 5)))
+    assert listener.delivered == []
+    listener.wait(100 * MS)
+    assert listener.delivered == line(1, 5)
+    listener.hear(packet(8, line(8, 9), adapter=2, epoch=2, epoch_first=6), packet(6, line(6, 6)))
+    assert listener.delivered == line(1, 6)
+
+
+def test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropped_by_identity() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
+    renumbered: list[Source] = [(2, 1), (1, 6), (1, 7), (2, 2), (1, 8), (1, 9), (1, 10)]
+    listener.hear(packet(6, renumbered, adapter=2, epoch=2, epoch_first=6))
+    assert listener.delivered == [*line(1, 9), (2, 1), (2, 2), (1, 10)]
+
+
+def test_an_epoch_that_the_newest_history_lacks_counts_for_nothing() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
+    listener.hear(packet(6, [(2, 1), (2, 2)], adapter=2, epoch=2, epoch_first=6))  # and died; nobody followed it
+    listener.hear(heartbeat(9, ((1, 1), (3, 9)), adapter=3))
+    assert listener.merger.next_message_seq == 6
+    listener.hear(packet(8, [(2, 3)], adapter=2, epoch=2, epoch_first=6))  # of no history that counts
+    listener.hear(packet(6, [*line(6, 7), (2, 1)], adapter=3))
+    listener.hear(packet(9, [(2, 2), (2, 3)], adapter=3, epoch=3, epoch_first=9))
+    assert listener.delivered == [*line(1, 5), (2, 1), (2, 2), *line(6, 7), (2, 3)]
+    assert listener.count(Counter.STALE_EPOCH_PACKETS) == 1
+
+
+def test_an_epoch_in_between_that_was_never_heard_of_takes_the_client_back_to_its_beginning() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))
+    listener.hear(heartbeat(12, ((1, 1), (2, 5), (3, 12)), adapter=3))
+    assert listener.merger.next_message_seq == 5
+    listener.hear(packet(12, [(1, 10)], adapter=3, epoch=3, epoch_first=12))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((5, 11),))]
+    again = packet(5, [(2, 1), *line(5, 9), (2, 2)], adapter=3, epoch=2, epoch_first=5, flags=OutputFlag.RETRANSMISSION)
+    listener.hear(again)
+    assert listener.delivered == [*line(1, 9), (2, 1), (2, 2), (1, 10)]
+
+
+def test_of_two_epochs_that_begin_at_the_same_message_the_older_numbers_nothing() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(6, [(2, 1)], adapter=2, epoch=2, epoch_first=6))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6), (3, 6)), adapter=3))
+    listener.hear(packet(7, [(2, 2)], adapter=2, epoch=2, epoch_first=6))
+    listener.hear(packet(6, [(1, 6), (2, 1)], adapter=3, epoch=3, epoch_first=6))
+    assert listener.delivered == [*line(1, 5), (2, 1), (1, 6)]
+
+
+def test_a_message_of_a_gap_in_a_history_that_no_longer_counts_is_filled_under_its_new_number() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)), packet(6, line(6, 7)))
+    listener.wait(5_100 * MS)
+    assert listener.events(Gap) == [Gap(1, 4, 5)]
+    listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
+    listener.hear(packet(4, [(2, 1), *line(4, 8)], adapter=2, epoch=2, epoch_first=4))
+    assert sorted(listener.delivered) == [*line(1, 8), (2, 1)]
+    assert listener.delivered[-4:] == [(2, 1), (1, 4), (1, 5), (1, 8)]
+
+
+def test_lineages_that_nobody_tells_are_put_together_from_headers() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1), packet(1, line(1, 9)))
+    listener.hear(packet(6, [(2, 1), *line(6, 10)], adapter=2, epoch=2, epoch_first=6))
+    assert listener.delivered == [*line(1, 9), (2, 1), (1, 10)]
+    assert [effect.epoch for effect in listener.events(Takeover) if isinstance(effect, Takeover)] == [2]
+
+
+def test_a_client_that_starts_in_a_later_epoch_takes_the_earlier_ones_from_replay() -> None:
+    for told in ((), ((1, 1), (2, 6))):
+        listener = Listener()
+        listener.hear(heartbeat(6, told, adapter=2, epoch=2)._replace(epoch_first_message_seq=6))
+        listener.hear(packet(6, line(6, 8), adapter=2, epoch=2, epoch_first=6))
+        listener.hear(packet(1, line(1, 9), adapter=2, flags=OutputFlag.RETRANSMISSION))
+        assert listener.delivered == line(1, 8)
+
+
+def test_a_heartbeat_with_what_is_no_lineage_is_refused() -> None:
+    listener = Listener()
+    broken = heartbeat(1, ((1, 1), (2, 6)))
+    listener.hear(broken._replace(payload=broken.payload[12:] + broken.payload[:12]))
+    assert listener.merger.epoch == 0
+    assert sum(listener.counters.refusals.values()) == 1
+
+
+# ---- a model: any histories, packets in any order, journals that differ ----
+
+
+@dataclass
+class Epoch:
+    """One epoch and the whole history that leads through it: a source message for each message_seq from 1."""
+
+    number: int
+    lineage: Lineage
+    history: list[Source]
+    adapters: tuple[int, ...] = ()
+    packets: list[OutputPacket] = field(default_factory=list)
+
+
+STREAMS = (1, 2, 3)
+
+
+@st.composite
+def epochs(draw: st.DrawFn) -> list[Epoch]:
+    """A tree of histories: each epoch goes on where some earlier history stood, knowing of what lies before or not."""
+    made: list[Epoch] = []
+    for number in range(1, draw(st.integers(1, 6)) + 1):
+        lineage, history = Lineage(), []
+        if made:
+            parent = draw(st.sampled_from(made))
+            position = draw(st.integers(0, len(parent.history)))
+            known = [entry for entry in parent.lineage.entries if entry[1] <= position + 1]
+            while known and known[-1][1] == position + 1 and draw(st.booleans()):
+                known.pop()  # nobody it followed had heard of that epoch
+            lineage, history = Lineage(tuple(known)), list(parent.history[:position])
+        lineage = lineage.opened(number, len(history) + 1)
+        for stream in draw(st.lists(st.sampled_from(STREAMS), max_size=12)):
+            history.append((stream, 1 + sum(each == stream for each, _ in history)))
+        made.append(Epoch(number, lineage, history))
+    return made
+
+
+def cut(draw: st.DrawFn, epoch: Epoch, adapter: int) -> list[OutputPacket]:
+    """The epoch's own messages as one adapter packs them."""
+    packets, first = [], epoch.lineage.first_message_seq
+    while first <= len(epoch.history):
+        count = draw(st.integers(1, 4))
+        sources = epoch.history[first - 1 : first - 1 + count]
+        packets.append(
+            packet(
+                first, sources, adapter=adapter, epoch=epoch.number, epoch_first=epoch.lineage.first_message_seq,
+            )
+        )  # fmt: skip
+        first += count
+    return packets
+
+
+def answer(listener: Listener, journal: list[OutputPacket]) -> None:
+    """Serve every request from one adapter's journal."""
+    requests, listener.requests = listener.requests, []
+    for request in requests:
+        for each in journal:
+            if any(each.first_message_seq <= last and each.end_message_seq > first for first, last in request.ranges):
+                listener.hear(each._replace(flags=each.flags | OutputFlag.RETRANSMISSION))
+
+
+def names_of_gaps(listener: Listener, histories: dict[int, list[Source]], seen: int) -> set[Source]:
+    """The source messages that gaps since named, by the history that was followed then."""
+    history = histories[listener.merger.epoch]
+    named: set[Source] = set()
+    for effect in listener.effects[seen:]:
+        if isinstance(effect, Gap):
+            named |= set(history[effect.first_message_seq - 1 : effect.last_message_seq])
+    return named
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_every_message_of_the_newest_history_comes_once_and_in_order_or_a_gap_names_it(data: st.DataObject) -> None:
+    draw = data.draw
+    made = draw(epochs())
+    histories = {epoch.number: epoch.history for epoch in made}
+    journals: dict[int, list[OutputPacket]] = {1: [], 2: [], 3: []}
+    air: list[OutputPacket] = []
+    for epoch in made:
+        for adapter in draw(st.sets(st.sampled_from((1, 2, 3)), min_size=1)):
+            packed = cut(draw, epoch, adapter)
+            journals[adapter] += packed
+            air += packed
+        air.append(heartbeat(len(epoch.history) + 1, epoch.lineage.entries, adapter=1))
+    order = draw(st.lists(st.sampled_from(air), max_size=3 * len(air)))  # lost, repeated and in any order
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST))
+    excused: set[Source] = set()
+    for each in order:
+        seen = len(listener.effects)
+        listener.hear(each)
+        excused |= names_of_gaps(listener, histories, seen)
+        if draw(st.integers(0, 3)) == 0:
+            seen = len(listener.effects)
+            listener.wait(draw(st.sampled_from((MS, 5 * MS, 60 * MS, 6_000 * MS))))
+            excused |= names_of_gaps(listener, histories, seen)
+            answer(listener, journals[draw(st.sampled_from((1, 2, 3)))])
+    newest = made[-1]
+    end = len(newest.history) + 1
+    for _ in range(60):
+        listener.hear(heartbeat(end, newest.lineage.entries, adapter=2))
+        if listener.merger.next_message_seq == end:
+            break
+        seen = len(listener.effects)
+        listener.wait(300 * MS)
+        excused |= names_of_gaps(listener, histories, seen)
+        answer(listener, [each for journal in journals.values() for each in journal])
+    assert listener.merger.next_message_seq == end
+    assert len(set(listener.delivered)) == len(listener.delivered), "delivered twice"
+    assert set(newest.history) - set(listener.delivered) <= excused, "passed over in silence"

@@ -1,0 +1,131 @@
+"""docs/protocol.md clause 7.5: packets that no lease backs are merged by source identity alone."""
+
+from __future__ import annotations
+
+import random
+
+from feedcore.counters import Counter
+from feedcore.merge_config import MergerConfig
+from feedcore.merge_effects import Deliver, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
+from feedcore.output_packet import OutputFlag, OutputPacket
+from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
+
+FIRST = ((1, 1),)
+
+
+def provisional(first: int, sources: list[Source], adapter: int = 2) -> OutputPacket:
+    return packet(first, sources, adapter=adapter, flags=OutputFlag.PROVISIONAL)
+
+
+def numbered_so_far() -> Listener:
+    listener = Listener()
+    listener.hear(heartbeat(1, FIRST), packet(1, [(1, 1), (2, 1), (1, 2)]))
+    return listener
+
+
+def test_provisional_messages_go_on_where_the_numbered_ones_ended() -> None:
+    listener = numbered_so_far()
+    effects = listener.hear(provisional(4, [(1, 3), (1, 4), (2, 2)]))
+    assert listener.delivered == [(1, 1), (2, 1), (1, 2), (1, 3), (1, 4), (2, 2)]
+    assert [type(effect) for effect in effects if not isinstance(effect, Deliver)][1:] == [Provisional]
+    assert listener.events(Provisional) == [Provisional(1, 2)]
+    assert listener.merger.next_message_seq == 4
+    assert listener.count(Counter.MERGE_PROVISIONAL) == 3
+
+
+def test_two_provisional_senders_in_any_order_are_one_stream_for_each_source() -> None:
+    chance = random.Random(3)
+    listener = numbered_so_far()
+    packets = []
+    for adapter in (2, 3):
+        first = 3
+        while first <= 40:
+            count = chance.randint(1, 4)
+            packets.append(provisional(first, line(first, min(40, first + count - 1)), adapter=adapter))
+            first += count
+    chance.shuffle(packets)
+    listener.hear(*packets)
+    assert listener.delivered == [(1, 1), (2, 1), (1, 2), *line(3, 40)]
+    assert len(listener.events(Provisional)) == 1
+    listener.wait(100 * MS)
+    assert not listener.requests
+
+
+def test_holes_of_several_source_streams_are_asked_for_in_one_request_by_source_range() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(9, [(1, 5), (2, 4)]), provisional(12, [(1, 8)]))
+    assert listener.delivered == [(1, 1), (2, 1), (1, 2)]
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, (), ((1, 3, 4), (1, 6, 7), (2, 2, 3)))]
+    listener.hear(provisional(4, [(1, 3), (1, 4)]), provisional(6, [(2, 2), (2, 3)]), provisional(10, [(1, 6), (1, 7)]))
+    assert sorted(listener.delivered) == [*line(1, 8), (2, 1), (2, 2), (2, 3), (2, 4)]
+
+
+def test_numbered_holes_and_provisional_ones_share_a_request() -> None:
+    listener = numbered_so_far()
+    listener.hear(heartbeat(6, FIRST), provisional(9, [(2, 4)]))
+    listener.wait(4 * MS)
+    assert RequestReplay(1, ((4, 5),)) in listener.requests
+    listener.wait(40 * MS)
+    assert any(request.source_ranges for request in listener.requests)
+
+
+def test_a_provisional_hole_that_nobody_fills_is_a_gap_by_source_and_filled_if_it_turns_up() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(9, [(1, 5), (1, 6)]))
+    listener.wait(5_001 * MS)
+    assert listener.events(ProvisionalGap) == [ProvisionalGap(1, 1, 3, 4)]
+    assert listener.delivered[-2:] == [(1, 5), (1, 6)]
+    listener.hear(provisional(8, [(1, 4)]))
+    assert len(listener.events(Filled)) == 1
+    listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
+    listener.hear(packet(4, [(1, 3), (1, 4), (1, 5), (1, 6), (1, 7)], adapter=2, epoch=2, epoch_first=4))
+    assert len(listener.events(Filled)) == 2
+    assert sorted(listener.delivered) == [*line(1, 7), (2, 1)]
+
+
+def test_the_same_messages_numbered_for_good_are_dropped_and_the_numbers_go_on() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(4, [(1, 3), (2, 2)]), provisional(6, [(2, 3)]))
+    listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
+    listener.hear(packet(4, [(1, 3), (2, 2)], adapter=2, epoch=2, epoch_first=4))
+    assert not listener.events(Numbered)
+    listener.hear(packet(6, [(2, 3), (1, 4)], adapter=2, epoch=2, epoch_first=4))
+    assert listener.events(Numbered) == [Numbered(1, 2, 8)]
+    assert listener.delivered == [(1, 1), (2, 1), (1, 2), (1, 3), (2, 2), (2, 3), (1, 4)]
+    assert listener.merger.next_message_seq == 8
+    listener.hear(provisional(8, [(1, 5)]))
+    assert len(listener.events(Provisional)) == 2
+
+
+def test_what_was_lost_before_provisional_delivery_began_comes_numbered_and_lets_it_go_on() -> None:
+    listener = numbered_so_far()
+    listener.hear(heartbeat(6, FIRST), provisional(6, [(1, 5)]))
+    assert (1, 5) not in listener.delivered
+    listener.hear(packet(4, [(1, 3), (1, 4)], flags=OutputFlag.RETRANSMISSION))
+    assert listener.delivered[-3:] == [(1, 3), (1, 4), (1, 5)]
+    listener.wait(100 * MS)
+    assert not listener.events(Gap, ProvisionalGap)
+
+
+def test_a_provisional_heartbeat_says_nothing_of_numbers() -> None:
+    listener = numbered_so_far()
+    listener.hear(heartbeat(50, FIRST, adapter=2, flags=OutputFlag.PROVISIONAL))
+    listener.wait(100 * MS)
+    assert not listener.requests
+
+
+def test_with_confirm_2_provisional_messages_wait_for_their_numbers() -> None:
+    listener = Listener(MergerConfig(confirm=2))
+    listener.hear(provisional(1, line(1, 3)), provisional(1, line(1, 3), adapter=3))
+    assert not listener.delivered
+    listener.hear(packet(1, line(1, 3), adapter=2), packet(1, line(1, 3), adapter=3))
+    assert listener.delivered == line(1, 3)
+
+
+def test_what_is_held_behind_provisional_holes_is_bounded() -> None:
+    listener = Listener(MergerConfig(held_count_max=10))
+    listener.hear(*(provisional(seq, line(seq, seq)) for seq in range(2, 100)))
+    assert len(listener.merger._provisional._held[1]) == 10
+    listener.hear(provisional(1, line(1, 1)))
+    assert listener.delivered == line(1, 11)
