@@ -64,7 +64,7 @@ def test_what_both_lines_lack_is_exactly_one_gap(seed: int) -> None:
     found = arrivals(chance, {1: {lost}, 2: {lost}})
     listener = Listener()
     run(listener, found)
-    last = found[-1][1].end_message_seq
+    last = max(each.end_message_seq for _, each in found)
     for _ in range(60):
         listener.hear(heartbeat(last), heartbeat(last, adapter=2))
         listener.wait(100 * MS)
