@@ -5,75 +5,36 @@ What it is for: the demo, drills and tests. An installation runs the same comman
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import grpc
-
-from deploy.processes import ManagedProcess, ProcessFailed
+from deploy.certificates import issue_certificate
+from deploy.cluster_watch import ClusterWatch
+from deploy.network import Network
+from deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
+from deploy.topology import (
+    ADMIN,
+    EXAMPLES,
+    OPERATOR,
+    SUBSCRIBER,
+    FeedLayout,
+    Shape,
+    host_names,
+    render_cluster,
+    render_policy,
+)
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.login import login
 from transport.rpc import open_channel
 
-EXAMPLES = Path(__file__).resolve().parent / "examples" / "ticks"
-INTERFACE = "127.0.0.1"
-SESSION = 20261121
-FEED = "ticks"
-TOPIC = "demo.ticks"
-ADAPTERS = {1: "a", 2: "b"}
+LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 JOB_NICE = 10  # numbering runs far ahead of the sending: on a small machine it yields to what is in the path of a tick
-
-CLUSTER = """\
-[[feed]]
-feed_id = 1
-name = "{feed}"
-session = {session}
-message_model = "{examples}/message-model.xml"
-source_replay_endpoint = "127.0.0.1:{source_port}"
-lease_ttl_ms = {lease_ttl_ms}
-sync_interval_ms = 100
-[[feed.channel]]
-channel_id = 1
-topic = "{topic}"
-source_stream_ids = [1, 2]
-[[feed.source_stream]]
-source_stream_id = 1
-name = "A-M"
-group = "239.192.10.1:{ports[0]}"
-[[feed.source_stream]]
-source_stream_id = 2
-name = "N-Z"
-group = "239.192.10.2:{ports[1]}"
-[[feed.adapter]]
-adapter_id = 1
-name = "a"
-identity = "adapter-a"
-groups = {{ 1 = "239.192.20.1:{ports[2]}" }}
-[[feed.adapter]]
-adapter_id = 2
-name = "b"
-identity = "adapter-b"
-groups = {{ 1 = "239.192.20.2:{ports[3]}" }}
-"""
-POLICY = """\
-[identity.adapter-a]
-roles = ["adapter"]
-[identity.adapter-b]
-roles = ["adapter"]
-[identity.source]
-roles = ["source"]
-[identity.demo-client]
-roles = ["client"]
-subscribe = ["demo.#"]
-[identity.operator]
-roles = ["admin"]
-"""
 
 
 def free_ports(kind: socket.SocketKind, count: int) -> list[int]:
@@ -81,53 +42,11 @@ def free_ports(kind: socket.SocketKind, count: int) -> list[int]:
     sockets = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
     try:
         for each in sockets:
-            each.bind((INTERFACE, 0))
+            each.bind((LOOPBACK, 0))
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
-
-
-class ClusterWatch:
-    """Who is active and what state each adapter is in, as the admin server tells; waited for, never polled."""
-
-    def __init__(self, admin: str, ca_pem: bytes, secret: str) -> None:
-        self.active = ""
-        self.epoch = 0
-        self.states: dict[str, str] = {}
-        self._changed = threading.Condition()
-        self._channel = open_channel(admin, ca_pem, login(admin, ca_pem, "demo-client", secret).token)
-        stub = admin_pb2_grpc.StreamAdministrationStub(self._channel)
-        self._updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed=FEED))
-        threading.Thread(target=self._read, name="cluster-watch", daemon=True).start()
-
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait for a condition on this object.
-
-        Raises:
-            ProcessFailed: not in time.
-        """
-        with self._changed:
-            if not self._changed.wait_for(condition, timeout_s):
-                raise ProcessFailed(
-                    f"{what}: not within {timeout_s:.0f} s (active {self.active or 'nobody'}, states {self.states})"
-                )
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._updates.cancel()
-        self._channel.close()
-
-    def _read(self) -> None:
-        try:
-            for update in self._updates:
-                with self._changed:
-                    names = {adapter.adapter_id: adapter.name for adapter in update.adapters}
-                    self.states = {adapter.name: adapter.replica_state for adapter in update.adapters}
-                    self.active, self.epoch = names.get(update.active_adapter_id, ""), update.epoch
-                    self._changed.notify_all()
-        except grpc.RpcError:
-            pass  # the server or this watch has ended
 
 
 class Cluster:
@@ -135,59 +54,77 @@ class Cluster:
 
     Args:
         folder: everything of the cluster lies in it.
+        shape: how large it is.
+        network: a host per process; None: all of them on the loopback interface of this host.
+        disk_size: bytes of the disk that each adapter's journal has for itself; 0: it shares the folder's.
     """
 
-    def __init__(self, folder: Path, *, lease_ttl_ms: int = 500) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, shape: Shape | None = None, *, network: Network | None = None, disk_size: int = 0
+    ) -> None:
+        self.folder, self.shape, self.network = folder, shape or Shape(), network
+        self.feeds = self.shape.feed_layouts()
         self.processes: dict[str, ManagedProcess] = {}
+        self.watches: dict[int, ClusterWatch] = {}
+        self.admin = ""
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
-        (self._source_port,) = free_ports(socket.SOCK_STREAM, 1)
-        settings = CLUSTER.format(
-            feed=FEED,
-            session=SESSION,
-            topic=TOPIC,
-            examples=EXAMPLES,
-            lease_ttl_ms=lease_ttl_ms,
-            source_port=self._source_port,
-            ports=free_ports(socket.SOCK_DGRAM, 4),
-        )
+        self._disk_size = disk_size
+        self._jobs: dict[str, list[str]] = {}
+        self._ended = threading.Event()
+        names = host_names(self.shape)
+        self._addresses = network.addresses if network is not None else dict.fromkeys(names, LOOPBACK)
+        gateways = [feed.gateway for feed in self.feeds]
+        self._source_ports = dict(zip(gateways, free_ports(socket.SOCK_STREAM, len(gateways)), strict=True))
+        per_feed = self.shape.stream_count + self.shape.channels * len(self.shape.adapter_names)
+        ports = iter(free_ports(socket.SOCK_DGRAM, per_feed * len(self.feeds)))
+        settings = render_cluster(self.shape, self._addresses, self._source_ports, lambda: next(ports))
         (folder / "cluster.toml").write_text(settings)
-        (folder / "policy.toml").write_text(POLICY)
-        self._job: list[str] = []
-        self.admin = ""
-        self.watch: ClusterWatch | None = None
+        (folder / "policy.toml").write_text(render_policy(self.shape))
 
-    @property
-    def journal(self) -> Path:
-        """The source journal."""
-        return self.folder / "source-journal"
+    def journal(self, feed: FeedLayout) -> Path:
+        """A feed's source journal."""
+        return self.folder / f"source-journal{feed.suffix}"
+
+    def output_journal(self, feed: FeedLayout, name: str) -> Path:
+        """An adapter's journal; on a small disk the drill sees it as `deploy.small_disk.seen_by` tells."""
+        return self.folder / f"journal-{name}{feed.suffix}"
+
+    # ---- starting ----
 
     def start_admin(self) -> None:
-        """The admin server, and a watch on it."""
-        arguments = ["admin-server", "--cluster", "cluster.toml", "--policy", "policy.toml", "--state", "admin"]
-        paths = [str(self.folder / each) if each.endswith(".toml") or each == "admin" else each for each in arguments]
-        listen = self.admin or "127.0.0.1:0"
-        process = self._start("admin", [*paths, "--listen", listen])
+        """The admin server, and a watch on each feed; again after a kill, at the same address."""
+        arguments = ["admin-server", "--cluster", str(self.folder / "cluster.toml")]
+        arguments += ["--policy", str(self.folder / "policy.toml"), "--state", str(self._state)]
+        process = self._start(ADMIN, [*arguments, "--listen", self.admin or f"{self._addresses[ADMIN]}:0"])
         self.admin = process.await_event("ready", START_TIMEOUT_S)["admin"]
-        self.watch = ClusterWatch(self.admin, (self._state / "ca.pem").read_bytes(), self._secret("demo-client"))
+        for feed in self.feeds:
+            if feed.feed_id not in self.watches:
+                self.watches[feed.feed_id] = ClusterWatch(
+                    self.admin, self._ca_pem(), SUBSCRIBER, self._secret(SUBSCRIBER), feed.name, self.check
+                )
 
-    def start_adapter(self, name: str) -> ManagedProcess:
-        """An adapter (again); its journal stays from life to life."""
-        arguments = ["adapter", "--feed", FEED, "--name", name, "--journal", str(self.folder / f"journal-{name}")]
+    def start_adapter(self, feed: FeedLayout, name: str) -> ManagedProcess:
+        """An adapter (again); its journal stays from life to life, unless its disk is its own."""
+        process = feed.adapter(name)
+        journal = self.output_journal(feed, name)
+        arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
-        arguments += ["--table", str(EXAMPLES / "converter-table.xml"), *self._tls(f"adapter-{name}")]
-        return self._start(f"adapter-{name}", [*arguments, *self._connection(f"adapter-{name}")])
+        arguments += ["--table", str(EXAMPLES / "converter-table.xml")]
+        arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process, process)]
+        disk = (journal, self._disk_size) if self._disk_size else None
+        return self._start(process, [*arguments, *self._connection(process, process)], disk=disk)
 
-    def start_gateway(self, rate: float) -> ManagedProcess:
+    def start_gateway(self, feed: FeedLayout, rate: float) -> ManagedProcess:
         """The source gateway; it sends when told "start"."""
-        arguments = ["source-gateway", "--feed", FEED, "--journal", str(self.journal), "--rate", str(rate)]
-        arguments += ["--rpc-listen", f"127.0.0.1:{self._source_port}", "--wait-for-start", *self._tls("source")]
-        return self._start("source-gateway", [*arguments, *self._connection("source")])
+        listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
+        arguments = ["source-gateway", "--feed", feed.name, "--journal", str(self.journal(feed)), "--rate", str(rate)]
+        arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source", feed.gateway)]
+        return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
 
     def start_job(
-        self, recording: Path, *, split: str, packet_messages_max: int, ahead_batches_max: int = 0
+        self, feed: FeedLayout, recording: Path, *, split: str, packet_messages_max: int, ahead_batches_max: int = 0
     ) -> ManagedProcess:
         """The Spark job.
 
@@ -196,38 +133,92 @@ class Cluster:
         """
         arguments = ["source-job", "--recording", str(recording), "--until-idle", "--split", split]
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
-        arguments += ["--feed-description", f"{self.folder / 'cluster.toml'}#{FEED}"]
-        arguments += ["--journal", str(self.journal), "--checkpoint", str(self.folder / "checkpoint")]
+        arguments += ["--feed-description", f"{self.folder / 'cluster.toml'}#{feed.name}"]
+        arguments += ["--journal", str(self.journal(feed))]
+        arguments += ["--checkpoint", str(self.folder / f"checkpoint{feed.suffix}")]
         arguments += ["--packet-messages-max", str(packet_messages_max)]
-        self._job = [*arguments, "--ahead-batches-max", str(ahead_batches_max)]
-        return self._start("source-job", self._job, nice=JOB_NICE)
+        self._jobs[feed.job] = [*arguments, "--ahead-batches-max", str(ahead_batches_max)]
+        return self.restart_job(feed)
 
-    def restart_job(self) -> ManagedProcess:
+    def restart_job(self, feed: FeedLayout) -> ManagedProcess:
         """The Spark job again, with the same options: it goes on from its checkpoint and the source journal."""
-        return self._start("source-job", self._job, nice=JOB_NICE)
+        return self._start(feed.job, self._jobs[feed.job], nice=JOB_NICE)
 
-    def start_client(self, record: Path) -> ManagedProcess:
-        """A subscriber that records what it is delivered, from the first message to the end of the stream."""
-        arguments = ["witness", "--feed", FEED, "--record", str(record)]
-        return self._start("client", [*arguments, *self._connection("demo-client")])
+    def start_client(self, feed: FeedLayout, record: Path, *, start: str = "1", name: str = "") -> ManagedProcess:
+        """A subscriber that records what it is delivered.
+
+        Args:
+            start: "1": from the first message; "live".
+            name: of the process, where it is not the feed's own client.
+        """
+        arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start]
+        arguments += self._connection(SUBSCRIBER, feed.client)
+        return self._start(name or feed.client, arguments, host=feed.client)
+
+    # ---- looking, waiting ----
+
+    def check(self) -> None:
+        """Raise if a process ended by itself with an error."""
+        for process in list(self.processes.values()):
+            if not process.is_running and process.wait(0) != 0:
+                raise process.failed(f"ended with status {process.wait(0)}")
+
+    def hold(self, seconds: float) -> None:
+        """Let time pass: how long a fault lasts. Ends early, by raising, when a process crashes."""
+        until = time.monotonic() + seconds
+        while True:
+            self.check()
+            remaining = until - time.monotonic()
+            if remaining <= 0:
+                return
+            if self._ended.wait(remaining):
+                self._ended.clear()
+
+    def fail_over(self, feed: FeedLayout, timeout_s: float) -> admin_pb2.FailoverReply:
+        """Ask the admin server for a planned hand-over to the best backup; returns when the heir is active.
+
+        Raises:
+            grpc.RpcError: as the server answered.
+        """
+        token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
+        with open_channel(self.admin, self._ca_pem(), token) as channel:
+            stub = admin_pb2_grpc.OperationsStub(channel)
+            return stub.Failover(admin_pb2.FailoverRequest(feed=feed.name), timeout=timeout_s)
+
+    # ---- ending ----
 
     def kill(self, name: str) -> None:
         """SIGKILL a process by name."""
         self.processes.pop(name).kill()
 
-    def check(self) -> None:
-        """Raise if a process ended by itself with an error."""
-        for process in self.processes.values():
-            if not process.is_running and process.wait(0) != 0:
-                raise process.failed(f"ended with status {process.wait(0)}")
+    def stop(self, name: str) -> None:
+        """Ask a process to end, and see that it ended well.
+
+        Raises:
+            ProcessFailed: it ended with another status than 0.
+        """
+        process = self.processes.pop(name)
+        status = process.stop()
+        if status != 0:
+            raise process.failed(f"was asked to stop and ended with status {status}")
 
     def close(self) -> None:
-        """Stop everything, the servers last."""
-        if self.watch is not None:
-            self.watch.close()
-        order = sorted(self.processes, key=lambda name: name == "admin")
-        for name in order:
-            self.processes[name].stop()
+        """Stop everything, the admin server last."""
+        for watch in self.watches.values():
+            watch.close()
+        admin = [process for name, process in self.processes.items() if name == ADMIN]
+        others = [process for name, process in self.processes.items() if name != ADMIN]
+        for process in others:
+            if process.is_running:
+                process.terminate()
+        until = time.monotonic() + STOP_TIMEOUT_S
+        for process in others:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except ProcessFailed:
+                process.kill()
+        for process in admin:
+            process.stop()
         self.processes.clear()
 
     def __enter__(self) -> Self:
@@ -236,41 +227,68 @@ class Cluster:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _start(self, name: str, arguments: list[str], *, nice: int = 0) -> ManagedProcess:
-        process = self.processes[name] = ManagedProcess(name, arguments, self.logs, nice=nice)
+    # ---- inside ----
+
+    def _start(
+        self,
+        name: str,
+        arguments: list[str],
+        *,
+        host: str = "",
+        nice: int = 0,
+        disk: tuple[Path, int] | None = None,
+    ) -> ManagedProcess:
+        host = host or name
+        is_placed = self.network is not None and host in self._addresses  # the Spark job talks to nobody
+        place = Place(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
+        process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended)
+        self.processes[name] = process
         return process
+
+    def _on_ended(self) -> None:
+        self._ended.set()
+        for watch in list(self.watches.values()):
+            watch.nudge()
+
+    def _ca_pem(self) -> bytes:
+        return (self._state / "ca.pem").read_bytes()
 
     def _secret(self, identity: str) -> str:
         return (self._state / "secrets" / f"{identity}.secret").read_text().strip()
 
-    def _tls(self, identity: str) -> list[str]:
-        certificates = self._state / "certs"
-        return ["--tls-cert", str(certificates / f"{identity}.crt"), "--tls-key", str(certificates / f"{identity}.key")]
+    def _tls(self, identity: str, process: str) -> list[str]:
+        if self.network is None:
+            folder = self._state / "certs"
+            certificate, key = folder / f"{identity}.crt", folder / f"{identity}.key"
+        else:
+            address = self._addresses[process]
+            certificate, key = issue_certificate(self._state, process, address, self.folder / "certificates")
+        return ["--tls-cert", str(certificate), "--tls-key", str(key)]
 
-    def _connection(self, identity: str) -> list[str]:
+    def _connection(self, identity: str, process: str) -> list[str]:
         options = {
             "--admin": self.admin,
             "--ca": self._state / "ca.pem",
             "--identity": identity,
             "--secret-file": self._state / "secrets" / f"{identity}.secret",
-            "--interface": INTERFACE,
+            "--interface": self._addresses[process],
         }
-        return [str(part) for pair in options.items() for part in pair]
+        return [str(part) for part in itertools.chain.from_iterable(options.items())]
 
 
-@contextmanager
-def running_cluster(folder: Path, rate: float, record: Path) -> Iterator[Cluster]:
-    """Admin server, both adapters (one active, one synchronised), gateway and recording client, all ready."""
-    with Cluster(folder) as cluster:
-        cluster.start_admin()
-        adapters = [cluster.start_adapter(name) for name in ADAPTERS.values()]
-        gateway = cluster.start_gateway(rate)
-        client = cluster.start_client(record)
-        for process in (*adapters, gateway, client):
-            process.await_event("ready", START_TIMEOUT_S)
-        watch = cluster.watch
-        assert watch is not None
-        watch.wait_for(
-            lambda: sorted(watch.states.values()) == ["active", "synchronized"], START_TIMEOUT_S, "a synchronised pair"
-        )
-        yield cluster
+def start_cluster(cluster: Cluster, rate: float, record_of: dict[int, Path]) -> None:
+    """Admin server, all adapters (in each feed one active, the others synchronised), gateways and recording clients.
+
+    Args:
+        rate: messages a second that each gateway is to send.
+        record_of: by feed_id, where its client's record goes.
+    """
+    cluster.start_admin()
+    started: list[ManagedProcess] = []
+    for feed in cluster.feeds:
+        started += [cluster.start_adapter(feed, name) for name in cluster.shape.adapter_names]
+        started += [cluster.start_gateway(feed, rate), cluster.start_client(feed, record_of[feed.feed_id])]
+    for process in started:
+        process.await_event("ready", START_TIMEOUT_S)
+    for watch in cluster.watches.values():
+        watch.await_whole(START_TIMEOUT_S)

@@ -10,10 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 GROUP = "tandemfeed.commands"
 LEASH_VARIABLE = "TANDEMFEED_LEASH"  # set: this process is to die with the one that started it
 NICE_VARIABLE = "TANDEMFEED_NICE"  # set: this process yields the processor to the others of its cluster
+HOST_VARIABLE = "TANDEMFEED_HOST"  # set: path of the network namespace that this process belongs in
+DISK_VARIABLE = "TANDEMFEED_DISK"  # set: SIZE:FOLDER, a folder that is to be a small disk of this process's own
 PR_SET_PDEATHSIG = 1
 SUMMARIES = {
     "admin-server": "run the stream administration server",
@@ -39,9 +42,7 @@ def commands() -> dict[str, importlib.metadata.EntryPoint]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command; returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if os.environ.pop(LEASH_VARIABLE, ""):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
+    _take_place()
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -56,6 +57,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     status: int = known[name].load()(arguments[1:])
     return status
+
+
+def _take_place() -> None:
+    """Whatever the process that started this one wants of it, before anything is imported or any thread runs."""
+    if os.environ.pop(LEASH_VARIABLE, ""):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))
+    if host := os.environ.pop(HOST_VARIABLE, ""):
+        from deploy.network import enter_namespace
+
+        enter_namespace(host)
+    if disk := os.environ.pop(DISK_VARIABLE, ""):
+        from deploy.small_disk import mount_small_disk
+
+        size, _, folder = disk.partition(":")
+        mount_small_disk(Path(folder), int(size))
 
 
 if __name__ == "__main__":

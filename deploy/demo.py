@@ -12,9 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deploy.play import Fault, kill_active, make_recording, play
+from deploy.faults.table import FAULTS
+from deploy.play import Strike, play
 from deploy.processes import ProcessFailed
 from deploy.report import is_clean, print_report, render_html
+from deploy.source import make_recording
 
 SECONDS = 35.0
 RATE = 20_000.0
@@ -53,8 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         recording = make_recording(folder, source=arguments.input, message_count=int(rate * arguments.seconds))
         if arguments.rate is None:
             rate = min(RATE, recording.message_count / arguments.seconds)
-        faults = [Fault(0.25, kill_active), Fault(0.65, kill_active)]
-        report = play(folder, recording, rate, faults, say, "tandemfeed demo: two kills of the active adapter")
+        kill = FAULTS["kill-active"]
+        report = play(
+            folder,
+            recording,
+            rate,
+            [Strike(0.25, kill), Strike(0.65, kill)],
+            say,
+            "tandemfeed demo: two kills of the active adapter",
+        )
     except ProcessFailed as failed:
         console.print(f"[red]demo:[/] {failed}", markup=False)
         console.print(f"its folder is kept: {folder}")

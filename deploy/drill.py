@@ -1,119 +1,154 @@
-"""`tandemfeed drill`: rounds of one fault on a running cluster, and a ledger of what a client saw."""
+"""`tandemfeed drill`: rounds of faults on a running cluster, and a ledger of what a client saw."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import shutil
-import statistics
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from deploy.demo import VAR
-from deploy.play import Fault, kill_active, kill_backup, kill_driver, make_recording, play
+from deploy.faults.scene import FaultUnavailable
+from deploy.faults.table import FAULTS
+from deploy.ledger import is_clean
+from deploy.ledger_report import print_ledger, print_rounds, render_ledger
 from deploy.processes import ProcessFailed
-from deploy.report import is_clean, print_report, render_html
+from deploy.rounds import DrillPlan, DrillResult, run_drill
+from deploy.topology import Shape
 
-
-@dataclass(frozen=True, slots=True)
-class Drill:
-    """A fault that can be drilled.
-
-    Attributes:
-        round_s: seconds of play a round needs, for the fault and for what follows it.
-        ahead_batches_max: 0, or how close Spark is kept to the sending, where it must still be at work.
-    """
-
-    strike: Any
-    text: str
-    round_s: float
-    ahead_batches_max: int = 0
-
-
-DRILLS = {
-    "kill-active": Drill(kill_active, "SIGKILL of the active adapter; it comes back as backup", 5.0),
-    "kill-backup": Drill(kill_backup, "SIGKILL of the backup; it comes back", 5.0),
-    "kill-driver": Drill(kill_driver, "SIGKILL of Spark's driver in mid-batch; started again", 12.0, 4),
-}
-LEAD_S = 3.0
+ALL = "all"
+ROUNDS_DEFAULT = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play ticks through a cluster on this machine and repeat one fault; exit status as of the demo."""
-    faults = "; ".join(f"{name}: {drill.text}" for name, drill in DRILLS.items())
-    parser = argparse.ArgumentParser(prog="tandemfeed drill", description=main.__doc__, epilog=faults)
-    parser.add_argument("--fault", choices=sorted(DRILLS), default="kill-active", help="default %(default)s")
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="default %(default)s")
-    parser.add_argument("--rate", type=float, default=20_000.0, metavar="N", help="messages a second (%(default)g)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the moments of the faults")
-    parser.add_argument("--keep", action="store_true", help="keep the cluster's folder: logs, journals, recordings")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one JSON object")
-    parser.add_argument(
-        "--html", type=Path, default=VAR / "drill-report.html", metavar="FILE", help="default %(default)s"
-    )
-    arguments = parser.parse_args(argv)
+    """Play ticks through a cluster on this machine, do something to it again and again, and say what a client saw.
+
+    Exit status: 0 if nothing was lost, repeated, reordered or changed; 1 if something was; 2 if a drill could not be
+    run; 130 if it was interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        plans = _plans(arguments)
+    except ValueError as wrong:
+        _parser().error(str(wrong))
     console = Console(stderr=True, highlight=False)
     began = time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
 
-    drill = DRILLS[arguments.fault]
-    seconds = LEAD_S + drill.round_s * arguments.rounds
-    chance = random.Random(arguments.seed)
-    moments = [LEAD_S + drill.round_s * (number + chance.uniform(0, 0.3)) for number in range(arguments.rounds)]
     VAR.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR))
+    rows: list[dict[str, Any]] = []
+    results: list[DrillResult] = []
+    refused: list[str] = []
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        say("making the recording")
-        recording = make_recording(folder, source=None, message_count=int(arguments.rate * seconds))
-        strikes = [Fault(moment / seconds, drill.strike) for moment in moments]
-        title = f"tandemfeed drill: {arguments.fault}, {arguments.rounds} rounds"
-        report = play(folder, recording, arguments.rate, strikes, say, title, drill.ahead_batches_max)
-    except ProcessFailed as failed:
-        console.print(f"drill: {failed}", markup=False)
-        console.print(f"its folder is kept: {folder}")
-        return 2
-    figures = report.figures() | {"fault": arguments.fault, "rounds": arguments.rounds, "seed": arguments.seed}
-    figures |= ledger(figures)
-    print_report(title, figures)
-    _print_ledger(figures)
-    arguments.html.write_text(render_html(report, figures))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures) + "\n")
-    if is_clean(figures) and not arguments.keep:
+        for plan in plans:
+            try:
+                result = run_drill(plan, folder / plan.name, say)
+            except FaultUnavailable as unavailable:
+                refused.append(f"{plan.name}: {unavailable}")
+                say(f"not drilled: {refused[-1]}")
+                continue
+            except ProcessFailed as failed:
+                refused.append(f"{plan.name}: failed, see above")
+                console.print(f"drill: {plan.name}: {failed}", markup=False)
+                continue
+            rows.append(result.row)
+            results.append(result)
+            print_rounds(result, console)
+            if is_clean(result.row) and not arguments.keep:
+                shutil.rmtree(folder / plan.name, ignore_errors=True)
+    except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
+        console.print("drill: interrupted; everything it had started is gone")
+        return 130
+    print_ledger(rows, refused)
+    _write(arguments, rows, results, refused)
+    if any(folder.iterdir()):
+        say(f"kept: {folder}")
     else:
-        say(f"the cluster's folder is kept: {folder}")
-    return 0 if is_clean(figures) else 1
+        folder.rmdir()
+    if not all(is_clean(row) for row in rows):
+        return 1
+    return 2 if refused and (arguments.fault != ALL or len(rows) == 0 or _has_failed(refused)) else 0
 
 
-def ledger(figures: dict[str, Any]) -> dict[str, Any]:
-    """The stalls of all rounds together, in milliseconds."""
-    stalls = sorted(each["stall_ms"] for each in figures["takeovers"])
-    if not stalls:
-        return {"stall_ms": None}
-    p99 = stalls[min(len(stalls) - 1, len(stalls) * 99 // 100)]
-    return {"stall_ms": {"p50": statistics.median(stalls), "p99": p99, "max": stalls[-1]}}
+def _has_failed(refused: Sequence[str]) -> bool:
+    return any("failed, see above" in each for each in refused)
 
 
-def _print_ledger(figures: dict[str, Any]) -> None:
-    table = Table(title="rounds")
-    for heading in ("round", "what was done", "stall"):
-        table.add_column(heading)
-    takeovers = figures["takeovers"]
-    for number, what in enumerate(figures["faults"]):
-        stall = f"{takeovers[number]['stall_ms']:.1f} ms" if len(takeovers) == len(figures["faults"]) else ""
-        table.add_row(str(number + 1), what, stall)
-    Console().print(table)
+def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
+    shape = Shape(
+        arguments.feeds,
+        arguments.channels,
+        arguments.streams_per_channel,
+        arguments.backups,
+        arguments.lease_ms,
+    )
+    if arguments.rounds < 1 or arguments.rate <= 0:
+        raise ValueError("--rounds and --rate must be positive")
+    names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
+    return [DrillPlan(name, FAULTS[name], arguments.rounds, arguments.rate, arguments.seed, shape) for name in names]
+
+
+def _parser() -> argparse.ArgumentParser:
+    faults = "\n".join(f"  {name:<24} {fault.text}" for name, fault in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        prog="tandemfeed drill",
+        description=main.__doc__,
+        epilog=f"faults:\n{faults}\n  {ALL:<24} each of them in turn",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--fault", choices=[*FAULTS, ALL], default="kill-active", metavar="NAME", help="see below (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS_DEFAULT, metavar="N", help="default %(default)s")
+    parser.add_argument("--rate", type=float, default=20_000.0, metavar="N", help="messages a second (%(default)g)")
+    parser.add_argument("--backups", type=int, default=1, metavar="N", help="of each feed (default %(default)s)")
+    parser.add_argument("--channels", type=int, default=1, metavar="N", help="of each feed (default %(default)s)")
+    parser.add_argument(
+        "--streams-per-channel", type=int, default=2, metavar="N", help="source streams (default %(default)s)"
+    )
+    parser.add_argument("--feeds", type=int, default=1, metavar="N", help="struck in turn (default %(default)s)")
+    parser.add_argument("--lease-ms", type=int, default=300, metavar="MS", help="a lease's term (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the moments and of what is struck")
+    parser.add_argument("--keep", action="store_true", help="keep the clusters' folders: logs, journals, recordings")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger's rows, one JSON array")
+    parser.add_argument(
+        "--html", type=Path, default=VAR / "drill-report.html", metavar="FILE", help="default %(default)s"
+    )
+    return parser
+
+
+def _write(
+    arguments: argparse.Namespace, rows: list[dict[str, Any]], results: list[DrillResult], refused: list[str]
+) -> None:
+    settings = {
+        "rate": arguments.rate,
+        "backups": arguments.backups,
+        "channels": arguments.channels,
+        "streams_per_channel": arguments.streams_per_channel,
+        "feeds": arguments.feeds,
+        "lease_ms": arguments.lease_ms,
+        "seed": arguments.seed,
+    }
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([row | {"settings": settings} for row in rows]) + "\n")
+    arguments.html.parent.mkdir(parents=True, exist_ok=True)
+    arguments.html.write_text(render_ledger(rows, results, refused, settings))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

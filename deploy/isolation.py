@@ -31,7 +31,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
 IFF_UP = 0x1
 INTERFACE_REQUEST = struct.Struct("16sh22x")  # struct ifreq: name, flags, rest of the union
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
-CAP_NET_ADMIN, CAP_NET_RAW = 12, 13
+CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN = 12, 13, 21
 CAPABILITY_VERSION_3 = 0x2008_0522
 
 PROBE_GROUP = "239.255.71.1"
@@ -173,9 +173,10 @@ def _check_multicast() -> None:
 
 
 def _keep_network_capabilities() -> None:
-    """Let programs started from here keep CAP_NET_ADMIN and CAP_NET_RAW inside (loss is injected with `nft`).
+    """Let programs started from here keep, inside only, the capabilities that faults need: CAP_NET_ADMIN and
+    CAP_NET_RAW for `nft`, CAP_SYS_ADMIN to make further namespaces (a host each) and small disks.
 
-    Best effort: without it all but the injection works, and the injection says so itself.
+    Best effort: without it all but the faults works, and those say so themselves.
     """
     libc = _libc()
     header = struct.pack("<Ii", CAPABILITY_VERSION_3, 0)
@@ -183,10 +184,11 @@ def _keep_network_capabilities() -> None:
     if libc.capget(header, sets) != 0:
         return
     words = list(struct.unpack("<6I", sets.raw))
-    words[2] |= 1 << CAP_NET_ADMIN | 1 << CAP_NET_RAW  # ambient capabilities must be inheritable first
+    wanted = (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN)
+    words[2] |= sum(1 << each for each in wanted)  # ambient capabilities must be inheritable first
     if libc.capset(header, struct.pack("<6I", *words)) != 0:
         return
-    for capability in (CAP_NET_ADMIN, CAP_NET_RAW):
+    for capability in wanted:
         libc.prctl(
             PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0)
         )

@@ -1,4 +1,4 @@
-"""Processes of a cluster on one machine: started with their logs in files, waited for by events, killed, cleaned up.
+"""Processes of a cluster on one machine: started with their logs in files, waited for by events, paused, killed.
 
 Never leaves one behind: each dies with the process that started it, whatever happens to that.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from deploy.command import LEASH_VARIABLE, NICE_VARIABLE
+from deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VARIABLE
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
@@ -24,6 +26,28 @@ class ProcessFailed(Exception):
     """A process of the cluster ended, or did not say what it should have said; the text has the tail of its log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process runs.
+
+    Attributes:
+        host: path of its network namespace; empty: that of the process that starts it.
+        disk: a folder that becomes a disk of its own, and its size in bytes.
+        nice: how much it yields the processor to the others.
+    """
+
+    host: str = ""
+    disk: tuple[Path, int] | None = None
+    nice: int = 0
+
+    def environment(self) -> dict[str, str]:
+        """What tells the process."""
+        told = {LEASH_VARIABLE: "1", NICE_VARIABLE: str(self.nice), HOST_VARIABLE: self.host}
+        if self.disk is not None:
+            told[DISK_VARIABLE] = f"{self.disk[1]}:{self.disk[0].absolute()}"
+        return told
+
+
 class ManagedProcess:
     """One `tandemfeed` sub-command as a process.
 
@@ -31,26 +55,40 @@ class ManagedProcess:
         name: for people, and of its log file.
         arguments: the sub-command and its options.
         logs: folder of the log files.
-        nice: how much it yields the processor to the others.
+        on_ended: called once, from a thread, when it has ended.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], logs: Path, *, nice: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        logs: Path,
+        *,
+        place: Place | None = None,
+        on_ended: Callable[[], None] | None = None,
+    ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
         self.events: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._is_ended = False
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.command", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, LEASH_VARIABLE: "1", NICE_VARIABLE: str(nice)},
-            )
-        assert self._process.stdout is not None
-        threading.Thread(target=self._read, args=(self._process.stdout,), name=f"read-{name}", daemon=True).start()
+        self._on_ended = on_ended
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.command", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **(place or Place()).environment()},
+        )
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        self._log_reader = threading.Thread(target=self._keep_log, args=(stderr,), name=f"log-{name}", daemon=True)
+        self._log_reader.start()
+        threading.Thread(target=self._read, args=(stdout,), name=f"read-{name}", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -68,16 +106,18 @@ class ManagedProcess:
         Raises:
             ProcessFailed: it ended before, or said nothing in time.
         """
+        return self._await(self.events, event, 0, timeout_s)
 
-        def find() -> dict[str, Any] | None:
-            return next((line for line in self.events if line.get("event") == event), None)
+    def await_log(self, event: str, timeout_s: float, *, since: int = 0) -> dict[str, Any]:
+        """The first line of its log with this event.
 
-        with self._changed:
-            self._changed.wait_for(lambda: find() is not None or self._is_ended, timeout_s)
-            found = find()
-        if found is None:
-            raise self.failed(f"said no {event!r} within {timeout_s:.0f} s" if self.is_running else "ended")
-        return found
+        Args:
+            since: lines of `logged` to pass over.
+
+        Raises:
+            ProcessFailed: it ended before, or logged nothing of it in time.
+        """
+        return self._await(self.logged, event, since, timeout_s)
 
     def say(self, line: str) -> None:
         """Write a line to its stdin."""
@@ -96,15 +136,28 @@ class ManagedProcess:
         except subprocess.TimeoutExpired:
             raise self.failed(f"did not end within {timeout_s:.0f} s") from None
 
+    def pause(self) -> None:
+        """SIGSTOP: it stands still, and its connections stand."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL: no chance to say good-bye."""
         self._process.kill()
         self._process.wait()
 
+    def terminate(self) -> None:
+        """SIGTERM, which a paused process hears as well."""
+        self._process.terminate()
+        self.resume()
+
     def stop(self) -> int:
         """SIGTERM, and SIGKILL if that does not help; the exit status."""
         if self.is_running:
-            self._process.terminate()
+            self.terminate()
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -113,19 +166,47 @@ class ManagedProcess:
 
     def failed(self, what: str) -> ProcessFailed:
         """An error with the tail of the log."""
+        if not self.is_running:
+            self._log_reader.join(1.0)
         tail = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         text = "\n    ".join(tail) or "(its log is empty)"
         return ProcessFailed(f"{self.name} {what}; the end of {self.log}:\n    {text}")
 
+    # ---- inside ----
+
+    def _await(self, lines: list[dict[str, Any]], event: str, since: int, timeout_s: float) -> dict[str, Any]:
+        def find() -> dict[str, Any] | None:
+            return next((line for line in lines[since:] if line.get("event") == event), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: find() is not None or self._is_ended, timeout_s)
+            found = find()
+        if found is None:
+            raise self.failed(f"said no {event!r} within {timeout_s:.0f} s" if self.is_running else "ended")
+        return found
+
     def _read(self, stdout: IO[str]) -> None:
         for line in stdout:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            with self._changed:
-                self.events.append(event)
-                self._changed.notify_all()
+            self._take(line, self.events)
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
+        self._process.wait()
+        if self._on_ended is not None:
+            self._on_ended()
+
+    def _keep_log(self, stderr: IO[str]) -> None:
+        with self.log.open("a", buffering=1) as log:
+            for line in stderr:
+                log.write(line)
+                self._take(line, self.logged)
+
+    def _take(self, line: str, lines: list[dict[str, Any]]) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return
+        if isinstance(event, dict):
+            with self._changed:
+                lines.append(event)
+                self._changed.notify_all()

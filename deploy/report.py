@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -14,6 +16,13 @@ from rich.table import Table
 from client_lib.record import DeliveryRecord
 
 WINDOW_MS = 1_000.0
+SHOWN_MAX = 12
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+.verdict { padding: .6rem 1rem; border-left: 6px solid; background: #f4f6f6 }
+th { text-align: left; font-weight: normal; padding-right: 2rem } td { text-align: right; font-weight: bold }
+svg { max-width: 100%; height: auto }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,8 @@ def is_clean(figures: dict[str, Any]) -> bool:
     return not any(figures[name] for name in ("lost", "duplicated", "out_of_order", "content_wrong"))
 
 
-def _marked(count: int) -> str:
+def marked(count: int) -> str:
+    """A count that must be 0, in its colour."""
     return f"[green]{count:,}[/]" if count == 0 else f"[bold red]{count:,}[/]"
 
 
@@ -85,9 +95,9 @@ def print_report(title: str, figures: dict[str, Any], console: Console | None = 
     for name in ("sent", "delivered"):
         table.add_row(f"{figures[name]:,}", name)
     for name in ("lost", "duplicated", "out_of_order"):
-        table.add_row(_marked(figures[name]), name.replace("_", " "))
+        table.add_row(marked(figures[name]), name.replace("_", " "))
     if figures["content_wrong"] is not None:
-        table.add_row(_marked(figures["content_wrong"]), "with another symbol, time or price than recorded")
+        table.add_row(marked(figures["content_wrong"]), "with another symbol, time or price than recorded")
     for number, each in enumerate(figures["takeovers"], 1):
         table.add_row(f"{each['stall_ms']:.1f} ms", f"longest stall around takeover {number} (epoch {each['epoch']})")
     table.add_row(f"{figures['longest_stall_ms']:.1f} ms", "longest pause between deliveries, anywhere")
@@ -120,10 +130,8 @@ def render_html(report: Report, figures: dict[str, Any]) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(report.title)}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
-.verdict {{ padding: .6rem 1rem; border-left: 6px solid {"#2a8" if clean else "#c33"}; background: #f4f6f6 }}
-th {{ text-align: left; font-weight: normal; padding-right: 2rem }} td {{ text-align: right; font-weight: bold }}
-svg {{ max-width: 100%; height: auto }}
+{STYLE}
+.verdict {{ border-color: {"#2a8" if clean else "#c33"} }}
 </style></head><body>
 <h1>{html.escape(report.title)}</h1>
 <p class="verdict">{verdict}</p>
@@ -135,27 +143,47 @@ svg {{ max-width: 100%; height: auto }}
 """
 
 
+@dataclass(frozen=True, slots=True)
+class GapPlot:
+    """One plot: inter-arrival times around a moment. Attributes: at_ms, gap_ms: of each delivery; limits_ms: shown."""
+
+    title: str
+    at_ms: NDArray[Any]
+    gap_ms: NDArray[Any]
+    limits_ms: tuple[float, float]
+
+
 def plot_svg(record: DeliveryRecord) -> str:
     """The client's inter-arrival times around each takeover, as inline SVG."""
+    panels = [
+        GapPlot(
+            f"epoch {takeover.epoch}: first heard at 0 ms",
+            *record.inter_arrival(takeover, WINDOW_MS),
+            (-WINDOW_MS, WINDOW_MS),
+        )
+        for takeover in record.takeovers[:SHOWN_MAX]
+    ]
+    return plot_panels(panels) if panels else "<p>No takeover happened.</p>"
+
+
+def plot_panels(panels: Sequence[GapPlot]) -> str:
+    """Plots one below the other, as inline SVG; empty without any."""
     import matplotlib as mpl
 
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
-    takeovers = record.takeovers
-    if not takeovers:
-        return "<p>No takeover happened.</p>"
-    shown = takeovers[:12]
-    figure, axes = plt.subplots(len(shown), 1, figsize=(10, 2.4 * len(shown)), squeeze=False, constrained_layout=True)
-    for axis, takeover in zip(axes[:, 0], shown, strict=True):
-        at_ms, gap_ms = record.inter_arrival(takeover, WINDOW_MS)
-        axis.vlines(at_ms, 0, gap_ms, linewidth=0.8, color="#357")
+    if not panels:
+        return ""
+    figure, axes = plt.subplots(len(panels), 1, figsize=(10, 2.4 * len(panels)), squeeze=False, constrained_layout=True)
+    for axis, panel in zip(axes[:, 0], panels, strict=True):
+        axis.vlines(panel.at_ms, 0, panel.gap_ms, linewidth=0.8, color="#357")
         axis.axvline(0, color="#c33", linewidth=1)
-        axis.set_xlim(-WINDOW_MS, WINDOW_MS)
+        axis.set_xlim(*panel.limits_ms)
         axis.set_ylim(bottom=0)
         axis.set_ylabel("ms since the last")
-        axis.set_title(f"epoch {takeover.epoch}: first heard at 0 ms", loc="left", fontsize=10)
-    axes[-1, 0].set_xlabel("ms from the takeover")
+        axis.set_title(panel.title, loc="left", fontsize=10)
+    axes[-1, 0].set_xlabel("ms")
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")
     plt.close(figure)

@@ -7,13 +7,18 @@ the source sent.
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_lib import Batch, connect
+from client_lib import Batch, Subscription, connect
 from client_lib.recorder import DeliveryRecorder
 from transport.process_shell import (
     StopSignal,
@@ -36,6 +41,7 @@ class ContentTape:
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.void]] = []
+        self._times: list[tuple[int, int]] = []  # per part: received (monotonic clock), messages
 
     def take(self, batch: Batch) -> None:
         """Copy the fields of a batch."""
@@ -48,24 +54,60 @@ class ContentTape:
             part["symbol"], part["event_at"] = rows["symbol"], rows["eventAt"]
             part["value"] = rows[VALUE_FIELDS[model.name]]
             self._parts.append(part)
+            self._times.append((batch.received_monotonic_ns, len(part)))
 
     def save(self, path: Path) -> None:
-        """Write one array, in order of delivery."""
+        """Write two arrays, in order of delivery: `path` has the messages, NAME.times.npy when each was received."""
         np.save(path, np.concatenate(self._parts) if self._parts else np.empty(0, CONTENT_DTYPE))
+        times = np.array(self._times, np.int64).reshape(-1, 2)
+        np.save(path.with_suffix(".times.npy"), np.repeat(times[:, 0], times[:, 1]))
+
+
+class EndRequest:
+    """What whoever started the witness asks of it: end when these source messages have been delivered.
+
+    One JSON line on stdin: {"until": {source_stream_id: count sent, …}, "within_s": limit}. What has not come by then
+    is recorded as missing.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[int, int] | None = None
+        self._give_up_at_s = 0.0
+        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+
+    def is_met(self, subscription: Subscription) -> bool:
+        """True once it was asked for and everything named has come, or its time is over."""
+        if self._until is None:
+            return False
+        channels = subscription.statistics().channels.values()
+        have = {stream: seq for channel in channels for stream, seq in channel.next_source_seqs.items()}
+        return (
+            all(have.get(stream, 1) > count for stream, count in self._until.items())
+            or time.monotonic() > self._give_up_at_s
+        )
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            request = json.loads(line)
+            self._give_up_at_s = time.monotonic() + float(request["within_s"])
+            self._until = {int(stream): int(count) for stream, count in request["until"].items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record a feed from its first message to its end."""
+    """Record a feed from its first message to its end, or to where it is told on stdin to stop."""
     parser = argparse.ArgumentParser(prog="tandemfeed witness", description=main.__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="the feed")
     parser.add_argument("--record", required=True, type=Path, metavar="FILE", help="written at the end")
+    parser.add_argument("--start", default="1", metavar="live|SEQ", help="where to begin (default %(default)s)")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
     stop = StopSignal()
+    start: Literal["live"] | int = "live" if arguments.start == "live" else int(arguments.start)
     content = ContentTape()
     recorder = DeliveryRecorder(on_batch=content.take)
+    request = EndRequest()
     with (
         connect(
             admin=connection.admin,
@@ -74,10 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             secret=connection.secret,
             interface=connection.interface,
         ) as client,
-        client.subscribe(arguments.feed, start=1) as subscription,
+        client.subscribe(arguments.feed, start=start) as subscription,
     ):
         announce_ready(feed=arguments.feed)
-        while not (stop.is_set or subscription.has_ended or subscription.is_closed):
+        while not (stop.is_set or subscription.has_ended or subscription.is_closed or request.is_met(subscription)):
             recorder.record(subscription.poll(POLL_S))
     recorder.save(arguments.record)
     content.save(arguments.record.with_suffix(".npy"))

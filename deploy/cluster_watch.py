@@ -1,0 +1,121 @@
+"""Who is active in a feed and what state each adapter is in, as the admin server tells: waited for, never polled.
+
+While the server is away the last word stands and `is_connected` is false; the watch comes back by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import grpc
+
+from deploy.processes import ProcessFailed
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.login import login
+from transport.rpc import open_channel
+
+RETRY_PAUSE_S = 0.1
+
+
+class ClusterWatch:
+    """A watch on one feed.
+
+    Args:
+        identity, secret: of a subscriber to the feed.
+        check: called while waiting, raises when waiting has become pointless (a process has crashed).
+    """
+
+    def __init__(
+        self, admin: str, ca_pem: bytes, identity: str, secret: str, feed: str, check: Callable[[], None]
+    ) -> None:
+        self.feed = feed
+        self.active = ""
+        self.epoch = 0
+        self.states: dict[str, str] = {}
+        self.is_connected = False
+        self._check = check
+        self._changed = threading.Condition()
+        self._is_closed = threading.Event()
+        self._channel = open_channel(admin, ca_pem, login(admin, ca_pem, identity, secret).token)
+        self._updates: grpc.Call | None = None
+        threading.Thread(target=self._keep_reading, name=f"watch-{feed}", daemon=True).start()
+
+    @property
+    def backups(self) -> list[str]:
+        """The adapters that are not active."""
+        return sorted(name for name in self.states if name != self.active)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the one active is known as such, and every other adapter follows it."""
+        states = dict(self.states)
+        return (
+            self.is_connected
+            and states.pop(self.active, "") == "active"
+            and bool(states)
+            and all(state == "synchronized" for state in states.values())
+        )
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait for a condition on this object.
+
+        Raises:
+            ProcessFailed: not in time, with what was awaited and how things stood.
+        """
+
+        def is_met() -> bool:
+            self._check()
+            return condition()
+
+        with self._changed:
+            if not self._changed.wait_for(is_met, timeout_s):
+                raise ProcessFailed(f"{what}: not within {timeout_s:.0f} s ({self})")
+
+    def await_whole(self, timeout_s: float) -> None:
+        """Until one adapter is active and all others are synchronised.
+
+        Raises:
+            ProcessFailed: not in time.
+        """
+        self.wait_for(lambda: self.is_whole, timeout_s, "one active, the others synchronised")
+
+    def nudge(self) -> None:
+        """Let whoever waits look again: something else has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._is_closed.set()
+        if self._updates is not None:
+            self._updates.cancel()
+        self._channel.close()
+
+    def __str__(self) -> str:
+        server = "" if self.is_connected else "the admin server is away; before that "
+        states = ", ".join(f"{name} {state or 'unknown'}" for name, state in sorted(self.states.items()))
+        return f"feed {self.feed}: {server}active is {self.active or 'nobody'}, epoch {self.epoch}, {states}"
+
+    def _keep_reading(self) -> None:
+        while not self._is_closed.is_set():
+            # The server has ended, or this watch, which closes the channel under the call.
+            with contextlib.suppress(grpc.RpcError, ValueError):
+                self._read()
+            with self._changed:
+                self.is_connected = False
+                self._changed.notify_all()
+            self._is_closed.wait(RETRY_PAUSE_S)
+
+    def _read(self) -> None:
+        stub = admin_pb2_grpc.StreamAdministrationStub(self._channel)
+        updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed=self.feed), wait_for_ready=True)
+        self._updates = updates
+        for update in updates:
+            with self._changed:
+                names = {adapter.adapter_id: adapter.name for adapter in update.adapters}
+                self.states = {adapter.name: adapter.replica_state for adapter in update.adapters}
+                self.active, self.epoch = names.get(update.active_adapter_id, ""), update.epoch
+                self.is_connected = True
+                self._changed.notify_all()

@@ -1,0 +1,147 @@
+"""The ledger for people: printed tables, and a page with the client's inter-arrival times around each strike."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import rich.box
+from rich.console import Console
+from rich.table import Table
+
+from deploy.faults.table import FAULTS
+from deploy.ledger import MS, delivery_times, is_clean
+from deploy.report import STYLE, GapPlot, marked, plot_panels
+from deploy.rounds import DrillResult
+
+SHOWN_ROUNDS_MAX = 8
+BEFORE_MS, BEHIND_MS = 500.0, 1_500.0
+HEADINGS = (
+    "fault",
+    "rounds",
+    "lost",
+    "dup.",
+    "order",
+    "stall p50",
+    "p99",
+    "max",
+    "aim",
+    "normal",
+    "transmit p99",
+    "source p99",
+    "return max",
+)
+PRINTED = 10  # of these; the page shows all
+
+
+def print_ledger(rows: Sequence[Mapping[str, Any]], refused: Sequence[str], console: Console | None = None) -> None:
+    """A row a fault."""
+    console = console or Console()
+    table = Table(title="the ledger: what a client saw; times in ms", title_justify="left", box=rich.box.SIMPLE_HEAD)
+    for heading in HEADINGS[:PRINTED]:
+        table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=heading == "fault")
+    for row in rows:
+        cells = [row["fault"], str(row["rounds"]), *(marked(row[name]) for name in LOSSES), *_stalls(row)]
+        table.add_row(*cells[:PRINTED])
+    console.print(table)
+    wrong = sum(row["content_wrong"] for row in rows)
+    if wrong:
+        console.print(f"{marked(wrong)} messages with another symbol, time or price than recorded")
+    for each in refused:
+        console.print(f"not drilled: {each}", markup=False)
+    if rows:
+        clean = all(is_clean(row) for row in rows)
+        console.print("nothing lost, repeated or reordered" if clean else "MESSAGES LOST, REPEATED OR REORDERED")
+
+
+def print_rounds(result: DrillResult, console: Console) -> None:
+    """A row a round: stalls in ms while the fault lasted, and until the cluster was whole again."""
+    title = f"{result.row['fault']}: longest pauses in ms"
+    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    for heading in ("round", "lost", "dup.", "out of order", "stall", "transmit", "source", "return"):
+        table.add_column(heading, justify="right")
+    for each in result.judged:
+        stalls = (each.stall_ms, each.transmit_stall_ms, each.source_stall_ms, each.return_stall_ms)
+        counts = (each.lost, each.duplicated, each.out_of_order)
+        table.add_row(str(each.number), *map(marked, counts), *(f"{stall:.1f}" for stall in stalls))
+    console.print(table)
+
+
+def render_ledger(
+    rows: Sequence[Mapping[str, Any]],
+    results: Sequence[DrillResult],
+    refused: Sequence[str],
+    settings: Mapping[str, Any],
+) -> str:
+    """A self-contained page."""
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in _cells(row)) + "</tr>" for row in rows
+    )
+    sections = "".join(_section(result) for result in results)
+    missing = "".join(f"<li>not drilled: {html.escape(each)}</li>" for each in refused)
+    clean = all(is_clean(row) for row in rows)
+    verdict = "Nothing lost, repeated or reordered." if clean else "Messages were lost, repeated or reordered."
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>tandemfeed drill</title>
+<style>{STYLE}
+.verdict {{ border-color: {"#2a8" if clean else "#c33"} }}
+</style></head><body>
+<h1>tandemfeed drill</h1>
+<p class="verdict">{verdict}</p>
+<p>{html.escape(told)}. Times in ms.</p>
+<table><tr>{head}</tr>{body}</table>
+<ul>{missing}</ul>
+{sections}
+</body></html>
+"""
+
+
+LOSSES = ("lost", "duplicated", "out_of_order")
+
+
+def _stalls(row: Mapping[str, Any]) -> list[str]:
+    def part(name: str, which: str) -> str:
+        return f"{row[name][which]:.1f}" if row[name] else ""
+
+    aim = FAULTS[row["fault"]].stall_aim_ms if row["fault"] in FAULTS else None
+    normal = f"{row['normal_interarrival_max_ms']:.1f}"
+    return [
+        part("stall_ms", "p50"),
+        part("stall_ms", "p99"),
+        part("stall_ms", "max"),
+        f"{aim:g}" if aim is not None else "normal",
+        normal,
+        part("transmit_stall_ms", "p99"),
+        part("source_stall_ms", "p99"),
+        part("return_stall_ms", "max"),
+    ]
+
+
+def _cells(row: Mapping[str, Any]) -> list[object]:
+    return [row["fault"], row["rounds"], *(row[name] for name in LOSSES), *_stalls(row)]
+
+
+def _section(result: DrillResult) -> str:
+    items = "".join(f"<li>{html.escape(each.what)}: {each.stall_ms:.1f} ms</li>" for each in result.judged)
+    return f"<h2>{html.escape(str(result.row['fault']))}</h2><ol>{items}</ol>{plot_panels(_panels(result))}"
+
+
+def _panels(result: DrillResult) -> list[GapPlot]:
+    """Each round's deliveries of the channel with the fewest, which shows a stall best."""
+    panels = []
+    for each in result.rounds[:SHOWN_ROUNDS_MAX]:
+        channels = result.seen[each.feed_id].record.channels.values()
+        if not channels:
+            continue
+        times = min((delivery_times(channel) for channel in channels), key=len)
+        first = np.searchsorted(times, each.struck_ns - int(BEFORE_MS * MS))
+        end = np.searchsorted(times, each.struck_ns + int(BEHIND_MS * MS))
+        around = times[first:end]
+        if len(around) > 1:
+            at_ms, gap_ms = (around[1:] - each.struck_ns) / MS, np.diff(around) / MS
+            panels.append(GapPlot(f"round {each.number}: struck at 0 ms", at_ms, gap_ms, (-BEFORE_MS, BEHIND_MS)))
+    return panels

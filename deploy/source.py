@@ -1,0 +1,101 @@
+"""What a drill's source plays: a recording, and source journals made of it in advance.
+
+The journal is made by the source job's own parts (`spark_feed.encoding`, `spark_feed.source_journal`), file by file as
+Spark's micro-batches are: the same bytes, without a JVM that would take the processor from what is measured. Faults of
+the driver itself need the real job; everything else plays a prepared journal.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from deploy.processes import ProcessFailed
+from deploy.topology import EXAMPLES, FeedLayout
+from feedcore.source_format import load_source_format
+from journal import Tailer
+from journal.named_position import NamedPosition
+from spark_feed.encoding import TickEncoder, frames_of
+from spark_feed.feed_plan import read_feed_plan
+from spark_feed.job import numbering_plan
+from spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, former_packets
+from spark_feed.split import SplitRule
+
+PACKING_WINDOW_S = 0.002  # a packet waits at most about this long to fill: what low rates would otherwise cost
+PACKET_MESSAGES_MAX = 36
+READ_COUNT = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is played. Attributes: split: how its rows become source streams."""
+
+    folder: Path
+    message_count: int
+    split: str
+
+
+def make_recording(folder: Path, *, source: Path | None, message_count: int, symbols: int = 3_000) -> Recording:
+    """Generate ticks, or ingest a file.
+
+    Raises:
+        ProcessFailed: with the command's own words.
+    """
+    out = folder / "recording"
+    if source is None:
+        arguments = ["generate", "--messages", str(message_count), "--symbols", str(symbols)]
+    else:
+        arguments = ["ingest", str(source), "--rows-per-file", "500"]
+    command = [sys.executable, "-m", "deploy.command", "ticks", *arguments, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ProcessFailed(done.stderr.strip() or f"ticks ended with status {done.returncode}")
+    manifest = json.loads(done.stdout.splitlines()[-1])
+    is_single = manifest["symbol_count"] == 1
+    return Recording(out, int(manifest["record_count"]), "index" if is_single else "letter")
+
+
+def packet_size(rate: float, stream_count: int) -> int:
+    """Messages that a source packet may wait for, at a rate over all streams of a feed."""
+    return max(1, min(PACKET_MESSAGES_MAX, round(rate * PACKING_WINDOW_S / stream_count)))
+
+
+def prepare_journal(recording: Recording, feed: FeedLayout, settings: Path, journal: Path, messages_max: int) -> None:
+    """Number and pack a recording into a feed's source journal.
+
+    Args:
+        settings: the cluster's `cluster.toml`.
+        messages_max: in a packet.
+    """
+    format_path = EXAMPLES / "source-format.xml"
+    feed_plan = read_feed_plan(f"{settings}#{feed.name}")
+    rule = SplitRule(recording.split)
+    plan = numbering_plan(recording.folder, format_path, feed_plan, rule, messages_max)
+    encoder = TickEncoder(load_source_format(format_path), rule, feed_plan.source_stream_ids)
+    with SourceJournalWriter(journal, plan) as writer:
+        for batch_id, part in enumerate(sorted(recording.folder.glob("part-*.parquet"))):
+            writer.append_batch(batch_id, frames_of(encoder.encode(pq.read_table(part))))
+        writer.end()
+
+
+def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
+    """How many messages of each source stream the gateway, which must have been stopped, has sent."""
+    position = NamedPosition(journal / POSITION_NAME)
+    try:
+        end = position.load() or 0
+    finally:
+        position.close()
+    counts = dict.fromkeys(range(1, feed.shape.stream_count + 1), 0)
+    with Tailer(journal) as tailer:
+        while (batch := tailer.read_batch(READ_COUNT)) is not None:
+            for index, stream, first, count in former_packets(batch):
+                if index < end:
+                    counts[stream] = first + count - 1
+            if batch.next_index >= end:
+                break
+    return counts
