@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ HEADINGS = (
     "lost",
     "dup.",
     "order",
-    "stall p50",
+    "stall: p50",
     "p99",
     "max",
     "aim",
@@ -34,14 +35,16 @@ HEADINGS = (
     "return max",
 )
 PRINTED = 10  # of these; the page shows all
+WIDTH_OF_FILES = 100
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], refused: Sequence[str], console: Console | None = None) -> None:
     """A row a fault."""
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
     table = Table(title="the ledger: what a client saw; times in ms", title_justify="left", box=rich.box.SIMPLE_HEAD)
+    table.padding = (0, 0, 0, 1)
     for heading in HEADINGS[:PRINTED]:
-        table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=heading == "fault")
+        table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=True)
     for row in rows:
         cells = [row["fault"], str(row["rounds"]), *(marked(row[name]) for name in LOSSES), *_stalls(row)]
         table.add_row(*cells[:PRINTED])

@@ -44,13 +44,14 @@ class Network:
 
     Args:
         names: of the hosts.
+        is_reachable: this process reaches them, and they it, at OWN_ADDRESS.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], *, is_reachable: bool = True) -> None:
         assert len(names) <= HOST_COUNT_MAX
         self.addresses = {name: f"{SUBNET}.{place + 2}" for place, name in enumerate(names)}
         self._rules: dict[str, list[str]] = {name: [] for name in names}
-        self._own_link = f"drill{os.getpid()}"
+        self._own_link = f"drill{os.getpid()}" if is_reachable else ""
         self._switch = _new_namespace()
         self._hosts = {name: _new_namespace() for name in names}
         try:
@@ -102,13 +103,15 @@ class Network:
 
     def _wire(self) -> None:
         ports = ["link add bridge type bridge mcast_snooping 0", "link set bridge up"]
-        plugs = {"own": f"/proc/{os.getpid()}/ns/net"} | {name: self.namespace_of(name) for name in self._hosts}
-        for number, (name, namespace) in enumerate(plugs.items()):
-            inner = self._own_link if name == "own" else "eth0"
+        plugs = [("eth0", self.namespace_of(name)) for name in self._hosts]
+        if self._own_link:
+            plugs.append((self._own_link, f"/proc/{os.getpid()}/ns/net"))
+        for number, (inner, namespace) in enumerate(plugs):
             ports.append(f"link add port{number} type veth peer name {inner} netns {namespace}")
             ports += [f"link set port{number} master bridge", f"link set port{number} up"]
         _inside(self._switch, "ip", ["-batch", "-"], ports)
-        _run("ip", ["-batch", "-"], _plug(self._own_link, OWN_ADDRESS))
+        if self._own_link:
+            _run("ip", ["-batch", "-"], _plug(self._own_link, OWN_ADDRESS))
         for name, address in self.addresses.items():
             host = self._hosts[name]
             _inside(host, "ip", ["-batch", "-"], ["link set lo up", *_plug("eth0", address)])
@@ -150,7 +153,7 @@ def why_no_network(environment: Mapping[str, str] = os.environ) -> str:
     if missing:
         return f"{' and '.join(missing)} missing (Debian: apt-get install {' '.join(missing)})"
     try:
-        with Network(["trial"]) as trial:
+        with Network(["trial"], is_reachable=False) as trial:
             trial.lose("trial", ["trial"], 1)
     except (OSError, NetworkUnavailable) as refused:
         return f"the system allows no hosts of namespaces: {refused}"

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
 from deploy.content import count_wrong
-from deploy.drill import ledger
 from deploy.report import Report, is_clean, print_report, render_html
 from deploy.witness import CONTENT_DTYPE
 from feedcore.merge_effects import Takeover
@@ -58,12 +57,6 @@ def test_other_content_than_the_recording_is_counted() -> None:
     delivered = np.array([(1, 1, b"A", 5, 7), (1, 2, b"B", 6, 9), (1, 3, b"C", 0, 0)], CONTENT_DTYPE)
     assert count_wrong(delivered[:1], expected) == 0
     assert count_wrong(delivered, expected) == 2
-
-
-def test_the_ledger_sums_the_rounds_up() -> None:
-    figures = {"takeovers": [{"stall_ms": value} for value in (10.0, 30.0, 20.0)]}
-    assert ledger(figures) == {"stall_ms": {"p50": 20.0, "p99": 30.0, "max": 30.0}}
-    assert ledger({"takeovers": []}) == {"stall_ms": None}
 
 
 def test_no_report_is_written_into_the_checkout() -> None:

@@ -1,0 +1,130 @@
+"""Drills, as users run them: real processes on hosts of their own, hurt for real. No speed is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.drill import ALL, main
+from deploy.faults.table import FAULTS
+from deploy.isolation import STATE_VARIABLE
+from deploy.network import why_no_network
+
+ROOT = Path(__file__).resolve().parents[2]
+processes = pytest.mark.processes
+
+
+def drilled(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[str, Any]:
+    """Run a drill that must be clean; its row of the ledger."""
+    figures = folder / "ledger.json"
+    arguments = ["--fault", fault, "--rate", str(rate), "--json", str(figures), "--html", str(folder / "page.html")]
+    assert main([*arguments, *options]) == 0, fault
+    (row,) = json.loads(figures.read_text())
+    assert row["fault"] == fault
+    assert row["sent"] == row["delivered"] > 2 * rate
+    assert row["lost"] == row["duplicated"] == row["out_of_order"] == row["content_wrong"] == 0
+    assert "<svg" in (folder / "page.html").read_text()
+    checked: dict[str, Any] = row
+    return checked
+
+
+@processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5"])
+def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tmp_path: Path) -> None:
+    if FAULTS[fault].needs_network and (reason := why_no_network()):
+        pytest.skip(reason)
+    row = drilled(tmp_path, fault, "--rounds", "1")
+    assert row["rounds"] == 1
+    assert set(row["stall_ms"]) == {"p50", "p99", "max"}
+    assert row["normal_interarrival_max_ms"] > 0
+    if fault.endswith("-active"):
+        assert row["takeovers"] >= 2  # the first grant, and the one that the fault brought about
+
+
+@processes
+@pytest.mark.timeout(180)
+def test_several_feeds_of_several_channels_with_two_backups_are_struck_in_turn(tmp_path: Path) -> None:
+    size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "2"]
+    row = drilled(tmp_path, "kill-active", "--rounds", "2", *size, rate=2_000)
+    assert [each["feed_id"] for each in row["detail"]] == [1, 2]
+
+
+@processes
+@pytest.mark.timeout(180)
+def test_four_backups_lose_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
+    drilled(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=2_000)
+
+
+@processes
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_killing_sparks_driver_in_mid_batch_changes_nothing_for_clients(tmp_path: Path) -> None:
+    row = drilled(tmp_path, "kill-driver", "--rounds", "1", rate=10_000)
+    assert "started it again" in row["detail"][0]["what"]
+
+
+@processes
+@pytest.mark.timeout(120)
+def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deploy.isolation", sys.executable, "-m", "deploy.command", "drill"]
+    command += ["--rounds", "3", "--rate", "2000", "--html", str(tmp_path / "page.html")]
+    environment = {name: value for name, value in os.environ.items() if name != STATE_VARIABLE}
+    drill = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert drill.stderr is not None
+    for line in drill.stderr:
+        if "processes are ready" in line:
+            break
+    children = children_of(drill.pid)
+    assert len(children) >= 5
+    drill.send_signal(signal.SIGINT)
+    assert "everything it had started is gone" in drill.stderr.read()
+    assert drill.wait(30) == 130
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def children_of(pid: int) -> list[str]:
+    """The processes that this one has started, from any of its threads."""
+    return [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+
+
+def test_outside_an_isolated_namespace_only_the_faults_that_need_it_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(STATE_VARIABLE, "0")
+    page = str(tmp_path / "page.html")
+    assert main(["--fault", "cut-active", "--rounds", "1", "--html", page]) == 2
+    assert "not drilled: cut-active: this is not a network namespace of its own" in capsys.readouterr().out
+
+
+def test_the_help_lists_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listing = capsys.readouterr().out
+    for name, fault in FAULTS.items():
+        assert name in listing
+        assert fault.text in listing
+        assert fault.strike.__doc__ is not None or "loss" in name
+    assert ALL in listing
+
+
+def test_every_fault_is_in_the_manual() -> None:
+    manual = (ROOT / "docs" / "drills.md").read_text()
+    assert not [name for name in FAULTS if f"`{name}`" not in manual]
+
+
+@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--backups", "9"], ["--fault", "sharks"], ["--rate", "-1"]])
+def test_what_cannot_be_drilled_is_refused_before_anything_starts(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(wrong)
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err
