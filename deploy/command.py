@@ -28,7 +28,7 @@ SUMMARIES = {
     "subscribe": "follow a feed: live view, JSON lines or messages",
     "journal": "read, check and look after a journal",
     "demo": "a cluster, two kills, a report",
-    "drill": "rounds of one fault on a running cluster",
+    "drill": "rounds of faults on a running cluster, and a ledger",
     "bench": "run a benchmark",
     "witness": "record a feed from its first message to its end",
 }

@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 result = run_drill(plan, folder / plan.name, say)
             except FaultUnavailable as unavailable:
+                shutil.rmtree(folder / plan.name, ignore_errors=True)
                 refused.append(f"{plan.name}: {unavailable}")
                 say(f"not drilled: {refused[-1]}")
                 continue

@@ -29,6 +29,7 @@ from deploy.processes import ProcessFailed
 from deploy.small_disk import why_no_small_disk
 from deploy.source import Recording, make_recording, packet_size, prepare_journal, sent_counts
 from deploy.topology import FeedLayout, Shape, host_names
+from spark_feed.java import JavaMissing, find_java_home
 
 LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round, and behind the last
@@ -87,6 +88,11 @@ def why_not(fault: Fault) -> str:
     """Why a fault cannot be drilled here; empty if it can."""
     if fault.needs_network and (reason := why_no_network()):
         return reason
+    if fault.needs_driver:
+        try:
+            find_java_home()
+        except JavaMissing as missing:
+            return str(missing)
     return why_no_small_disk() if fault.needs_small_disk else ""
 
 
