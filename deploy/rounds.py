@@ -30,12 +30,14 @@ from deploy.small_disk import why_no_small_disk
 from deploy.source import Recording, make_recording, packet_size, prepare_journal, sent_counts
 from deploy.topology import FeedLayout, Shape, host_names
 from spark_feed.java import JavaMissing, find_java_home
+from spark_feed.recording import ROWS_PER_FILE
 
+FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes some 8 s
 LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round, and behind the last
 QUIET_CHANCE_S = 0.3  # and up to this, so that rounds fall into no step with any timer
 SPARE_SHARE = 1.3  # of play: rounds end when the cluster is whole, not when they should
-AHEAD_BATCHES = 4  # so close is Spark kept to the sending, where it must still be at work
+AHEAD_S = 15.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes half of that
 DELIVER_LIMIT_S = 20.0  # the client calls a hole that nobody fills lost after 5 s
 
 
@@ -61,6 +63,8 @@ class DrillPlan:
         """So many messages a feed's source needs for all rounds."""
         per_round = self.fault.round_s + QUIET_S + QUIET_CHANCE_S
         seconds = (LEAD_S + QUIET_S + self.rounds * per_round) * SPARE_SHARE
+        if self.fault.needs_driver:
+            seconds += 2 * AHEAD_S  # so that in the last round, too, Spark is not done
         return int(self.rate * seconds) + self.rounds * self.fault.round_messages
 
 
@@ -152,11 +156,13 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 recording.folder,
                 split=recording.split,
                 packet_messages_max=messages_max,
-                ahead_batches_max=AHEAD_BATCHES,
+                ahead_batches_max=-(-int(AHEAD_S * plan.rate) // ROWS_PER_FILE),
             )
             job.await_event("ready", DRIVER_TIMEOUT_S)
     for feed in cluster.feeds:
         cluster.processes[feed.gateway].say("start")
+    for feed in cluster.feeds:
+        cluster.processes[feed.client].await_event("flowing", FLOW_TIMEOUT_S)
     say(f"{len(cluster.processes)} processes are ready; playing {plan.rate:,.0f} messages a second")
     cluster.hold(LEAD_S)
 

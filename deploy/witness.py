@@ -119,8 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         client.subscribe(arguments.feed, start=start) as subscription,
     ):
         announce_ready(feed=arguments.feed)
+        is_flowing = False
         while not (stop.is_set or subscription.has_ended or subscription.is_closed or request.is_met(subscription)):
             recorder.record(subscription.poll(POLL_S))
+            if recorder.message_count and not is_flowing:
+                is_flowing = True
+                announce("flowing")
     recorder.save(arguments.record)
     content.save(arguments.record.with_suffix(".npy"))
     announce("recorded", file=str(arguments.record))
