@@ -95,13 +95,14 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         return admin_pb2.FinishAuthenticationReply(server_final=final, token=token, expires_unix_ns=expires_unix_ns)
 
     def issue_token(self, identity: IdentitySettings, valid_s: int = TOKEN_VALID_S) -> tuple[str, int]:
-        """(token, expiry) that says who the identity is and what it may subscribe to."""
+        """(token, expiry) that says who the identity is, what it may subscribe to and which feeds it serves."""
         now = int(time.time())
         claims = {
             "iss": TOKEN_ISSUER,
             "sub": identity.name,
             "roles": sorted(identity.roles),
             "topics": list(identity.subscribe),
+            "feeds": list(identity.feeds),
             "iat": now,
             "exp": now + valid_s,
         }

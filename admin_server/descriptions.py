@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from admin_server.settings import AdapterSettings, FeedSettings
+from admin_server.settings import AdapterSettings, FeedSettings, ProtocolSettings
 from feedcore.states import ReplicaState
-from tandemfeed.v1 import common_pb2
+from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.descriptions")
 AWAY = "away"
@@ -62,6 +62,16 @@ def describe_adapter(
     )
 
 
+def describe_protocol(protocol: ProtocolSettings) -> admin_pb2.FeedProtocol:
+    """How the feed's adapters shall behave."""
+    return admin_pb2.FeedProtocol(
+        publish=protocol.publish,
+        on_silence=protocol.on_silence,
+        fail_policy=protocol.fail_policy,
+        fail_threshold=protocol.fail_threshold,
+    )
+
+
 def copy_of(description: common_pb2.AdapterDescription) -> common_pb2.AdapterDescription:
     """A copy that no later change reaches."""
     copied = common_pb2.AdapterDescription()
@@ -100,3 +110,13 @@ def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
     except ValueError:
         LOG.warning("unknown replica state reported", extra={"adapter": state.adapter_id})
         return None
+
+
+def total_position(state: common_pb2.FeedAdapterState) -> int:
+    """How far an adapter is, over all channels: comparable between adapters of one feed."""
+    return sum(channel.position.next_message_seq for channel in state.channels)
+
+
+def history_epoch(state: common_pb2.FeedAdapterState) -> int:
+    """The epoch whose history the adapter's position belongs to: of several channels the oldest."""
+    return min((channel.position.epoch for channel in state.channels), default=0)

@@ -1,49 +1,38 @@
-"""Who is active: the lease store's decisions, sans-I/O. Reports and passed time in, grants out.
+"""Who is active: the lease store's decisions, sans-I/O. Reports and passed time in, grants and offers out.
 
 Rules (docs/protocol.md clause 6): one lease a feed; every grant opens a new epoch; epochs only grow. A lease ends when
-its holder's stream ends (the process died: at once), or when its term has passed without renewal. Candidates are
-attending adapters that still report, best state first, then the furthest position, then health, then the lowest id.
+its holder's stream ends (the process died: at once), when its term has passed without renewal, when its holder gives it
+up, or when it is handed over: the next epoch is offered to an heir, which opens it when it hears that the former ended.
 
-Invariant: while a lease may be believed by its holder and the holder's stream lives, nobody else is granted. After a
-restart of the store nothing but a passed term ends the restored lease, until its holder has renewed it: who was written
-down last need not be who holds it.
+Invariant: while a lease may be believed by its holder and the holder's stream lives, nobody else is granted; while an
+offer may be believed by its heir, nobody but the heir is granted another's place. No epoch is ever promised to two.
+After a restart of the store nothing but a passed term ends the restored lease, until its holder has renewed it: who was
+written down last need not be who holds it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from admin_server.candidates import Candidates, Standing
+from admin_server.lease_decisions import (
+    Granted,
+    HandedOver,
+    HandOverRefused,
+    LeaseDecision,
+    Offered,
+    OfferWithdrawn,
+    OrderedHandOver,
+    Renewed,
+    Vacated,
+)
 from feedcore.states import ReplicaState
 
+__all__ = ["FeedLease", "Granted", "LeaseConfig", "LeaseDecision", "Offer", "Vacated"]
+
 MS = 1_000_000
-# Detached means: synchronised until the active fell silent, so as good a candidate as a synchronised one.
-RANK = {
-    ReplicaState.SYNCHRONIZED: 0,
-    ReplicaState.DETACHED: 0,
-    ReplicaState.AHEAD: 0,
-    ReplicaState.RESYNCHRONIZING: 1,
-    ReplicaState.JOINING: 2,
-}
 UNKNOWN_HOLDER = -1  # after a restart: somebody may hold a lease that was not written down
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """`adapter_id` holds the lease on `epoch` now."""
-
-    adapter_id: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Vacated:
-    """Nobody holds the lease now."""
-
-    epoch: int
-    reason: str
-
-
-LeaseDecision = Granted | Vacated
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,115 +40,266 @@ class LeaseConfig:
     """Times of one feed's lease.
 
     Attributes:
-        fresh_ns: how old a candidate's last report may be; one that fell silent (paused, cut off) is no candidate.
+        fresh_ns: how old what a candidate told may be.
         allowance_ns: added to the term at the store, so that the holder has stopped for certain when the store's ends.
-        grace_ns: how long a feed that had an active stays without one when there is no synchronised candidate.
+        grace_ns: how long a poor candidate waits for a better one while an adapter of the feed is missing.
+        first_grace_ns: the same at a feed's first start ever, when nobody has a past.
     """
 
     ttl_ns: int = 300 * MS
     allowance_ns: int = 30 * MS
     grace_ns: int = 2_000 * MS
+    first_grace_ns: int = 500 * MS
     fresh_ns: int = 400 * MS
 
 
-@dataclass(slots=True)
-class _Candidate:
-    state: ReplicaState = ReplicaState.JOINING
-    next_message_seq: int = 0
-    health: float = 0.0
-    reported_at_ns: int = 0
-    is_silent: bool = False  # let its lease run out, and has not reported since
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The next epoch, promised to an heir. Attributes: until_ns: the heir believes nothing of it any more."""
+
+    heir: int
+    epoch: int
+    until_ns: int
 
 
-@dataclass(slots=True)
 class FeedLease:
     """The lease of one feed.
 
     Args:
-        epoch: the newest epoch ever granted, from the durable store; 0 if none.
-        now_ns: monotonic clock at start. After a restart with an epoch, whoever holds it may go on for a term.
+        adapters: who is configured for the feed; empty: not known, so a better candidate may always come.
+
+    Attributes:
+        epoch: the newest epoch that anybody held; 0: none ever.
+        holder: adapter_id; 0: nobody; `UNKNOWN_HOLDER`.
+        next_epoch_number: of the next epoch to grant or offer; those between belong to nobody any more.
     """
 
-    config: LeaseConfig
-    epoch: int = 0
-    holder: int = 0
-    _next_epoch: int = 1
-    _until_ns: int = 0
-    _vacant_since_ns: int = 0
-    _considered_at_ns: int = 0
-    _is_unproven: bool = False  # restored, and not renewed since
-    _candidates: dict[int, _Candidate] = field(default_factory=dict)
+    def __init__(self, config: LeaseConfig, adapters: frozenset[int] = frozenset()) -> None:
+        self.config = config
+        self.candidates = Candidates(adapters, config.fresh_ns)
+        self.epoch = 0
+        self.holder = 0
+        self.next_epoch_number = 1
+        self.offer: Offer | None = None
+        self._until_ns = 0
+        self._last_holder = 0  # of `epoch`, as long as it lives on and may go on in it
+        self._waiting_since_ns: int | None = None  # a candidate is there, but a better one may come
+        self._due_ns: int | None = None  # when it has waited enough
+        self._is_unproven = False  # restored, and not renewed since
+        self._returning = 0  # held the restored lease and has not come back: it may still be heard
 
-    def restore(self, epoch: int, holder: int, now_ns: int, next_epoch: int) -> None:
+    def restore(
+        self, epoch: int, holder: int, now_ns: int, next_epoch: int, failed: Mapping[int, str] | None = None
+    ) -> None:
         """After a restart of the store: the last holder may still believe in its lease, for a term.
 
         Args:
+            epoch: the newest epoch ever granted, as far as known; 0: none.
             next_epoch: the next epoch to grant; what lies between may have been granted without a trace.
+            failed: adapter_id -> reason.
         """
-        self.epoch, self.holder, self._next_epoch = epoch, holder or UNKNOWN_HOLDER, next_epoch
-        self._until_ns = now_ns + self._term_ns
-        self._vacant_since_ns = now_ns
-        self._is_unproven = True
+        self.candidates.failed = dict(failed or {})
+        self.next_epoch_number = next_epoch
+        if epoch:
+            self.epoch, self.holder = epoch, holder or UNKNOWN_HOLDER
+            self._last_holder = self._returning = holder
+            self._until_ns = now_ns + self._term_ns
+            self._is_unproven = True
+
+    # ---- adapters come, tell, renew, go ----
 
     def on_attend(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
-        """An adapter's stream began (again): its new life holds nothing."""
-        decisions = self._end_of_holder(adapter_id, "its adapter started anew", now_ns)
-        self._candidates[adapter_id] = _Candidate(reported_at_ns=now_ns)
+        """An adapter's stream began, in a new life that holds nothing."""
+        decisions = self._end_of_life(adapter_id, "its adapter started anew", now_ns)
+        self.candidates.attend(adapter_id)
         return decisions + self._consider(now_ns)
 
     def on_resume(self, adapter_id: int) -> None:
-        """The holder of a restored lease came back to the restarted store in the same life."""
-        self._candidates.setdefault(adapter_id, _Candidate())
+        """An adapter's stream began again in the same life: it may still hold what it held."""
+        self.candidates.resume(adapter_id)
 
     def on_gone(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
         """An adapter's stream ended."""
-        self._candidates.pop(adapter_id, None)
-        return self._end_of_holder(adapter_id, "its adapter's stream ended", now_ns) + self._consider(now_ns)
+        self.candidates.leave(adapter_id)
+        decisions = self._withdraw_from(adapter_id, "its stream ended")
+        decisions += self._end_of_holder(adapter_id, "its adapter's stream ended", now_ns)
+        return decisions + self._consider(now_ns)
 
     def on_report(
-        self, adapter_id: int, state: ReplicaState, next_message_seq: int, health: float, now_ns: int
+        self,
+        adapter_id: int,
+        state: ReplicaState,
+        next_message_seq: int,
+        health: float,
+        now_ns: int,
+        *,
+        history_epoch: int = 0,
+        abstains: bool = False,
     ) -> list[LeaseDecision]:
         """An adapter told its state."""
-        candidate = self._candidates.get(adapter_id)
-        if candidate is None:
+        standing = Standing(state, next_message_seq, health, history_epoch, abstains)
+        if not self.candidates.tell(adapter_id, standing, now_ns):
             return []
-        candidate.state, candidate.next_message_seq, candidate.health = state, next_message_seq, health
-        candidate.reported_at_ns, candidate.is_silent = now_ns, False
+        if adapter_id == self._returning and state is not ReplicaState.ACTIVE:
+            self._returning = 0
         return self._consider(now_ns)
 
-    def renew(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
-        """True if the lease is the adapter's and goes on for another term."""
-        if adapter_id != self.holder or epoch != self.epoch or now_ns >= self._until_ns:
-            return False
-        assert adapter_id in self._candidates, "only an attending adapter renews"
-        self._until_ns = now_ns + self._term_ns
-        self._is_unproven = False
-        return True
+    def renew(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
+        """`Renewed` comes last if the lease is the adapter's and goes on for another term; nothing if it is not."""
+        decisions: list[LeaseDecision] = []
+        if self._is_offered(adapter_id, epoch, now_ns):
+            decisions = self._pass_on()
+        elif not self._may_renew(adapter_id, epoch, now_ns):
+            return []
+        assert self.candidates.is_attending(adapter_id), "only an attending adapter renews"
+        self.holder = adapter_id
+        self._until_ns = max(self._until_ns, now_ns + self._term_ns)
+        self._is_unproven, self._returning = False, 0
+        self._waiting_since_ns = self._due_ns = None
+        return [*decisions, Renewed(adapter_id, epoch)]
 
     def on_timer(self, now_ns: int) -> list[LeaseDecision]:
-        """A term may have passed, or a grace."""
+        """A term may have passed, or an offer's, or a grace."""
         decisions: list[LeaseDecision] = []
         if self.holder and now_ns >= self._until_ns:
-            if (former := self._candidates.get(self.holder)) is not None:
-                former.is_silent = True  # its last report is from before its term: worth nothing now
+            self.candidates.distrust(self.holder)  # what it told is from before its term
             decisions = self._vacate("its term passed without renewal", now_ns)
+        if self.offer is not None and now_ns >= self.offer.until_ns:
+            decisions += self._withdraw("the holder went on")
         return decisions + self._consider(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` may have something to do."""
-        if self.holder:
-            return self._until_ns
-        due = [
-            self._vacant_since_ns + self._patience_ns(adapter_id)
-            for adapter_id, candidate in self._candidates.items()
-            if candidate.state in RANK and not candidate.is_silent
-        ]
-        # A moment that was considered in vain is no deadline: only a report can help there, and it asks by itself.
-        return min((due_ns for due_ns in due if due_ns > self._considered_at_ns), default=None)
+        if not self.holder:
+            return self._due_ns
+        return self._until_ns if self.offer is None else min(self._until_ns, self.offer.until_ns)
+
+    # ---- planned changes ----
+
+    def hand_over(self, to: int | None, now_ns: int) -> list[LeaseDecision]:
+        """Offer the next epoch to an heir and order the holder to end its own, or `HandOverRefused`.
+
+        Args:
+            to: the heir; None: the best synchronised backup.
+        """
+        refused = self._refusal_to_hand_over(to, now_ns)
+        if refused is not None:
+            return [refused]
+        heir = to or self.candidates.heirs(self.holder, now_ns)[0]
+        self.offer = Offer(heir, self._new_epoch(), now_ns + self._term_ns)
+        return [Offered(heir, self.offer.epoch, self.epoch), OrderedHandOver(self.holder, self.epoch, heir)]
+
+    def on_released(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
+        """An adapter has given up its epoch: the heir has the lease, or without one whoever is best."""
+        if adapter_id != self.holder or epoch != self.epoch:
+            return []
+        if self.offer is not None and now_ns < self.offer.until_ns:
+            return self._pass_on()
+        self._last_holder = 0
+        return self._end_of_holder(adapter_id, "its adapter gave it up", now_ns) + self._consider(now_ns)
+
+    def next_epoch(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
+        """The holder asks for a new epoch for itself. Nothing if it holds none to go on from, or hands over."""
+        is_holder = (adapter_id, epoch) == (self.holder, self.epoch) and now_ns < self._until_ns
+        if not is_holder or self._is_unproven or self.offer is not None:
+            return []
+        return self._grant(adapter_id, self._new_epoch(), now_ns)
+
+    def refusal_to_fail(
+        self, adapter_id: int, now_ns: int, *, is_own_wish: bool, is_forced: bool = False
+    ) -> str | None:
+        """Why an adapter may not be failed, to be read behind its name; None if it may.
+
+        Args:
+            is_own_wish: it asks itself, which needs somebody who carries on.
+            is_forced: an admin wants it even if no synchronised backup is left.
+        """
+        if adapter_id == self.holder:
+            return "is active: hand over first"
+        if self.offer is not None and self.offer.heir == adapter_id:
+            return "is being handed the lease over"
+        if is_forced:
+            return None
+        in_sync = self.candidates.backups_in_sync(self.holder, now_ns)
+        if in_sync == [adapter_id]:
+            return "is the last synchronised backup"
+        others = [each for each in in_sync if each != adapter_id]
+        if is_own_wish and not others and self.holder <= 0:
+            return "would leave the feed to nobody"
+        return None
+
+    def fail(self, adapter_id: int, reason: str, now_ns: int) -> list[LeaseDecision]:
+        """Take an adapter out until it is readmitted; `refusal_to_fail` was asked before."""
+        assert adapter_id != self.holder, "the active hands over before it is failed"
+        self.candidates.failed[adapter_id] = reason
+        self._forget(adapter_id)
+        return self._consider(now_ns)
+
+    def readmit(self, adapter_id: int) -> None:
+        """Let a failed adapter in again; what it told as a failed one is worth nothing."""
+        self.candidates.failed.pop(adapter_id, None)
+        self.candidates.distrust(adapter_id)
+
+    # ---- inside ----
 
     @property
     def _term_ns(self) -> int:
         return self.config.ttl_ns + self.config.allowance_ns
+
+    def _new_epoch(self) -> int:
+        epoch = max(self.epoch + 1, self.next_epoch_number)
+        self.next_epoch_number = epoch + 1
+        return epoch
+
+    def _may_renew(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
+        if epoch != self.epoch:
+            return False
+        if adapter_id == self.holder:
+            return now_ns < self._until_ns
+        # Nobody was granted since, and it never stopped: the others consent, or its connection broke for a moment.
+        return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)
+
+    def _is_offered(self, adapter_id: int, epoch: int, now_ns: int) -> bool:
+        offer = self.offer
+        return offer is not None and (adapter_id, epoch) == (offer.heir, offer.epoch) and now_ns < offer.until_ns
+
+    def _refusal_to_hand_over(self, to: int | None, now_ns: int) -> HandOverRefused | None:
+        if self.holder <= 0 or now_ns >= self._until_ns:
+            return HandOverRefused("nobody is active")
+        if self._is_unproven or not self.candidates.is_attending(self.holder):
+            return HandOverRefused("is active, but has not renewed its lease since this server started", self.holder)
+        if self.offer is not None:
+            return HandOverRefused("is being handed the lease over", self.offer.heir)
+        heirs = self.candidates.heirs(self.holder, now_ns)
+        if to is None:
+            return None if heirs else HandOverRefused("there is no synchronised backup")
+        return None if to in heirs else HandOverRefused(self._why_no_heir(to, now_ns), to)
+
+    def _why_no_heir(self, adapter_id: int, now_ns: int) -> str:
+        if adapter_id == self.holder:
+            return "is active already"
+        if adapter_id in self.candidates.failed:
+            return f"is failed: {self.candidates.failed[adapter_id]}"
+        if not self.candidates.is_attending(adapter_id):
+            return "is away"
+        standing = self.candidates.standing(adapter_id, now_ns)
+        if standing is None:
+            return "has not told its state lately"
+        if standing.abstains:
+            return "accepts no grant just now: it was without contact to an admin server"
+        return f"is {standing.state.value}, not synchronized"
+
+    def _end_of_life(self, adapter_id: int, reason: str, now_ns: int) -> list[LeaseDecision]:
+        """What it held, was offered or might have come back to is nothing to its new life."""
+        self._forget(adapter_id)
+        return self._withdraw_from(adapter_id, reason) + self._end_of_holder(adapter_id, reason, now_ns)
+
+    def _forget(self, adapter_id: int) -> None:
+        """Whatever it held once, it will not come back to."""
+        if self._last_holder == adapter_id:
+            self._last_holder = 0
+        if self._returning == adapter_id:
+            self._returning = 0
 
     def _end_of_holder(self, adapter_id: int, reason: str, now_ns: int) -> list[LeaseDecision]:
         if self.holder != adapter_id:
@@ -171,33 +311,58 @@ class FeedLease:
 
     def _vacate(self, reason: str, now_ns: int) -> list[LeaseDecision]:
         self.holder, self._is_unproven = 0, False
-        self._vacant_since_ns = now_ns
-        return [Vacated(self.epoch, reason)]
+        self._waiting_since_ns = self._due_ns = None
+        vacated = Vacated(self.epoch, reason)
+        if self.offer is None:
+            return [vacated]
+        # The heir may have opened its epoch already, so it is the heir's in any case.
+        has_lapsed = now_ns >= self.offer.until_ns
+        return [vacated, *self._grant(self.offer.heir, self._new_epoch() if has_lapsed else self.offer.epoch, now_ns)]
 
-    def _best(self, now_ns: int) -> int | None:
-        order = [
-            (RANK[candidate.state], -candidate.next_message_seq, -candidate.health, adapter_id)
-            for adapter_id, candidate in self._candidates.items()
-            if self._is_eligible(candidate, now_ns)
-        ]
-        return min(order)[-1] if order else None
+    def _withdraw_from(self, adapter_id: int, reason: str) -> list[LeaseDecision]:
+        return self._withdraw(reason) if self.offer is not None and self.offer.heir == adapter_id else []
 
-    def _is_eligible(self, candidate: _Candidate, now_ns: int) -> bool:
-        """Neither failed nor fallen silent."""
-        is_fresh = not candidate.is_silent and now_ns - candidate.reported_at_ns <= self.config.fresh_ns
-        return is_fresh and candidate.state in RANK
+    def _withdraw(self, reason: str) -> list[LeaseDecision]:
+        assert self.offer is not None
+        withdrawn = OfferWithdrawn(self.offer.heir, self.offer.epoch, reason)
+        self.offer = None
+        return [withdrawn]
 
-    def _patience_ns(self, adapter_id: int) -> int:
-        """A cold start and a good candidate need no waiting; for a poor one, a better may come back in time."""
-        is_good = RANK[self._candidates[adapter_id].state] == 0
-        return 0 if is_good or self.epoch == 0 else self.config.grace_ns
+    def _pass_on(self) -> list[LeaseDecision]:
+        """The heir is the holder; either may have believed in its own until the longer of both terms."""
+        assert self.offer is not None
+        former, self.holder, self.epoch = self.holder, self.offer.heir, self.offer.epoch
+        self._last_holder = self.holder
+        self._until_ns = max(self._until_ns, self.offer.until_ns)
+        self.offer = None
+        return [HandedOver(self.holder, self.epoch, former)]
+
+    def _grant(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
+        self.holder = self._last_holder = adapter_id
+        self.epoch, self.offer = epoch, None
+        self._until_ns = now_ns + self._term_ns
+        self._returning = 0
+        self._waiting_since_ns = self._due_ns = None
+        return [Granted(adapter_id, epoch)]
+
+    def _patience_ns(self, adapter_id: int, now_ns: int) -> int:
+        """How long this candidate waits for a better one."""
+        standing = self.candidates.standing(adapter_id, now_ns)
+        assert standing is not None
+        if standing.is_good:
+            # Synchronised while the store was away: it hears an active, which will come back to renew.
+            is_active_heard = self._returning and standing.state is ReplicaState.SYNCHRONIZED
+            return self.config.grace_ns if is_active_heard else 0
+        if not self.candidates.is_anybody_missing(now_ns):
+            return 0
+        return self.config.grace_ns if self.epoch else self.config.first_grace_ns
 
     def _consider(self, now_ns: int) -> list[LeaseDecision]:
-        self._considered_at_ns = now_ns
-        best = None if self.holder else self._best(now_ns)
-        if best is None or now_ns - self._vacant_since_ns < self._patience_ns(best):
+        best = None if self.holder else self.candidates.best(now_ns)
+        if best is None:
+            self._waiting_since_ns = self._due_ns = None
             return []
-        self.epoch = max(self.epoch + 1, self._next_epoch)
-        self.holder = best
-        self._until_ns = now_ns + self._term_ns
-        return [Granted(best, self.epoch)]
+        if self._waiting_since_ns is None:
+            self._waiting_since_ns = now_ns
+        self._due_ns = self._waiting_since_ns + self._patience_ns(best, now_ns)
+        return self._grant(best, self._new_epoch(), now_ns) if now_ns >= self._due_ns else []

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from admin_server.key_times import KeyTimes
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time
-KEY_VALID_NS = 30 * 86_400 * 1_000_000_000
 
 
 class RecordsUnavailable(Exception):
@@ -71,6 +71,11 @@ class LeaseRecords(Protocol):
 class ClusterRecords(LeaseRecords, Protocol):
     """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held."""
 
+    @property
+    def key_times(self) -> KeyTimes:
+        """How long the stream keys live."""
+        ...
+
     def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
         """A number no start of any adapter ever had. Durable when this returns."""
         ...
@@ -88,5 +93,8 @@ class ClusterRecords(LeaseRecords, Protocol):
         ...
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
-        """The channel's keys that have not expired; makes one if there is none."""
+        """The channel's keys that have not expired, in the order in which they begin.
+
+        Makes one where `key_times` says that one is due. Durable when this returns.
+        """
         ...

@@ -59,7 +59,7 @@ class AdminServer:
         zookeeper: ZooKeeperSettings | None = None,
     ) -> None:
         self._feeds, identities = load_cluster(cluster), load_policy(policy)
-        check_identities(cluster, self._feeds, identities)
+        identities = check_identities(cluster, self._feeds, identities)
         self._gate = LeadershipGate(is_open=zookeeper is None)
         self.brokers: dict[str, FeedBroker] = {}
         host = listen.rpartition(":")[0]

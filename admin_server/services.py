@@ -6,13 +6,18 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
 
 from admin_server.audit import AuditLog
-from admin_server.broker import Attendance, FeedBroker
+from admin_server.broker import FeedBroker
+from admin_server.descriptions import describe_protocol
+from admin_server.feed_operations import OperationRefused
+from admin_server.lease_records import RecordsUnavailable
 from admin_server.settings import AdapterSettings
+from admin_server.streams import Attendance
 from feedcore.topics import any_topic_matches
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from transport.rpc import Caller, caller_of
@@ -42,6 +47,25 @@ def _find(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerCo
         seen = sorted(known for known, each in brokers.items() if _may_see(caller_of(context), each))
         context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; there are {', '.join(seen) or 'none for you'}")
     return broker
+
+
+def _find_adapter(broker: FeedBroker, name: str, context: grpc.ServicerContext) -> AdapterSettings:
+    adapter = next((adapter for adapter in broker.feed.adapters if adapter.name == name), None)
+    if adapter is None:
+        names = ", ".join(adapter.name for adapter in broker.feed.adapters)
+        context.abort(grpc.StatusCode.NOT_FOUND, f"feed {broker.feed.name!r} has no adapter {name!r}; it has {names}")
+    return adapter
+
+
+@contextmanager
+def _refusing(context: grpc.ServicerContext) -> Iterator[None]:
+    """Tell the caller what the feed does not allow."""
+    try:
+        yield
+    except OperationRefused as refused:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+    except RecordsUnavailable as failed:
+        context.abort(grpc.StatusCode.UNAVAILABLE, f"it cannot be written down, so it was not done: {failed}")
 
 
 def _drain(items: queue.SimpleQueue[Item | None], on_end: Callable[[], None]) -> Iterator[Item]:
@@ -148,6 +172,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             lease_ttl_ns=broker.feed.lease_ttl_ns,
             sync_interval_ns=broker.feed.sync_interval_ns,
             message_model=broker.feed.message_model,
+            protocol=describe_protocol(broker.feed.protocol),
         )
 
     def Attend(  # noqa: N802
@@ -171,7 +196,18 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         self, request: admin_pb2.DescribeFeedRequest, context: grpc.ServicerContext
     ) -> common_pb2.FeedDescription:
         """The feed's description, nothing secret."""
-        description = _find(self._brokers, request.feed, context).describe()
+        broker = _find(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles and not caller.is_adapter_of(broker.feed.name):
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{caller.identity} is no adapter of feed {broker.feed.name!r}",
+                "description refused",
+                identity=caller.identity,
+                feed=broker.feed.name,
+            )
+        description = broker.describe()
         description.token_public_key = self._token_public_key
         return description
 
@@ -188,13 +224,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
 
     def _own_adapter(self, broker: FeedBroker, context: grpc.ServicerContext, name: str) -> AdapterSettings:
         caller = caller_of(context)
-        adapter = next((adapter for adapter in broker.feed.adapters if adapter.name == name), None)
-        if adapter is None:
-            names = ", ".join(adapter.name for adapter in broker.feed.adapters)
-            context.abort(
-                grpc.StatusCode.NOT_FOUND, f"feed {broker.feed.name!r} has no adapter {name!r}; it has {names}"
-            )
-        if adapter.identity != caller.identity or "adapter" not in caller.roles:
+        adapter = _find_adapter(broker, name, context)
+        if adapter.identity != caller.identity or not caller.is_adapter_of(broker.feed.name):
             self._audit.refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -236,17 +267,31 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
     def Failover(  # noqa: N802
         self, request: admin_pb2.FailoverRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FailoverReply:
-        """A planned hand-over."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this version")
+        """A planned hand-over; answers when the heir holds the new epoch."""
+        broker = _find(self._brokers, request.feed, context)
+        heir = _find_adapter(broker, request.to, context) if request.to else None
+        with _refusing(context):
+            epoch, active = broker.operations.hand_over(heir, caller_of(context).identity)
+        return admin_pb2.FailoverReply(epoch=epoch, active=active)
 
     def FailAdapter(  # noqa: N802
         self, request: admin_pb2.FailAdapterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FailAdapterReply:
         """Take an adapter out of its group."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this version")
+        broker = _find(self._brokers, request.feed, context)
+        adapter = _find_adapter(broker, request.adapter, context)
+        if not request.reason:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a reason is needed: whoever looks later wants to know why")
+        with _refusing(context):
+            broker.operations.fail(adapter, request.reason, caller_of(context).identity, is_forced=request.force)
+        return admin_pb2.FailAdapterReply()
 
     def ReadmitAdapter(  # noqa: N802
         self, request: admin_pb2.ReadmitAdapterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ReadmitAdapterReply:
         """Let an adapter in again."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this version")
+        broker = _find(self._brokers, request.feed, context)
+        adapter = _find_adapter(broker, request.adapter, context)
+        with _refusing(context):
+            broker.operations.readmit(adapter, caller_of(context).identity)
+        return admin_pb2.ReadmitAdapterReply()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from feedcore.output_packet import DATAGRAM_SIZE_MAX
@@ -21,6 +22,10 @@ ENDPOINT = re.compile(r"\S+:\d{1,5}")
 TOPIC_WORD = re.compile(r"[A-Za-z0-9_-]+")
 WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
+PUBLISH_MODES = ("async", "acked")
+SILENCE_MODES = ("proceed", "hold")
+BELOW_THRESHOLD = "below_threshold"
+FAIL_POLICIES = ("lowest", "lower_than_any", BELOW_THRESHOLD)
 
 
 class SettingsError(ValueError):
@@ -56,8 +61,30 @@ class AdapterSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtocolSettings:
+    """How a feed's adapters behave.
+
+    Attributes:
+        publish: "async": transmit at once; "acked": only what a backup has acknowledged.
+        on_silence: with no active and no admin server, a backup goes on provisionally ("proceed") or waits ("hold").
+        fail_policy: which of several backups asks to be failed when one of them is repeatedly out of sync.
+        fail_threshold: of the health score, for "below_threshold"; else 0.
+    """
+
+    publish: str = PUBLISH_MODES[0]
+    on_silence: str = SILENCE_MODES[0]
+    fail_policy: str = FAIL_POLICIES[0]
+    fail_threshold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class FeedSettings:
-    """A feed, the unit of redundancy."""
+    """A feed, the unit of redundancy.
+
+    Attributes:
+        wait_for_better_ns: how long a poor candidate waits while one of the adapters is missing.
+        wait_at_first_start_ns: the same when the feed never had an active.
+    """
 
     feed_id: int
     name: str
@@ -67,6 +94,9 @@ class FeedSettings:
     lease_ttl_ns: int
     sync_interval_ns: int
     datagram_size_max: int
+    wait_for_better_ns: int
+    wait_at_first_start_ns: int
+    protocol: ProtocolSettings
     channels: tuple[ChannelSettings, ...]
     source_streams: tuple[SourceStreamSettings, ...]
     adapters: tuple[AdapterSettings, ...]
@@ -74,11 +104,17 @@ class FeedSettings:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySettings:
-    """What an identity may do. Attributes: subscribe: topic patterns."""
+    """What an identity may do.
+
+    Attributes:
+        subscribe: topic patterns.
+        feeds: names of the feeds that it is an adapter of.
+    """
 
     name: str
     roles: frozenset[str]
     subscribe: tuple[str, ...]
+    feeds: tuple[str, ...] = ()
 
 
 class _Section:
@@ -90,18 +126,31 @@ class _Section:
     def error(self, key: str, reason: str) -> SettingsError:
         return SettingsError(f"{self.path}: {f'{self.where}.{key}'.lstrip('.')}: {reason}")
 
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
+    def get(self, key: str, kind: type | UnionType, default: Any = None) -> Any:
         value = self.values.get(key, default)
         if value is None:
             raise self.error(key, "is missing")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.error(key, f"{value!r} is not of type {kind.__name__}")
+            raise self.error(key, f"{value!r} is not of type {getattr(kind, '__name__', kind)}")
         return value
 
     def number(self, key: str, low: int, high: int, default: int | None = None) -> int:
         value: int = self.get(key, int, default)
         if not low <= value <= high:
             raise self.error(key, f"{value} is not within {low} and {high}")
+        return value
+
+    def choice(self, key: str, known: tuple[str, ...]) -> str:
+        """One of a few words; the first is the default."""
+        value: str = self.get(key, str, known[0])
+        if value not in known:
+            raise self.error(key, f"{value!r} is none of {', '.join(known)}")
+        return value
+
+    def ratio(self, key: str) -> float:
+        value: float = float(self.get(key, int | float))
+        if isinstance(self.values[key], bool) or not 0.0 <= value <= 1.0:
+            raise self.error(key, f"{self.values[key]} is not within 0 and 1")
         return value
 
     def sections(self, key: str) -> list[_Section]:
@@ -193,6 +242,12 @@ def _load_feed(section: _Section) -> FeedSettings:
         "lease_ttl_ms",
         "sync_interval_ms",
         "datagram_size_max",
+        "wait_for_better_ms",
+        "wait_at_first_start_ms",
+        "publish",
+        "on_silence",
+        "fail_policy",
+        "fail_threshold",
         "channel",
         "source_stream",
         "adapter",
@@ -223,9 +278,26 @@ def _load_feed(section: _Section) -> FeedSettings:
         section.number("lease_ttl_ms", 50, 60_000, 300) * MS,
         section.number("sync_interval_ms", 10, 10_000, 100) * MS,
         section.number("datagram_size_max", 256, DATAGRAM_SIZE_MAX, 1_472),
+        section.number("wait_for_better_ms", 0, 60_000, 2_000) * MS,
+        section.number("wait_at_first_start_ms", 0, 60_000, 500) * MS,
+        _load_protocol(section),
         channels,
         streams,
         adapters,
+    )
+
+
+def _load_protocol(section: _Section) -> ProtocolSettings:
+    policy = section.choice("fail_policy", FAIL_POLICIES)
+    if policy != BELOW_THRESHOLD and "fail_threshold" in section.values:
+        raise section.error(
+            "fail_threshold", f"is only for fail_policy = {BELOW_THRESHOLD!r}, which is {policy!r} here"
+        )
+    return ProtocolSettings(
+        section.choice("publish", PUBLISH_MODES),
+        section.choice("on_silence", SILENCE_MODES),
+        policy,
+        section.ratio("fail_threshold") if policy == BELOW_THRESHOLD else 0.0,
     )
 
 
@@ -297,15 +369,21 @@ def load_policy(path: Path) -> dict[str, IdentitySettings]:
     return identities
 
 
-def check_identities(path: Path, feeds: Mapping[str, FeedSettings], policy: Mapping[str, IdentitySettings]) -> None:
+def check_identities(
+    path: Path, feeds: Mapping[str, FeedSettings], policy: Mapping[str, IdentitySettings]
+) -> dict[str, IdentitySettings]:
     """See that whoever is named as an adapter may be one.
 
     Args:
         path: the cluster file, for the error.
 
+    Returns:
+        The policy's identities, each with the feeds that it is an adapter of.
+
     Raises:
         SettingsError: an adapter's identity is not in the policy, or has not the role.
     """
+    feeds_by_identity: dict[str, set[str]] = {}
     for feed in feeds.values():
         for adapter in feed.adapters:
             known = policy.get(adapter.identity)
@@ -314,3 +392,8 @@ def check_identities(path: Path, feeds: Mapping[str, FeedSettings], policy: Mapp
                 raise SettingsError(
                     f"{path}: feed {feed.name}: adapter {adapter.name}.identity: {adapter.identity!r} {why}"
                 )
+            feeds_by_identity.setdefault(adapter.identity, set()).add(feed.name)
+    return {
+        name: replace(identity, feeds=tuple(sorted(feeds_by_identity.get(name, ()))))
+        for name, identity in policy.items()
+    }

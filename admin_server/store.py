@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from admin_server.lease_records import EPOCH_BLOCK, KEY_VALID_NS, RecordsUnavailable
+from admin_server.key_times import KeyTimes
+from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """
@@ -39,7 +40,8 @@ CREATE TABLE IF NOT EXISTS stream_keys (
 class Store:
     """The durable part of the server; for one that stands alone also its `LeaseRecords`. Safe from any thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key_times: KeyTimes | None = None) -> None:
+        self.key_times = key_times or KeyTimes()
         self._lock = threading.Lock()
         # Stream keys are in it. SQLite makes the files beside it with the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -136,17 +138,21 @@ class Store:
         return bool(row[0] == incarnation)
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
-        """The channel's keys that have not expired; makes one if there is none."""
-        now = time.time_ns()
-        with self._lock:
-            rows = self._select_keys(feed_id, channel_id, now)
-            if not rows:
+        """The channel's keys that have not expired, in the order in which they begin.
+
+        Makes one if there is none, and a successor when the last is about to expire; on the disk when this returns.
+        """
+        now_unix_ns = time.time_ns()
+        with self._lock, _as_records():
+            rows = self._select_keys(feed_id, channel_id, now_unix_ns)
+            begins = self.key_times.next_begins_ns(rows[-1][3] if rows else None, now_unix_ns)
+            if begins is not None:
                 self._database.execute(
                     "INSERT INTO stream_keys (feed_id, channel_id, key, not_before_unix_ns, expires_unix_ns) "
                     "VALUES (?, ?, ?, ?, ?)",
-                    (feed_id, channel_id, secrets.token_bytes(32), now, now + KEY_VALID_NS),
+                    (feed_id, channel_id, secrets.token_bytes(32), begins, begins + self.key_times.valid_ns),
                 )
-                rows = self._select_keys(feed_id, channel_id, now)
+                rows = self._select_keys(feed_id, channel_id, now_unix_ns)
         return [
             common_pb2.StreamKey(
                 key_id=key_id, channel_id=channel_id, key=key, not_before_unix_ns=begins, expires_unix_ns=ends

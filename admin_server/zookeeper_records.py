@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.handlers.threading import AsyncResult
 
+from admin_server.key_times import KeyTimes
 from admin_server.leadership import Fence
-from admin_server.lease_records import EPOCH_BLOCK, KEY_VALID_NS, RecordsUnavailable
+from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
 from admin_server.zookeeper import AWAY, Conflict, check, commit, read, write
 from admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.v1 import common_pb2
@@ -53,6 +54,7 @@ class ZooKeeperRecords:
         self._client, self._root, self._generation = client, root, generation
         self._fence, self._sealer, self._on_failure = fence, sealer, on_failure
         self._timeout_s = fence.validity_ns / 1e9  # without an answer for longer, the leadership is over anyway
+        self.key_times = KeyTimes()
         self._lock = threading.Lock()
         self._existing: set[str] = set()
 
@@ -140,21 +142,23 @@ class ZooKeeperRecords:
         return {adapter_id: (row["incarnation"], row["rpc_endpoint"]) for adapter_id, row in rows.items()}
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
-        """The channel's keys that have not expired; makes one if there is none."""
+        """The channel's keys that have not expired; makes one if there is none, or its successor when that is due."""
 
         def attempt() -> list[Row]:
             now = time.time_ns()
             path = f"feeds/{feed_id}/keys/{channel_id}"
             rows, version = self._read(path)
             valid = [row for row in rows or [] if row["expires_unix_ns"] > now]
-            if valid:
+            begins = self.key_times.next_begins_ns(valid[-1]["expires_unix_ns"] if valid else None, now)
+            if begins is None:
                 return valid
             newest, newest_version = self._read("key_ids")
             key_id = 1 if newest is None else int(newest["newest"]) + 1
             sealed = self._sealer.seal(secrets.token_bytes(32), _place(feed_id, channel_id, key_id))
-            made = {"key_id": key_id, "key": sealed, "not_before_unix_ns": now, "expires_unix_ns": now + KEY_VALID_NS}
-            self._commit([("key_ids", {"newest": key_id}, newest_version), (path, [made], version)])
-            return [made]
+            ends = begins + self.key_times.valid_ns
+            made = {"key_id": key_id, "key": sealed, "not_before_unix_ns": begins, "expires_unix_ns": ends}
+            self._commit([("key_ids", {"newest": key_id}, newest_version), (path, [*valid, made], version)])
+            return [*valid, made]
 
         return [self._key_from(row, feed_id, channel_id) for row in self._until_done(attempt)]
 

@@ -51,11 +51,17 @@ class Caller:
         identity: the authenticated name.
         roles: of client, adapter, source, admin.
         topics: patterns of the topics granted for subscription.
+        feeds: names of the feeds that it is an adapter of.
     """
 
     identity: str
     roles: frozenset[str]
     topics: tuple[str, ...]
+    feeds: frozenset[str] = frozenset()
+
+    def is_adapter_of(self, feed: str) -> bool:
+        """It may act as an adapter of the feed with this name: a token for one feed opens no other's services."""
+        return "adapter" in self.roles and feed in self.feeds
 
 
 class TokenVerifier:
@@ -89,7 +95,12 @@ class TokenVerifier:
             )
         except jwt.PyJWTError as refused:
             raise TokenRefused(str(refused)) from refused
-        return Caller(str(claims["sub"]), frozenset(claims.get("roles", ())), tuple(claims.get("topics", ())))
+        return Caller(
+            str(claims["sub"]),
+            frozenset(claims.get("roles", ())),
+            tuple(claims.get("topics", ())),
+            frozenset(claims.get("feeds", ())),
+        )
 
 
 # Per call, not per thread: the server's threads serve one caller after another.

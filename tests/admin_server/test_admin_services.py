@@ -88,6 +88,7 @@ def test_a_subscriber_gets_addresses_model_and_keys_and_hears_of_changes(server:
         assert b"messageSchema" in first.message_model
         assert [len(key.key) for key in first.keys] == [32]
         adapter = Adapter(server, "a")
+        adapter.await_order("lease_granted")
         update = next(updates)
         while update.active_adapter_id != 1 or not update.adapters:
             update = next(updates)

@@ -1,81 +1,140 @@
-"""The lease store's decisions under virtual time."""
+"""The lease store's decisions under virtual time: who becomes active, and when."""
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+import pytest
 
-from admin_server.lease_core import FeedLease, Granted, LeaseConfig, Vacated
+from admin_server.lease_core import FeedLease, Granted, Vacated
 from feedcore.states import ReplicaState
-
-MS = 1_000_000
-CONFIG = LeaseConfig(ttl_ns=300 * MS, allowance_ns=30 * MS, grace_ns=2_000 * MS)
+from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, running, told
 
 
-def test_a_cold_start_grants_the_first_adapter_at_once() -> None:
-    assert FeedLease(CONFIG).on_attend(1, 0) == [Granted(1, 1)]
+def test_a_feeds_only_adapter_is_granted_at_its_first_report() -> None:
+    lease = FeedLease(CONFIG, frozenset({1}))
+    assert lease.on_attend(1, 0) == []
+    assert told(lease, 1, JOINING, 1) == [Granted(1, 1)]
+
+
+def test_the_only_adapter_of_a_feed_that_had_an_active_waits_for_nobody() -> None:
+    lease = FeedLease(CONFIG, frozenset({1}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_attend(1, 1)
+    told(lease, 1, JOINING, 329 * MS)
+    assert lease.on_timer(330 * MS)[-1] == Granted(1, 65)
+
+
+def test_a_first_start_waits_half_a_second_for_those_that_are_missing() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.on_attend(1, 9_000 * MS)
+    assert told(lease, 1, JOINING, 9_000 * MS) == []
+    assert lease.next_deadline_ns() == 9_500 * MS
+    assert told(lease, 1, JOINING, 9_400 * MS) == []
+    assert lease.on_timer(9_500 * MS) == [Granted(1, 1)]
+
+
+def test_a_cold_start_with_all_adapters_there_grants_the_one_with_the_furthest_past_at_once() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
+    lease.restore(epoch=7, holder=0, now_ns=0, next_epoch=65)
+    lease.on_timer(330 * MS)
+    for adapter_id in (1, 2, 3):
+        lease.on_attend(adapter_id, 400 * MS)
+    assert told(lease, 1, JOINING, 401 * MS, 500) == []
+    assert told(lease, 2, JOINING, 402 * MS, 900) == []
+    assert told(lease, 3, JOINING, 403 * MS, 1) == [Granted(2, 65)]
+
+
+def test_a_cold_start_waits_out_the_grace_for_an_adapter_that_does_not_come() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=7, holder=0, now_ns=0, next_epoch=65)
+    lease.on_timer(330 * MS)
+    lease.on_attend(1, 60_000 * MS)  # the server was there long before
+    told(lease, 1, JOINING, 60_000 * MS, 500)
+    assert lease.next_deadline_ns() == 62_000 * MS
+    told(lease, 1, JOINING, 61_900 * MS, 500)
+    assert lease.on_timer(62_000 * MS) == [Granted(1, 65)]
+
+
+def test_nobody_waits_for_a_failed_adapter_nor_for_one_that_says_it_failed() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
+    lease.restore(epoch=0, holder=0, now_ns=0, next_epoch=1, failed={2: "out of sync"})
+    lease.on_attend(3, 0)
+    assert told(lease, 3, ReplicaState.FAILED, 0) == []
+    lease.on_attend(1, 0)
+    assert told(lease, 1, JOINING, 1) == [Granted(1, 1)]
+
+
+def test_a_past_in_a_later_epoch_counts_before_a_longer_one_in_an_earlier_epoch() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.on_attend(1, 0)
+    lease.on_attend(2, 0)
+    told(lease, 1, JOINING, 0, 900, history_epoch=5)
+    assert told(lease, 2, JOINING, 1, 800, history_epoch=6) == [Granted(2, 1)]
 
 
 def test_the_holders_end_grants_the_synchronised_candidate_at_once() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(1, 0)
-    lease.on_attend(2, 0)
-    lease.on_report(2, ReplicaState.SYNCHRONIZED, 10, 1.0, 1)
-    assert lease.on_gone(1, 5)[-1] == Granted(2, 2)
+    assert running(2).on_gone(1, 5)[-1] == Granted(2, 2)
 
 
 def test_silence_grants_only_after_term_and_allowance() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(1, 0)
-    lease.on_attend(2, 0)
-    lease.on_report(2, ReplicaState.SYNCHRONIZED, 10, 1.0, 300 * MS)
+    lease = running(2)
+    told(lease, 2, SYNCHRONIZED, 300 * MS)
     assert lease.on_timer(330 * MS - 1) == []
-    assert [type(decision) for decision in lease.on_timer(330 * MS)] == [Vacated, Granted]
+    assert kinds(lease.on_timer(330 * MS)) == [Vacated, Granted]
 
 
 def test_a_renewal_begins_a_new_term() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(1, 0)
+    lease = running()
     assert lease.renew(1, 1, 200 * MS)
     assert lease.on_timer(400 * MS) == []
     assert not lease.renew(1, 1, 600 * MS)
 
 
 def test_the_furthest_synchronised_candidate_is_chosen_then_the_healthiest() -> None:
-    lease = FeedLease(CONFIG)
-    for adapter in (1, 2, 3, 4):
-        lease.on_attend(adapter, 0)
-    lease.on_report(2, ReplicaState.RESYNCHRONIZING, 99, 1.0, 1)
-    lease.on_report(3, ReplicaState.SYNCHRONIZED, 50, 0.5, 1)
-    lease.on_report(4, ReplicaState.DETACHED, 50, 0.9, 1)
+    lease = running(2, 3, 4)
+    told(lease, 2, ReplicaState.RESYNCHRONIZING, 1, 99)
+    told(lease, 3, SYNCHRONIZED, 1, 50, 0.5)
+    told(lease, 4, DETACHED, 1, 50, 0.9)
     assert lease.on_gone(1, 5)[-1] == Granted(4, 2)
 
 
+def test_one_that_went_on_provisionally_comes_before_one_that_waited_at_the_same_place() -> None:
+    lease = running(2, 3)
+    told(lease, 2, DETACHED, 1, 50, 1.0)
+    told(lease, 3, ReplicaState.AHEAD, 1, 50, 0.5)
+    assert lease.on_gone(1, 5)[-1] == Granted(3, 2)
+
+
+def test_one_that_abstains_is_not_granted_before_it_says_otherwise() -> None:
+    lease = running(2)
+    told(lease, 2, SYNCHRONIZED, 1, abstains=True)
+    assert kinds(lease.on_gone(1, 5)) == [Vacated]
+    assert told(lease, 2, SYNCHRONIZED, 6) == [Granted(2, 2)]
+
+
 def test_a_joining_adapter_waits_out_the_grace_and_a_failed_one_forever() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(1, 0)
-    lease.on_attend(2, 0)
-    assert [type(decision) for decision in lease.on_gone(1, 0)] == [Vacated]
+    lease = running(2)
+    told(lease, 2, JOINING, 0)
+    assert kinds(lease.on_gone(1, 0)) == [Vacated]
     assert lease.next_deadline_ns() == 2_000 * MS
-    lease.on_report(2, ReplicaState.FAILED, 1, 1.0, 9_999 * MS)
+    told(lease, 2, ReplicaState.FAILED, 1_999 * MS)
     assert lease.on_timer(10_000 * MS) == []
-    assert lease.on_report(2, ReplicaState.JOINING, 1, 1.0, 10_000 * MS) == [Granted(2, 2)]
+    told(lease, 2, JOINING, 10_000 * MS)
+    told(lease, 2, JOINING, 11_900 * MS)
+    assert lease.on_timer(12_000 * MS) == [Granted(2, 2)]
 
 
 def test_a_holder_that_fell_silent_is_not_granted_again_before_it_reports() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(1, 0)
-    assert [type(decision) for decision in lease.on_timer(500 * MS)] == [Vacated]
+    lease = running()
+    assert kinds(lease.on_timer(500 * MS)) == [Vacated]
     assert lease.on_timer(5_000 * MS) == []
-    assert lease.on_report(1, ReplicaState.SYNCHRONIZED, 1, 1.0, 6_000 * MS) == [Granted(1, 2)]
+    assert told(lease, 1, SYNCHRONIZED, 6_000 * MS) == [Granted(1, 2)]
 
 
 def test_a_restarted_store_lets_an_unknown_holders_term_pass_and_skips_its_epochs() -> None:
     lease = FeedLease(CONFIG)
     lease.restore(epoch=7, holder=0, now_ns=0, next_epoch=65)
     assert lease.on_attend(1, 1) == []
-    lease.on_report(1, ReplicaState.SYNCHRONIZED, 1, 1.0, 300 * MS)
+    told(lease, 1, SYNCHRONIZED, 300 * MS)
     assert lease.on_timer(330 * MS)[-1] == Granted(1, 65)
 
 
@@ -87,32 +146,29 @@ def test_a_restored_holder_goes_on_in_its_epoch() -> None:
 
 
 def test_a_holder_that_fell_silent_does_not_win_against_a_candidate_that_speaks() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(2, 0)
-    lease.on_attend(1, 0)
-    lease.on_report(1, ReplicaState.SYNCHRONIZED, 50, 1.0, 1)
-    assert lease.on_gone(2, 2)[-1] == Granted(1, 2)
-    lease.on_attend(2, 3)
-    lease.on_report(2, ReplicaState.SYNCHRONIZED, 50, 1.0, 320 * MS)  # a quiet feed: no further than the holder
-    assert lease.on_timer(330 * MS + 2)[-1] == Granted(2, 3)
+    lease = running(2)
+    assert lease.on_gone(1, 2)[-1] == Granted(2, 2)
+    lease.on_attend(1, 3)
+    told(lease, 1, SYNCHRONIZED, 320 * MS)  # a quiet feed: no further than the holder
+    assert lease.on_timer(330 * MS + 2)[-1] == Granted(1, 3)
 
 
 def test_a_candidate_that_hangs_leaves_no_deadline_behind() -> None:
-    lease = FeedLease(CONFIG)
-    lease.on_attend(1, 0)
-    lease.on_attend(2, 0)
+    lease = running(2)
+    told(lease, 2, JOINING, 0)
     lease.on_gone(1, 5 * MS)
     assert lease.next_deadline_ns() == 2_005 * MS
     assert lease.on_timer(2_005 * MS) == []  # its only report is two seconds old
     assert lease.next_deadline_ns() is None
-    assert lease.on_report(2, ReplicaState.JOINING, 1, 1.0, 3_000 * MS) == [Granted(2, 2)]
+    told(lease, 2, JOINING, 3_000 * MS)
+    assert lease.next_deadline_ns() == 5_000 * MS
 
 
 def test_a_restored_lease_ends_only_with_its_term_until_its_holder_has_renewed_it() -> None:
     lease = FeedLease(CONFIG)
     lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
     lease.on_attend(3, 1)
-    lease.on_report(3, ReplicaState.SYNCHRONIZED, 50, 1.0, 300 * MS)
+    told(lease, 3, SYNCHRONIZED, 300 * MS, 50)
     assert lease.on_attend(1, 301 * MS) == [], "2 may hold epoch 8, granted when nothing could be written down"
     assert lease.on_gone(1, 302 * MS) == []
     assert lease.on_timer(330 * MS)[-1] == Granted(3, 65)
@@ -123,93 +179,107 @@ def test_a_restored_holder_that_renewed_ends_with_its_stream_again() -> None:
     lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
     lease.on_resume(1)
     lease.on_attend(3, 1)
-    lease.on_report(3, ReplicaState.SYNCHRONIZED, 50, 1.0, 2)
+    told(lease, 3, SYNCHRONIZED, 2, 50)
     assert lease.renew(1, 7, 3)
     assert lease.on_gone(1, 4)[-1] == Granted(3, 65)
 
 
-class LeaseMachine(RuleBasedStateMachine):
-    """Any order of events: one holder at a time, epochs grow, no grant while a lease may be believed.
-
-    The store may restart, having written down every grant but perhaps the newest.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lease = FeedLease(CONFIG)
-        self.now_ns = 0
-        self.epochs: list[int] = []
-        self.holder = 0
-        self.states: dict[int, ReplicaState] = {}
-        self.believed_until_ns = 0
-        self.stream_ended = True
-        self.written: tuple[int, int] | None = None
-
-    def take(self, decisions: list[Granted | Vacated]) -> None:
-        for decision in decisions:
-            if isinstance(decision, Granted):
-                assert decision.epoch > max(self.epochs, default=0)
-                assert decision.adapter_id in self.states
-                assert self.states[decision.adapter_id] is not ReplicaState.FAILED
-                assert self.stream_ended or self.now_ns >= self.believed_until_ns
-                assert not self.lease.renew(decision.adapter_id, decision.epoch - 1, self.now_ns)
-                self.written = (self.epochs[-1], self.holder) if self.epochs else None
-                self.holder = decision.adapter_id
-                self.epochs.append(decision.epoch)
-                self.stream_ended = False
-                self.believed_until_ns = self.now_ns + CONFIG.ttl_ns
-
-    @rule(is_newest_written=st.booleans())
-    def restart(self, is_newest_written: bool) -> None:
-        if not self.epochs:
-            return
-        epoch, holder = (self.epochs[-1], self.holder) if is_newest_written else (self.written or (self.epochs[-1], 0))
-        self.lease = FeedLease(CONFIG)
-        self.lease.restore(epoch, holder, self.now_ns, next_epoch=self.epochs[-1] + 10)
-        self.states.clear()
-        self.stream_ended = False  # to the server's mind; the holder goes on believing
-
-    @rule(adapter=st.integers(1, 4))
-    def attend(self, adapter: int) -> None:
-        self.stream_ended |= self.holder == adapter  # it holds nothing in its new life
-        self.states[adapter] = ReplicaState.JOINING
-        self.take(self.lease.on_attend(adapter, self.now_ns))
-
-    @rule(adapter=st.integers(1, 4))
-    def leave(self, adapter: int) -> None:
-        self.stream_ended |= self.holder == adapter
-        self.states.pop(adapter, None)
-        self.take(self.lease.on_gone(adapter, self.now_ns))
-
-    @rule(adapter=st.integers(1, 4), state=st.sampled_from(list(ReplicaState)), seq=st.integers(1, 9))
-    def report(self, adapter: int, state: ReplicaState, seq: int) -> None:
-        if adapter in self.states:
-            self.states[adapter] = state
-        self.take(self.lease.on_report(adapter, state, seq, 0.5, self.now_ns))
-
-    @rule(adapter=st.integers(1, 4))
-    def renew(self, adapter: int) -> None:
-        if self.epochs and adapter in self.states and self.lease.renew(adapter, self.epochs[-1], self.now_ns):
-            assert self.holder == adapter
-            self.believed_until_ns = self.now_ns + CONFIG.ttl_ns
-
-    @rule(pause_ms=st.integers(1, 3_000))
-    def wait(self, pause_ms: int) -> None:
-        self.now_ns += pause_ms * MS
-        self.take(self.lease.on_timer(self.now_ns))
-
-    @invariant()
-    def the_holder_is_one_that_was_granted(self) -> None:
-        assert self.lease.holder <= 0 or self.lease.epoch in self.epochs
-
-    @invariant()
-    def no_deadline_has_passed(self) -> None:
-        deadline_ns = self.lease.next_deadline_ns()
-        if deadline_ns is not None and deadline_ns <= self.now_ns:
-            self.take(self.lease.on_timer(self.now_ns))
-            deadline_ns = self.lease.next_deadline_ns()
-        assert deadline_ns is None or deadline_ns > self.now_ns, "the shell would spin"
+def test_a_backup_that_hears_the_active_waits_for_it_to_come_back_to_a_restarted_store() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_attend(2, 1)
+    told(lease, 2, SYNCHRONIZED, 300 * MS)
+    assert kinds(lease.on_timer(330 * MS)) == [Vacated]
+    lease.on_resume(1)  # it went on, with the backup's consent
+    assert lease.renew(1, 7, 900 * MS)
+    assert lease.holder == 1
 
 
-TestLeaseMachine = LeaseMachine.TestCase
-TestLeaseMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+@pytest.mark.parametrize(("state", "at_ms"), [(DETACHED, 330), (SYNCHRONIZED, 2_330)])
+def test_a_backup_waits_for_a_restored_holder_only_while_it_hears_it_and_not_for_ever(
+    state: ReplicaState, at_ms: int
+) -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_attend(2, 1)
+    told(lease, 2, SYNCHRONIZED, 300 * MS)
+    lease.on_timer(330 * MS)
+    assert lease.holder == 0
+    granted = told(lease, 2, state, max(at_ms - 1, 331) * MS) + lease.on_timer(at_ms * MS)
+    assert granted == [Granted(2, 65)]
+
+
+def test_a_holder_whose_connection_broke_for_a_moment_goes_on_if_nobody_was_granted() -> None:
+    lease = running()
+    assert kinds(lease.on_gone(1, 10 * MS)) == [Vacated]
+    lease.on_resume(1)
+    assert lease.renew(1, 1, 20 * MS)
+    assert (lease.holder, lease.epoch) == (1, 1)
+
+
+def test_a_former_holder_that_has_said_it_is_not_active_any_more_does_not_get_its_epoch_back() -> None:
+    lease = running()
+    lease.on_gone(1, 10 * MS)
+    lease.on_resume(1)
+    told(lease, 1, JOINING, 11 * MS)
+    assert not lease.renew(1, 1, 20 * MS)
+    lease.on_attend(1, 30 * MS)
+    assert not lease.renew(1, 1, 31 * MS), "another life of it"
+
+
+def test_the_holder_gets_a_new_epoch_for_itself_once_for_each_epoch_it_asks_from() -> None:
+    lease = running(2)
+    assert lease.next_epoch(2, 1, 5) == []
+    assert lease.next_epoch(1, 1, 6) == [Granted(1, 2)]
+    assert lease.next_epoch(1, 1, 7) == [], "it asks until it hears"
+    assert not lease.renew(1, 1, 8)
+    assert lease.renew(1, 2, 9)
+    assert lease.on_timer(330 * MS) == [], "the term counts from then"
+    assert lease.next_epoch(1, 2, 400 * MS) == [], "its term has passed"
+
+
+def test_a_holder_that_gives_its_epoch_up_without_an_heir_leaves_it_to_the_best() -> None:
+    lease = running(2)
+    assert lease.on_released(1, 9, 5) == []
+    assert lease.on_released(2, 1, 5) == []
+    assert lease.on_released(1, 1, 5)[-1] == Granted(2, 2)
+    assert not lease.renew(1, 1, 6)
+
+
+def test_a_failed_adapter_is_no_candidate_until_it_is_readmitted_and_tells_anew() -> None:
+    lease = running(2, 3)
+    told(lease, 2, SYNCHRONIZED, 1, 99)
+    assert lease.fail(2, "out of sync", 2) == []
+    told(lease, 2, SYNCHRONIZED, 3, 99)
+    assert lease.on_gone(1, 5)[-1] == Granted(3, 2)
+    lease.readmit(2)
+    assert kinds(lease.on_gone(3, 6)) == [Vacated]
+    assert told(lease, 2, SYNCHRONIZED, 7) == [Granted(2, 3)]
+
+
+def test_the_last_synchronised_backup_is_failed_only_by_force() -> None:
+    lease = running(2, 3)
+    told(lease, 3, ReplicaState.RESYNCHRONIZING, 1)
+    for own_wish in (True, False):
+        assert lease.refusal_to_fail(2, 2, is_own_wish=own_wish) == "is the last synchronised backup"
+        assert lease.refusal_to_fail(3, 2, is_own_wish=own_wish) is None
+    assert lease.refusal_to_fail(2, 2, is_own_wish=False, is_forced=True) is None
+    told(lease, 3, SYNCHRONIZED, 3)
+    assert lease.refusal_to_fail(2, 4, is_own_wish=True) is None
+    assert lease.refusal_to_fail(2, 500 * MS, is_own_wish=True) is None, "its own report is old: it is not in sync"
+
+
+def test_the_active_is_not_failed_and_nobody_leaves_a_feed_to_nobody() -> None:
+    lease = running(2)
+    assert lease.refusal_to_fail(1, 1, is_own_wish=False, is_forced=True) == "is active: hand over first"
+    alone = FeedLease(CONFIG, frozenset({1, 2}))
+    alone.on_attend(1, 0)
+    told(alone, 1, JOINING, 0)
+    assert alone.refusal_to_fail(1, 1, is_own_wish=True) == "would leave the feed to nobody"
+    assert alone.refusal_to_fail(1, 1, is_own_wish=False) is None
+
+
+def test_a_renewal_of_the_holder_does_not_need_its_state() -> None:
+    lease = running()
+    told(lease, 1, ACTIVE, 10 * MS)
+    assert lease.renew(1, 1, 300 * MS)

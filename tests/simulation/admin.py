@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision
-from admin_server.store import EPOCH_BLOCK
+from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision, Vacated
+from admin_server.lease_records import EPOCH_BLOCK
 from feedcore.effects import AdapterEffect
 from feedcore.engine import AdapterEngine
 from feedcore.states import ReplicaState
@@ -61,11 +61,10 @@ class AdminActor:
             fresh_ns=max(timing.lease_ttl_ns, 4 * timing.sync_interval_ns),
         )
         self._term_at_holder_ns = timing.lease_ttl_ns - timing.lease_ttl_ns // MARGIN_PER_TTL
+        self._adapter_ids = frozenset(own.adapter_id for own in plan.adapters)
         self.is_up = True
-        self.lease = FeedLease(self._config)
+        self.lease = FeedLease(self._config, self._adapter_ids)
         self._attending: dict[int, Attendance] = {}
-        self._restored_holder = 0
-        self._resumed: dict[int, int] = {}
         self._connecting: list[tuple[AdapterActor, int]] = []  # whose connection is being made
         self._wake_at_ns: int | None = None
         # What outlives the process:
@@ -102,12 +101,11 @@ class AdminActor:
             return
         self.is_up = True
         self._world.tell("the admin server starts")
-        self.lease = FeedLease(self._config)
+        self.lease = FeedLease(self._config, self._adapter_ids)
         now_ns, next_epoch = self._world.now_ns, self._reserved_end + 1
-        epoch, self._restored_holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
-        self.lease.restore(epoch, self._restored_holder, now_ns, next_epoch=next_epoch)
+        epoch, holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
+        self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch)
         self._reserved_end += EPOCH_BLOCK
-        self._resumed.clear()
         for adapter in self._cluster.adapters:  # those whose stream only fell silent find it broken now
             if adapter.is_alive:
                 self.on_connect(adapter)
@@ -152,14 +150,11 @@ class AdminActor:
         adapter_id = adapter.adapter_id
         is_resumed = self._registered.get(adapter_id) == life
         self._registered[adapter_id] = life
-        former = self._attending.get(adapter_id)
         self._attending[adapter_id] = Attendance(adapter, life, sent_at_ns)
-        is_holder_back = self.lease.holder == adapter_id == self._restored_holder and former is None
-        if is_holder_back and is_resumed:
+        if is_resumed:
             self.lease.on_resume(adapter_id)
         else:
             self._perform(self.lease.on_attend(adapter_id, self._world.now_ns))
-        self._restored_holder = 0 if is_holder_back else self._restored_holder
         self._tell_everybody()
         self._schedule()
 
@@ -185,17 +180,14 @@ class AdminActor:
 
     def _hear_wish(self, request: tuple[AdapterActor, int, int, int]) -> None:
         adapter, life, sent_at_ns, epoch = request
-        if self._note(adapter, life, sent_at_ns) and self.lease.renew(adapter.adapter_id, epoch, self._world.now_ns):
-            self.lease.epoch = max(epoch + 1, self.lease._next_epoch)
-            self._grant(Granted(adapter.adapter_id, self.lease.epoch))
+        if self._note(adapter, life, sent_at_ns):
+            self._perform(self.lease.next_epoch(adapter.adapter_id, epoch, self._world.now_ns))
 
     def _hear_report(self, report: tuple[AdapterActor, int, int, ReplicaState, int]) -> None:
         adapter, life, sent_at_ns, state, position = report
         if not self._note(adapter, life, sent_at_ns):
             return
         self._send(adapter, adapter.engine.on_admin_heard)
-        if state is ReplicaState.ACTIVE:
-            return
         self._perform(self.lease.on_report(adapter.adapter_id, state, position, 1.0, self._world.now_ns))
         self._schedule()
 
@@ -240,7 +232,7 @@ class AdminActor:
         for decision in decisions:
             if isinstance(decision, Granted):
                 self._grant(decision)
-            else:
+            elif isinstance(decision, Vacated):
                 self._world.tell("epoch {} is vacant: {}", decision.epoch, decision.reason)
                 self._cluster.checks.terms.on_vacated(decision.epoch, decision.reason)
         if decisions:

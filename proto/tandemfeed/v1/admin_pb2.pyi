@@ -718,19 +718,23 @@ class FailAdapterRequest(_message.Message):
     FEED_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     adapter: _builtins.str
     reason: _builtins.str
+    force: _builtins.bool
+    """even if no synchronised backup is left"""
     def __init__(
         self,
         *,
         feed: _builtins.str = ...,
         adapter: _builtins.str = ...,
         reason: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "force", b"force", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -815,7 +819,10 @@ class AdapterStatus(_message.Message):
     ADAPTER_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     ATTENDING_FIELD_NUMBER: _builtins.int
+    FAILED_REASON_FIELD_NUMBER: _builtins.int
     attending: _builtins.bool
+    failed_reason: _builtins.str
+    """empty: it is not failed"""
     @_builtins.property
     def adapter(self) -> _common_pb2.AdapterDescription: ...
     @_builtins.property
@@ -826,10 +833,11 @@ class AdapterStatus(_message.Message):
         adapter: _common_pb2.AdapterDescription | None = ...,
         state: _common_pb2.FeedAdapterState | None = ...,
         attending: _builtins.bool = ...,
+        failed_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "failed_reason", b"failed_reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

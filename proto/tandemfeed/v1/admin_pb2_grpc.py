@@ -479,7 +479,8 @@ class OperationsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FailAdapter(self, request, context):
-        """Take an adapter out of its group, or let it in again.
+        """Take an adapter out of its group, or let it in again. An active one hands over first. FAILED_PRECONDITION if it
+        is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -182,7 +182,9 @@ class OperationsStub:
     Failover: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FailoverRequest, _admin_pb2.FailoverReply]
     """A planned hand-over. Answers when the heir holds the new epoch; FAILED_PRECONDITION if there is none to hand over to."""
     FailAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FailAdapterRequest, _admin_pb2.FailAdapterReply]
-    """Take an adapter out of its group, or let it in again."""
+    """Take an adapter out of its group, or let it in again. An active one hands over first. FAILED_PRECONDITION if it
+    is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
+    """
     ReadmitAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]
 
 @_typing.type_check_only
@@ -194,7 +196,9 @@ class OperationsAsyncStub(OperationsStub):
     Failover: _aio.UnaryUnaryMultiCallable[_admin_pb2.FailoverRequest, _admin_pb2.FailoverReply]  # type: ignore[assignment]
     """A planned hand-over. Answers when the heir holds the new epoch; FAILED_PRECONDITION if there is none to hand over to."""
     FailAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.FailAdapterRequest, _admin_pb2.FailAdapterReply]  # type: ignore[assignment]
-    """Take an adapter out of its group, or let it in again."""
+    """Take an adapter out of its group, or let it in again. An active one hands over first. FAILED_PRECONDITION if it
+    is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
+    """
     ReadmitAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadmitAdapterRequest, _admin_pb2.ReadmitAdapterReply]  # type: ignore[assignment]
 
 class OperationsServicer(metaclass=_abc_1.ABCMeta):
@@ -221,7 +225,9 @@ class OperationsServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FailAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FailAdapterReply, _abc.Awaitable[_admin_pb2.FailAdapterReply]]:
-        """Take an adapter out of its group, or let it in again."""
+        """Take an adapter out of its group, or let it in again. An active one hands over first. FAILED_PRECONDITION if it
+        is the last synchronised backup and the request does not force it, or if there is nothing to readmit.
+        """
 
     @_abc_1.abstractmethod
     def ReadmitAdapter(
