@@ -7,6 +7,7 @@ table in plain Python, the oracle of the tests.
 from adapter.conversion.compiled import CompiledConverter
 from adapter.conversion.interpreted import InterpretedConverter
 from adapter.conversion.loading import load_converter
-from adapter.conversion.table import ConverterTable, load_table
+from adapter.conversion.table import ConverterTable
+from adapter.conversion.table_loading import load_table
 
 __all__ = ["CompiledConverter", "ConverterTable", "InterpretedConverter", "load_converter", "load_table"]

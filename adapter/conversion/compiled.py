@@ -2,76 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 from numpy.typing import NDArray
 
-from adapter.conversion.functions import NULL
-from adapter.conversion.kernel_source import BAD_LENGTH, BAD_TYPE, kernel_source
-from adapter.conversion.state_store import StateStore, find_slot, wide_floor_divide
+from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
+from adapter.conversion.kernel_source import kernel_source
+from adapter.conversion.reasons import REASONS, Reason
+from adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES
+from adapter.conversion.state_store import StateStore
 from adapter.conversion.table import ConverterTable
-from adapter.conversion.unaligned import LOADS, STORES
+from adapter.kernel_cache import load_generated
 from feedcore.converter import Converted
-from feedcore.source_packet import SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE
-
-MESSAGE_COUNT_OFFSET = 10  # of a source packet's header
-
-_DATAGRAM = types.Array(types.uint8, 1, "C", readonly=True)
-_BYTES = types.Array(types.uint8, 1, "C")
-_INT64 = types.Array(types.int64, 1, "C")
-_ROWS = types.Array(types.int64, 2, "C")
-_load_u16 = LOADS["load_u16"]
-
-
-@njit(types.boolean(_DATAGRAM))
-def frames_fill(datagram):  # type: ignore[no-untyped-def]
-    """True if the frames fill the packet exactly and are as many as its header says."""
-    if datagram.size < SOURCE_HEADER_SIZE:
-        return False
-    count = _load_u16(datagram, MESSAGE_COUNT_OFFSET)
-    position = SOURCE_HEADER_SIZE
-    for _ in range(count):
-        if position + SOURCE_FRAME_SIZE > datagram.size:
-            return False
-        length = _load_u16(datagram, position)
-        if length < SOURCE_FRAME_SIZE:
-            return False
-        position += length
-    return position == datagram.size
-
-
-@njit
-def _load_bytes(array, offset, size):  # type: ignore[no-untyped-def]
-    value = np.int64(0)
-    for place in range(size):
-        value |= np.int64(array[offset + place]) << (8 * place)
-    return value
-
-
-def compile_kernel(source: str) -> Any:
-    """Compile a generated kernel; no call of it ever compiles again."""
-    names: dict[str, Any] = {
-        **LOADS,
-        **STORES,
-        "BAD_TYPE": BAD_TYPE,
-        "BAD_LENGTH": BAD_LENGTH,
-        "NULL": NULL,
-        "MASK32": 0xFFFF_FFFF,
-        "SOURCE_HEADER_SIZE": SOURCE_HEADER_SIZE,
-        "SOURCE_FRAME_SIZE": SOURCE_FRAME_SIZE,
-        "find_slot": find_slot,
-        "wide_floor_divide": wide_floor_divide,
-        "load_bytes": _load_bytes,
-    }
-    exec(compile(source, "<converter table>", "exec"), names)
-    intp = types.intp
-    answer: Any = types.UniTuple(types.int64, 4)
-    signature = answer(_DATAGRAM, intp, intp, _BYTES, intp, intp, _INT64, _INT64, _ROWS, _INT64)
-    return njit(signature)(names["convert"])
 
 
 class CompiledConverter:
@@ -82,32 +27,47 @@ class CompiledConverter:
     """
 
     def __init__(self, table: ConverterTable) -> None:
-        self.source = kernel_source(table)
-        self._kernel = compile_kernel(self.source)
+        generated = kernel_source(table)
+        self.source = generated.text
+        module: Any = load_generated(generated.text)
+        self._kernel, self._frames_fill = module.convert, module.check
+        self._tables = np.array(generated.tables or (0,), dtype=np.int64)
+        self._tables.setflags(write=False)
+        self._framing = table.source_format.framing
         self._datagram = b""
         self._data = np.frombuffer(self._datagram, np.uint8)
-        self._store = StateStore(table.initial_state, hashlib.sha256(self.source.encode()).digest()[:16])
+        self._letters: deque[DeadLetter] = deque(maxlen=SAMPLES_KEPT_MAX)
+        self._store = StateStore(table.spaces, table.fingerprint, [book.spaces for book in table.books])
 
     def check(self, datagram: bytes) -> bool:
         """True if the frames fill the packet exactly and match its message count."""
-        fits: bool = frames_fill(self._array(datagram))
+        fits: bool = self._frames_fill(self._array(datagram))
         return fits
 
     def convert(
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
     ) -> Converted:
         """See `feedcore.converter.Converter.convert`."""
-        store = self._store
-        consumed, written, cursor, is_full = self._kernel(
-            self._array(datagram), skip, count, out, start, end, store.slots, store.keys, store.state, store.registers
+        consumed, written, cursor, refused = self._kernel(
+            self._array(datagram), skip, count, out, start, end, self._store.arena, self._tables
         )
-        done = Converted(consumed, written, cursor)
-        return self._grow_and_go_on(datagram, skip, count, out, done, end) if is_full else done
+        if refused:
+            self._keep_samples(datagram, skip)
+        return Converted(consumed, written, cursor)
 
     def counts(self) -> dict[str, int]:
-        """Bad source messages so far, by reason."""
-        registers = self._store.registers
-        return {"unknown_type": int(registers[BAD_TYPE]), "wrong_length": int(registers[BAD_LENGTH])}
+        """Source messages so far that were not converted as they should, by reason."""
+        return {reason.name.lower(): int(self._store.arena[reason]) for reason in Reason}
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Samples of refused messages since the last call, for the dead-letter journal; the newest, if many."""
+        taken = list(self._letters)
+        self._letters.clear()
+        return taken
+
+    def key_count(self) -> int:
+        """Keys that state is kept for."""
+        return self._store.key_count()
 
     def digests(self) -> NDArray[np.uint64]:
         """Digest of the conversion state per bucket of keys."""
@@ -135,16 +95,10 @@ class CompiledConverter:
             self._datagram, self._data = datagram, np.frombuffer(datagram, np.uint8)
         return self._data
 
-    def _grow_and_go_on(
-        self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], done: Converted, end: int
-    ) -> Converted:
-        """The store is full: grow it and convert the rest."""
-        self._store.grow()
-        consumed = done.source_count
-        rest = self.convert(datagram, skip + consumed, count - consumed, out, done.end, end)
-        position = done.end
-        while position < rest.end:  # the rest counted its source offsets from its own start
-            frame = out[position : position + 4].view("<u2")
-            frame[1] += consumed
-            position += int(frame[0])
-        return Converted(consumed + rest.source_count, done.message_count + rest.message_count, rest.end)
+    def _keep_samples(self, datagram: bytes, skip: int) -> None:
+        arena = self._store.arena
+        for taken in range(int(arena[SAMPLE_COUNT])):
+            position, told = (int(word) for word in arena[SAMPLES + 2 * taken : SAMPLES + 2 * taken + 2])
+            self._letters.append(
+                DeadLetter.of(datagram, position, skip + (told >> 8), REASONS[told & 255], self._framing)
+            )

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.functions import NULL
-from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.state_store import BUCKET_COUNT, MIX, MULTIPLIER
-from adapter.conversion.table import Conversion, ConverterTable, Step
+from adapter.conversion.interpreted_state import InterpretedState
+from adapter.conversion.interpreted_values import Refused, Scope
+from adapter.conversion.reasons import REFUSALS, Reason
+from adapter.conversion.table import Conversion, ConverterTable
 from feedcore.converter import Converted
-from feedcore.primitive_types import PrimitiveType
-from feedcore.source_format import SourceField
-from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE
+from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.source_packet import SOURCE_HEADER_SIZE
 
-MASK64 = (1 << 64) - 1
 SBE_PREFIX = struct.Struct("<HHHHHH")
-SIGN_BIT = 1 << 63
+PLACED_MAX = 65_535
 
 
 class InterpretedConverter:
@@ -28,10 +25,21 @@ class InterpretedConverter:
 
     def __init__(self, table: ConverterTable) -> None:
         self._table = table
-        self._conversions = {conversion.source.type_id: conversion for conversion in table.conversions}
-        self.rows: dict[int, list[int]] = {}
-        self.bad = {"unknown_type": 0, "wrong_length": 0}
-        self._fingerprint = hashlib.sha256(kernel_source(table).encode()).digest()[:16]
+        self._framing = table.source_format.framing
+        self._state = InterpretedState(table)
+        self._by_type: dict[int, list[tuple[SourceMessageType, list[Conversion]]]] = {}
+        for conversion in table.conversions:
+            known = self._by_type.setdefault(conversion.source.type_id, [])
+            found = next((each for source, each in known if source is conversion.source), None)
+            if found is None:
+                known.append((conversion.source, found := []))
+            found.append(conversion)
+        self._types = {message.type_id for message in table.source_format.messages.values()}
+        self.bad = dict.fromkeys(Reason, 0)
+
+    def counts(self) -> dict[str, int]:
+        """Source messages so far that were not converted as they should, by reason."""
+        return {reason.name.lower(): count for reason, count in self.bad.items()}
 
     def check(self, datagram: bytes) -> bool:
         """See `Converter.check`."""
@@ -40,13 +48,21 @@ class InterpretedConverter:
         (count,) = struct.unpack_from("<H", datagram, 10)
         position = SOURCE_HEADER_SIZE
         for _ in range(count):
-            if position + SOURCE_FRAME_SIZE > len(datagram):
+            if position + self._framing.size_min > len(datagram):
                 return False
-            length = SOURCE_FRAME.unpack_from(datagram, position)[0]
-            if length < SOURCE_FRAME_SIZE:
+            length = self._length(datagram, position)
+            if length < self._framing.size_min:
                 return False
             position += length
         return position == len(datagram)
+
+    def _number(self, datagram: bytes, at: int, size: int) -> int:
+        return int.from_bytes(datagram[at : at + size], "big" if self._framing.is_big_endian else "little")
+
+    def _length(self, datagram: bytes, position: int) -> int:
+        framing = self._framing
+        length = self._number(datagram, position + framing.length_offset, framing.length.size)
+        return length * framing.length_unit + framing.length_adds
 
     def convert(
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
@@ -54,183 +70,172 @@ class InterpretedConverter:
         """See `Converter.convert`."""
         position = SOURCE_HEADER_SIZE
         for _ in range(skip):
-            position += SOURCE_FRAME.unpack_from(datagram, position)[0]
+            if position + self._framing.size_min <= len(datagram):
+                position += self._length(datagram, position)
         cursor, written = start, 0
         for index in range(count):
-            length, kind = SOURCE_FRAME.unpack_from(datagram, position)
-            conversion = self._conversions.get(kind)
-            if conversion is None:
-                self.bad["unknown_type"] += 1
-            elif length != conversion.source.frame_size:
-                self.bad["wrong_length"] += 1
-            else:
-                if cursor + conversion.target.frame_size > end:
-                    return Converted(index, written, cursor)
-                body = datagram[position + SOURCE_FRAME_SIZE : position + length]
-                frame = self._frame(conversion, body, index)
+            if position + self._framing.size_min > len(datagram):
+                self.bad[Reason.TRUNCATED] += count - index
+                return Converted(count, written, cursor)
+            length = self._length(datagram, position)
+            if length < self._framing.size_min or position + length > len(datagram):
+                self.bad[Reason.TRUNCATED] += count - index
+                return Converted(count, written, cursor)
+            try:
+                frames = self._message(datagram, position, length, index, end - cursor)
+            except Refused as refused:
+                self.bad[refused.reason] += 1
+                frames = []
+            if frames is None:
+                return Converted(index, written, cursor)
+            for frame in frames:
                 out[cursor : cursor + len(frame)] = np.frombuffer(frame, np.uint8)
                 cursor += len(frame)
                 written += 1
             position += length
         return Converted(count, written, cursor)
 
-    def digests(self) -> NDArray[np.uint64]:
-        """See `Converter.digests`."""
-        digests = [0] * BUCKET_COUNT
-        for key, row in self.rows.items():
-            mixed = _hash(key & MASK64)
-            bucket = mixed % BUCKET_COUNT
-            for value in self._stored(row):
-                mixed = _hash(mixed ^ (value & MASK64))
-            digests[bucket] = (digests[bucket] + mixed) & MASK64
-        return np.array(digests, dtype=np.uint64)
+    def _message(self, datagram: bytes, position: int, length: int, index: int, left: int) -> list[bytes] | None:
+        """Output frames; None if they do not fit in `left` bytes."""
+        framing = self._framing
+        kind = self._number(datagram, position + framing.type_offset, framing.type.size)
+        found = self._choose(kind, length)
+        if found is None:
+            if kind not in self._types:
+                raise Refused(Reason.UNKNOWN_TYPE)
+            if kind in self._by_type:
+                raise Refused(Reason.WRONG_LENGTH)
+            self.bad[Reason.NOT_CONVERTED] += 1
+            return []
+        source, conversions = found
+        block, places = self._walk(source, conversions, datagram, position, length)
+        (session,) = struct.unpack_from("<I", datagram, 12)
+        (sent_at_ns,) = struct.unpack_from("<q", datagram, 24)
+        packet = {"session": session, "sent_at_ns": sent_at_ns}
+        scopes: list[tuple[Conversion, Scope]] = []
+        body = position + framing.header_size
+        for conversion in conversions:
+            for at, size in self._entries(conversion, places):
+                scope = Scope(conversion, datagram, body, block, at, size, packet, index)
+                if scope.judge():
+                    scopes.append((conversion, scope))
+        need = sum(conversion.target.frame_size for conversion, _ in scopes if conversion.target)
+        if need > left:
+            if need > self._table.room:
+                raise Refused(Reason.TOO_LARGE)
+            return None
+        frames = [self._act(conversion, scope, session) for conversion, scope in scopes]
+        return [frame for frame in frames if frame]
 
-    def snapshot(self) -> bytes:
-        """See `Converter.snapshot`; the same bytes as the kernel's."""
-        return self._header(b"TFCS", len(self.rows)) + self._packed(sorted(self.rows))
+    def _choose(self, kind: int, length: int) -> tuple[SourceMessageType, list[Conversion]] | None:
+        for source, conversions in self._by_type.get(kind, ()):
+            least = self._framing.header_size + (0 if self._framing.block_length else source.size)
+            if source.parts or source.longer:
+                if length >= max(least, self._framing.size_min):
+                    return source, conversions
+            elif length == source.frame_size:
+                return source, conversions
+        return None
 
-    def restore(self, snapshot: bytes) -> None:
-        """See `Converter.restore`."""
-        count = self._checked(snapshot, b"TFCS")
-        self.rows = self._unpacked(snapshot, 28, count)
+    def _walk(
+        self, source: SourceMessageType, conversions: list[Conversion], datagram: bytes, position: int, length: int
+    ) -> tuple[int | None, dict[str, tuple[int, int, int]]]:
+        """(block length, if messages have one; per group: where its entries begin, how many, how long)."""
+        framing, limit = self._framing, position + length
+        places: dict[str, tuple[int, int, int]] = {}
+        block = None
+        at = position + framing.header_size + source.size
+        if framing.block_length is not None:
+            block = self._number(datagram, position + framing.block_length_offset, framing.block_length.size)
+            at = position + framing.header_size + block
+            needed = [Scope.needed_end(each, None) for each in conversions]
+            if block < max(needed) or block > PLACED_MAX or at > limit:
+                raise Refused(Reason.WRONG_LENGTH)
+        for part in source.parts:
+            if isinstance(part, SourceGroup):
+                needed = [Scope.needed_end(each, part) for each in conversions]
+                first, count, size = self._walk_group(part, datagram, at, limit, max(needed))
+                places[part.name] = first, count, size
+                at = first + count * size
+            else:
+                if at + part.header_size > limit:
+                    raise Refused(Reason.WRONG_LENGTH)
+                order = "big" if part.is_big_endian else "little"
+                told = datagram[at : at + part.length_kind.size]
+                at += part.header_size + int.from_bytes(told, "big" if order == "big" else "little")
+            if at > limit:
+                raise Refused(Reason.WRONG_LENGTH)
+        if (source.parts or source.longer) and not source.longer and at != limit:
+            raise Refused(Reason.WRONG_LENGTH)
+        return block, places
 
-    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
-        """See `Converter.snapshot_buckets`; the same bytes as the kernel's."""
-        wanted = sorted(set(buckets))
-        keys = sorted(key for key in self.rows if _hash(key & MASK64) % BUCKET_COUNT in wanted)
-        listed = struct.pack(f"<H{len(wanted)}H", len(wanted), *wanted)
-        return self._header(b"TFCB", len(keys)) + listed + self._packed(keys)
+    @staticmethod
+    def _walk_group(group: SourceGroup, datagram: bytes, at: int, limit: int, needed: int) -> tuple[int, int, int]:
+        if group.count is not None:
+            return at, group.count, group.size
+        if at + group.header_size > limit:
+            raise Refused(Reason.WRONG_LENGTH)
 
-    def restore_buckets(self, data: bytes) -> None:
-        """See `Converter.restore_buckets`."""
-        count = self._checked(data, b"TFCB")
-        (listed,) = struct.unpack_from("<H", data, 28)
-        wanted = struct.unpack_from(f"<{listed}H", data, 30)
-        theirs = self._unpacked(data, 30 + 2 * listed, count)
-        kept = {key: row for key, row in self.rows.items() if _hash(key & MASK64) % BUCKET_COUNT not in wanted}
-        self.rows = kept | theirs
+        def number(offset: int, size: int) -> int:
+            told = datagram[at + offset : at + offset + size]
+            return int.from_bytes(told, "big" if group.is_big_endian else "little")
 
-    def _header(self, magic: bytes, count: int) -> bytes:
-        return struct.pack("<4s16sII", magic, self._fingerprint, count, len(self._table.initial_state))
+        count = number(group.count_offset, group.count_kind.size)
+        size, least = group.size, group.size
+        if group.entry_size_kind is not None:
+            size, least = number(group.entry_size_offset, group.entry_size_kind.size), needed
+        if count > PLACED_MAX or size > PLACED_MAX or (count > 0 and size < least):
+            raise Refused(Reason.WRONG_LENGTH)
+        return at + group.header_size, count, size
 
-    def _checked(self, data: bytes, magic: bytes) -> int:
-        if len(data) < 28 or data[:20] != magic + self._fingerprint:
-            raise ValueError("not a snapshot of this table's state")
-        return int.from_bytes(data[20:24], "little")
+    @staticmethod
+    def _entries(conversion: Conversion, places: dict[str, tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+        if conversion.each is None:
+            yield 0, 0
+            return
+        first, count, size = places[conversion.each.name]
+        for place in range(count):
+            yield first + place * size, size
 
-    def _packed(self, keys: list[int]) -> bytes:
-        cells = [cell for key in keys for cell in self._stored(self.rows[key])]
-        return struct.pack(f"<{len(keys)}q", *keys) + b"".join((cell & MASK64).to_bytes(8, "little") for cell in cells)
-
-    def _unpacked(self, data: bytes, at: int, count: int) -> dict[int, list[int]]:
-        columns = len(self._table.initial_state)
-        if len(data) != at + 8 * count * (1 + columns):
-            raise ValueError("the snapshot is cut short")
-        values = struct.unpack_from(f"<{count * (1 + columns)}q", data, at)
-        rows = (values[count + place * columns : count + (place + 1) * columns] for place in range(count))
-        return {key: self._merged(list(row)) for key, row in zip(values[:count], rows, strict=True)}
-
-    def _merged(self, stored: list[int]) -> list[int]:
-        """The inverse of `_stored`."""
-        row = list(stored)
-        for high, low in {
-            (step.columns[0], step.columns[1])
-            for conversion in self._table.conversions
-            for step in conversion.steps
-            if step.function.name == "vwap"
-        }:
-            row[high], row[low] = (stored[high] << 32) + stored[low], 0
-        return row
-
-    def _frame(self, conversion: Conversion, body: bytes, index: int) -> bytes:
+    def _act(self, conversion: Conversion, scope: Scope, session: int) -> bytes:
+        """Change state, then write; empty if nothing is to be written."""
+        self._state.act(conversion, scope, session, self.bad)
         target, table = conversion.target, self._table
-        row: list[int] = []
-        if conversion.key is not None:
-            key = _value(body, conversion.key)
-            row = self.rows.setdefault(key, list(table.initial_state))
-        for step in conversion.steps:
-            _update(step, body, row)
+        if target is None or not all(scope.holds(guard) for guard in conversion.output_guards):
+            return b""
         frame = bytearray(target.frame_size)
         SBE_PREFIX.pack_into(
             frame,
             0,
             target.frame_size,
-            index,
+            scope.index,
             target.block_length,
             target.template_id,
             table.schema_id,
             table.schema_version,
         )
-        for step in conversion.steps:
-            if step.target is not None:
-                at = SBE_PREFIX.size + step.target.offset
-                frame[at : at + step.target.size] = _output(step, body, row)
+        scope.write(frame)
         return bytes(frame)
 
-    def _stored(self, row: list[int]) -> list[int]:
-        """A row as the kernel stores it: the turnover split in high and low."""
-        stored = list(row)
-        for conversion in self._table.conversions:
-            for step in conversion.steps:
-                if step.function.name == "vwap":
-                    high, low, _ = step.columns
-                    stored[high], stored[low] = row[high] >> 32, row[high] & 0xFFFF_FFFF
-        return stored
+    def digests(self) -> NDArray[np.uint64]:
+        """See `Converter.digests`."""
+        return self._state.digests()
+
+    def snapshot(self) -> bytes:
+        """See `Converter.snapshot`; the same bytes as the kernel's."""
+        return self._state.snapshot(None)
+
+    def restore(self, snapshot: bytes) -> None:
+        """See `Converter.restore`."""
+        self._state.restore(snapshot)
+
+    def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
+        """See `Converter.snapshot_buckets`; the same bytes as the kernel's."""
+        return self._state.snapshot(sorted(set(buckets)))
+
+    def restore_buckets(self, data: bytes) -> None:
+        """See `Converter.restore_buckets`."""
+        self._state.restore_buckets(data)
 
 
-def _hash(key: int) -> int:
-    value = key * int(MULTIPLIER) & MASK64
-    value ^= value >> 32
-    value = value * int(MIX) & MASK64
-    return value ^ (value >> 29)
-
-
-def _value(body: bytes, field: SourceField) -> int:
-    """A source value as the kernel sees it: an int64, a uint64 keeping its bits."""
-    raw = body[field.offset : field.offset + field.size]
-    value = int.from_bytes(raw, "little", signed=field.kind.minimum < 0)
-    return value - (1 << 64) if value >= SIGN_BIT else value
-
-
-def _update(step: Step, body: bytes, row: list[int]) -> None:
-    """What the function does to its cells. The turnover is kept whole in its first column."""
-    name, columns = step.function.name, step.columns
-    if name in ("copy", "constant", "peek"):
-        return
-    value = _value(body, step.sources["of"])
-    if name == "day_volume":
-        row[columns[0]] += value
-    elif value == NULL:
-        return
-    elif name == "day_high":
-        row[columns[0]] = value if row[columns[0]] == NULL else max(row[columns[0]], value)
-    elif name == "day_low":
-        row[columns[0]] = min(row[columns[0]], value)
-    elif name == "last":
-        row[columns[0]] = value
-    elif name == "vwap":
-        weight = _value(body, step.sources["weight"])
-        row[columns[0]] += value * weight
-        row[columns[2]] += weight
-    else:
-        raise AssertionError(f"the interpreter does not know {name}")
-
-
-def _output(step: Step, body: bytes, row: list[int]) -> bytes:
-    assert step.target is not None
-    name = step.function.name
-    if name == "copy":
-        source = step.sources["of"]
-        if source.length > 1:
-            return body[source.offset : source.offset + source.size]
-        return _encode(_value(body, source), step.target.kind)
-    if name == "constant":
-        return _encode(step.constant, step.target.kind)
-    if name == "vwap":
-        turnover, _, weight = (row[column] for column in step.columns)
-        return _encode(turnover // weight if weight else NULL, step.target.kind)
-    return _encode(row[step.columns[0]], step.target.kind)
-
-
-def _encode(value: int, kind: PrimitiveType) -> bytes:
-    return (value & ((1 << (8 * kind.size)) - 1)).to_bytes(kind.size, "little")
+__all__ = ["REFUSALS", "InterpretedConverter", "SourceField"]

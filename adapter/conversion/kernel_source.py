@@ -2,110 +2,173 @@
 
 from __future__ import annotations
 
-from adapter.conversion.table import Conversion, ConverterTable, Step
-from feedcore.message_model import PREFIX_SIZE
-from feedcore.primitive_types import PrimitiveType
-from feedcore.source_format import SourceField
+import hashlib
+from dataclasses import dataclass
 
-# Places in the kernel's int64 `registers` array.
-COUNT, BAD_TYPE, BAD_LENGTH = range(3)
-REGISTER_COUNT = 4
+from adapter.conversion.kernel_messages import MessageWriter
+from adapter.conversion.kernel_tables import TableData
+from adapter.conversion.reasons import Reason
+from adapter.conversion.state_store import header_of
+from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue
+from adapter.conversion.unaligned import load_expression
+from feedcore.source_format import Framing
+from feedcore.source_packet import SOURCE_HEADER_SIZE
 
-HEADER = '''def convert(datagram, skip, count, out, start, end, slots, keys, state, registers):
-    """Generated from the converter table {name!r}."""
-    position = SOURCE_HEADER_SIZE
-    for _ in range(skip):
-        position += load_u16(datagram, position)
+MODULE = '''"""Generated from the converter table {name!r}{tables}.
+
+Values are int64, a uint64 keeps its bits, NULL is null; every read of `datagram` lies behind a comparison with the
+frame's length.
+"""
+
+from numba import types
+
+from adapter.conversion.kernel_parts import *  # noqa: F403
+from adapter.conversion.order_book import *  # noqa: F403
+from adapter.conversion.state_kernels import find_row, hash_of_key, settle_down
+from adapter.conversion.unaligned import LOADS, STORES
+from adapter.kernel_cache import compiled
+
+globals().update(LOADS)
+globals().update(STORES)
+DATAGRAM = types.Array(types.uint8, 1, "C", readonly=True)
+BYTES = types.Array(types.uint8, 1, "C")
+WORDS = types.Array(types.int64, 1, "C")
+TABLES = types.Array(types.int64, 1, "C", readonly=True)
+ANSWER = types.UniTuple(types.int64, 4)
+MASK32 = 0xFFFF_FFFF
+KEY = 18
+{constants}
+
+@compiled(types.boolean(DATAGRAM))
+def check(datagram):
+    """True if the frames fill the packet exactly and are as many as its header says."""
+    if datagram.size < {header}:
+        return False
+    count = load_u16(datagram, 10)
+    position = {header}
+    for _ in range(count):
+        if position + {least} > datagram.size:
+            return False
+        length = {length}
+        if length < {least}:
+            return False
+        position += length
+    return position == datagram.size
+
+
+@compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES))
+def convert(datagram, skip, count, out, start, end, arena, tables):
+    """(consumed, written, end, refused) of the messages from `skip` on."""
+    position = {header}
+    session = load_u32(datagram, 12)
+    sent_at_ns = load_i64(datagram, 24)
+{midnights}    arena[31] = 0  # nothing sampled yet
     cursor = start
     written = 0
+    refused = 0
+    for _ in range(skip):
+        if position + {least} <= datagram.size:
+            position += {length}
     index = 0
-    is_full = 0
     while index < count:
-        length = load_u16(datagram, position)
-        kind = load_u16(datagram, position + 2)
-        body = position + SOURCE_FRAME_SIZE
+        if position + {least} > datagram.size:
+            arena[TRUNCATED] += count - index
+            return count, written, cursor, refused + count - index
+        length = {length}
+        if length < {least} or position + length > datagram.size:
+            note_bad(arena, position, index, TRUNCATED)
+            arena[TRUNCATED] += count - index - 1
+            return count, written, cursor, refused + count - index
+        kind = {kind}
+        body = position + {body}
+        limit = position + length
+        reason = 0
 '''
 
-FOOTER = """        else:
-            if {known}:
-                registers[BAD_LENGTH] += 1
-            else:
-                registers[BAD_TYPE] += 1
+FOOTER = """        if reason != 0:
+            note_bad(arena, position, index, reason)
+            refused += 1
         position += length
         index += 1
-    return index, written, cursor, is_full
+    return index, written, cursor, refused
 """
 
 
-def kernel_source(table: ConverterTable) -> str:
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A generated kernel.
+
+    Attributes:
+        tables: the words of maps, zones and literals that it reads.
+    """
+
+    text: str
+    tables: tuple[int, ...]
+
+
+def _framed(framing: Framing, kind_size: int, offset: int) -> str:
+    return load_expression(kind_size, f"position + {offset}", is_big_endian=framing.is_big_endian)
+
+
+def _length(framing: Framing) -> str:
+    text = _framed(framing, framing.length.size, framing.length_offset)
+    text = f"{text} * {framing.length_unit}" if framing.length_unit != 1 else text
+    return f"{text} + {framing.length_adds}" if framing.length_adds else text
+
+
+def kernel_source(table: ConverterTable) -> KernelSource:
     """The kernel's source."""
-    text = HEADER.format(name=table.name)
-    for number, conversion in enumerate(table.conversions):
-        text += _branch(table, conversion, "if" if number == 0 else "elif")
-    known = " or ".join(f"kind == {conversion.source.type_id}" for conversion in table.conversions)
-    return text + FOOTER.format(known=known)
+    data = TableData()
+    framing = table.source_format.framing
+    branches: list[str] = []
+    by_message: dict[str, list[Conversion]] = {}
+    for conversion in table.conversions:
+        by_message.setdefault(conversion.source.name, []).append(conversion)
+    for conversions in by_message.values():
+        writer = MessageWriter(table, conversions[0].source, conversions, data)
+        branches += [f"        {'if' if not branches else 'elif'} {writer.condition()}:", *writer.lines()]
+    text = MODULE.format(
+        name=table.name,
+        tables=f", with reference tables {data.digest()}" if data.words else "",
+        constants=_constants(table),
+        midnights="".join(
+            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {zone}\n"
+            for number, (zone, (at, count)) in enumerate(data.zones.items())
+        ),
+        header=SOURCE_HEADER_SIZE,
+        least=framing.size_min,
+        length=_length(framing),
+        kind=_framed(framing, framing.type.size, framing.type_offset),
+        body=framing.header_size,
+    )
+    return KernelSource(text + "\n".join(branches) + "\n" + _otherwise(table) + FOOTER, tuple(data.words))
 
 
-def _branch(table: ConverterTable, conversion: Conversion, keyword: str) -> str:
-    source, target = conversion.source, conversion.target
+def _constants(table: ConverterTable) -> str:
+    lines = [f"{reason.name} = {int(reason)}" for reason in Reason]
+    for number, space in enumerate(table.spaces):
+        lines.append(f"SPACE_{number} = {header_of(number)}  # state by {space.name}")
+    return "\n".join(lines)
+
+
+def _otherwise(table: ConverterTable) -> str:
+    converted = {conversion.source.type_id for conversion in table.conversions}
+    others = sorted({message.type_id for message in table.source_format.messages.values()} - converted)
     lines = [
-        f"        {keyword} kind == {source.type_id} and length == {source.frame_size}:",
-        f"            # {source.name} -> {target.name}",
-        f"            if cursor + {target.frame_size} > end:",
-        "                break",
+        f"        elif {' or '.join(f'kind == {kind}' for kind in sorted(converted))}:",
+        "            reason = WRONG_LENGTH",
     ]
-    if conversion.key is not None:
+    if others:
         lines += [
-            f"            key = {_load(conversion.key.kind, conversion.key)}",
-            "            slot = find_slot(slots, keys, state, registers, key)",
-            "            if slot < 0:",
-            "                is_full = 1",
-            "                break",
+            f"        elif {' or '.join(f'kind == {kind}' for kind in others)}:",
+            "            arena[NOT_CONVERTED] += 1",
         ]
-    loaded: dict[str, str] = {}
-    for step in conversion.steps:
-        for field in step.sources.values():
-            if field.name not in loaded and not (step.function.name == "copy" and field.size not in (1, 2, 4, 8)):
-                loaded[field.name] = f"v_{field.name}"
-                lines.append(f"            v_{field.name} = {_load(field.kind, field)}")
-    for step in conversion.steps:
-        lines += [f"            {line.format(**_names(step, loaded))}" for line in step.function.update]
-    header = (target.block_length, target.template_id, table.schema_id, table.schema_version)
-    lines += [
-        f"            store_16(out, cursor, {target.frame_size})",
-        "            store_16(out, cursor + 2, index)",
-        *(f"            store_16(out, cursor + {4 + 2 * place}, {value})" for place, value in enumerate(header)),
-    ]
-    for step in conversion.steps:
-        lines += _write(step, loaded)
-    lines += [f"            cursor += {target.frame_size}", "            written += 1"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "        else:", "            reason = UNKNOWN_TYPE", ""])
 
 
-def _load(kind: PrimitiveType, field: SourceField) -> str:
-    size, offset = field.size, field.offset
-    if size not in (1, 2, 4, 8):
-        return f"load_bytes(datagram, body + {offset}, {size})"
-    sign = "i" if kind.minimum < 0 else "u"
-    return f"load_{sign}{8 * size}(datagram, body + {offset})"
+def source_digest(source: KernelSource) -> str:
+    """What names a kernel."""
+    return hashlib.sha256(source.text.encode()).hexdigest()
 
 
-def _names(step: Step, loaded: dict[str, str]) -> dict[str, str]:
-    names = {argument: loaded[field.name] for argument, field in step.sources.items() if field.name in loaded}
-    names |= {f"c{place}": str(column) for place, column in enumerate(step.columns)}
-    return names | {"constant": str(step.constant)}
-
-
-def _write(step: Step, loaded: dict[str, str]) -> list[str]:
-    target = step.target
-    if target is None:
-        return []
-    offset = PREFIX_SIZE + target.offset
-    of = step.sources.get("of")
-    if step.function.name == "copy" and of is not None and of.name not in loaded:
-        return [
-            f"            for place in range({of.size}):  # {target.name}",
-            f"                out[cursor + {offset} + place] = datagram[body + {of.offset} + place]",
-        ]
-    value = step.function.value.format(**_names(step, loaded))
-    return [f"            store_{8 * target.size}(out, cursor + {offset}, {value})  # {target.name}"]
+__all__ = ["Conversion", "KernelSource", "Operation", "PacketValue", "kernel_source", "source_digest"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from adapter.conversion.compiled import CompiledConverter
-from adapter.conversion.table import ConverterTable, load_table
+from adapter.conversion.table import ConverterTable
+from adapter.conversion.table_loading import load_table
 from feedcore.message_model import load_message_model
 from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
 from feedcore.source_format import load_source_format
@@ -25,7 +26,7 @@ def load_checked_table(
 def load_converter(
     source_format: Path, table: Path, message_model: Path | bytes, datagram_size_max: int = DATAGRAM_SIZE_DEFAULT
 ) -> CompiledConverter:
-    """Load, check and compile; compilation takes a second or two.
+    """Load, check and compile; a table that was compiled before comes from the disk.
 
     Raises:
         DocumentError: with file, line and reason.

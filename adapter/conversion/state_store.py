@@ -1,183 +1,152 @@
-"""Conversion state in arrays: an open-addressing hash table from key to slot, and one row of int64 per slot.
+"""The arena of one converter: key spaces laid out in reserved memory, digests, snapshots, restoring.
 
-The kernels below are what the generated code calls. Growing happens outside, in Python, when the kernel says so: it is
-rare, and a kernel that never allocates never stalls a packet.
+Memory: per key `8 * stride` bytes (a row: key words, hash, cells, rounded up to 8 words from 4 on) and 16 to 48 bytes
+of index (twice to four times the keys in entries of 8 bytes, and while it doubles half as much again). Nothing else
+grows.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from adapter.conversion.kernel_source import COUNT, REGISTER_COUNT
+from adapter.conversion import order_book
+from adapter.conversion import state_kernels as kernels
+from adapter.conversion.state_kernels import BUCKET_COUNT, DIGESTS, HEADER_SIZE, HEADERS, QUEUE_SIZE, TABLE_SIZE_FIRST
 
-CAPACITY_FIRST = 1_024
-BUCKET_COUNT = 64
-SNAPSHOT_HEADER = struct.Struct("<4s16sII")
-SNAPSHOT_MAGIC = b"TFCS"
-BUCKETS_HEADER = struct.Struct("<4s16sIIH")
-BUCKETS_MAGIC = b"TFCB"
-MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2**64 / golden ratio, odd (Knuth, TAOCP 6.4)
-MIX = np.uint64(0xBF58_476D_1CE4_E5B9)  # from splitmix64's finalizer
-
-
-@njit(inline="always")
-def hash_of(key):  # type: ignore[no-untyped-def]
-    """Spread a key over 64 bits; the same in every process."""
-    value = np.uint64(key) * MULTIPLIER
-    value ^= value >> np.uint64(32)
-    value *= MIX
-    return value ^ (value >> np.uint64(29))
+KEYS_MAX = 1 << 22  # keys of one space, unless the table says otherwise; memory is only taken as keys come
+SNAPSHOT_MAGIC = b"TFC2"
+BUCKETS_MAGIC = b"TFB2"
+SNAPSHOT_HEADER = struct.Struct("<4s16sHH")  # magic, fingerprint, buckets listed, spaces
+SPACE_HEADER = struct.Struct("<QHH")  # rows, key words, cells
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # only what is touched counts
 
 
-@njit
-def find_slot(slots, keys, state, registers, key):  # type: ignore[no-untyped-def]
-    """The key's slot, taken now if it is new; -1 if the store must grow first."""
-    mask = np.uint64(slots.size - 1)
-    place = hash_of(key) & mask
-    while True:
-        slot = slots[place]
-        if slot < 0:
-            break
-        if keys[slot] == key:
-            return slot
-        place = (place + np.uint64(1)) & mask
-    count = registers[COUNT]
-    if count >= keys.size:
-        return np.int64(-1)
-    slots[place] = count
-    keys[count] = key
-    registers[COUNT] = count + 1
-    return count
+@dataclass(frozen=True, slots=True)
+class KeySpace:
+    """Rows of state by one key.
+
+    Attributes:
+        words: of 8 bytes, of a key.
+        initial: the cells' values before any message; those from `reset_first` on start anew with each session.
+        reset_first: the first resettable cell; None: none is. The cell after them keeps the session they are of.
+        local: further cells that only this process understands (places in its arena): neither digested nor sent.
+    """
+
+    name: str
+    words: int
+    initial: tuple[int, ...]
+    reset_first: int | None = None
+    local: int = 0
+    keys_max: int = KEYS_MAX
+    is_digested: bool = True
+
+    @property
+    def digested(self) -> int:
+        """Cells that digests and snapshots hold."""
+        return len(self.initial) if self.is_digested else 0
+
+    @property
+    def stride(self) -> int:
+        """Words from row to row: whole cache lines, or half of one."""
+        words = self.words + 1 + len(self.initial) + self.local
+        return 4 if words <= 4 else -(-words // 8) * 8
+
+    @property
+    def table_size_max(self) -> int:
+        """Entries of the index when there are as many keys as may be."""
+        return max(TABLE_SIZE_FIRST, 1 << (2 * self.keys_max - 1).bit_length())
+
+    def size(self) -> int:
+        """Words of the arena for queue, index and rows."""
+        return QUEUE_SIZE + 2 * self.table_size_max + self.keys_max * self.stride
 
 
-@njit
-def wide_floor_divide(high, low, divisor):  # type: ignore[no-untyped-def]
-    """floor((high * 2**32 + low) / divisor) for 0 <= low < 2**32 and divisor > 0; the null value for divisor 0."""
-    if divisor == 0:
-        return np.int64((1 << 63) - 1)
-    quotient = high // divisor
-    rest = high - quotient * divisor
-    if rest < (1 << 31):
-        return (quotient << 32) + ((rest << 32) | low) // divisor
-    tail = np.int64(0)
-    for bit in range(31, -1, -1):  # long division: rest * 2**32 would not fit
-        rest = rest * 2 + ((low >> bit) & 1)
-        tail *= 2
-        if rest >= divisor:
-            rest -= divisor
-            tail += 1
-    return (quotient << 32) + tail
-
-
-@njit
-def _place_keys(slots, keys, count):  # type: ignore[no-untyped-def]
-    mask = np.uint64(slots.size - 1)
-    for slot in range(count):
-        place = hash_of(keys[slot]) & mask
-        while slots[place] >= 0:
-            place = (place + np.uint64(1)) & mask
-        slots[place] = slot
-
-
-@njit
-def _digest(keys, state, count, digests):  # type: ignore[no-untyped-def]
-    for slot in range(count):
-        mixed = hash_of(keys[slot])
-        bucket = mixed % np.uint64(digests.size)
-        for column in range(state.shape[1]):
-            mixed = hash_of(mixed ^ np.uint64(state[slot, column]))
-        digests[bucket] += mixed  # a sum does not depend on the order of the slots
+def header_of(number: int) -> int:
+    """Where in the arena the header of the space with this number lies."""
+    return HEADERS + HEADER_SIZE * number
 
 
 class StateStore:
-    """The arrays of one converter.
+    """The arena, and what is done to it outside of a kernel.
 
     Args:
-        initial: a row's values before any message.
+        spaces: as the table numbers them; order books' after the table's own.
+        books: which spaces make order books.
         fingerprint: 16 bytes that name the table; a snapshot of another one is refused.
     """
 
-    def __init__(self, initial: Sequence[int], fingerprint: bytes) -> None:
-        self._initial = np.array(initial, dtype=np.int64)
+    def __init__(
+        self, spaces: Sequence[KeySpace], fingerprint: bytes, books: Sequence[order_book.BookSpaces] = ()
+    ) -> None:
+        self._spaces = spaces
+        self._books = books
         self._fingerprint = fingerprint
-        self.registers = np.zeros(REGISTER_COUNT, dtype=np.int64)
-        self._allocate(CAPACITY_FIRST)
-        # Compile now what the first digest and the first growth need: it takes 0.1 s, which no packet may wait for.
-        _place_keys(self.slots, self.keys, 0)
+        self.arena = self._new_arena()
+        # Compile or load now what the first digest and repair need, which no packet may wait for.
         self.digests()
+        self.restore_buckets(self.snapshot_buckets([0]))
 
-    def _allocate(self, capacity: int) -> None:
-        self.slots = np.full(4 * capacity, -1, dtype=np.int64)  # at most a quarter full: short probes
-        self.keys = np.zeros(capacity, dtype=np.int64)
-        self.state = np.tile(self._initial, (capacity, 1))
+    def _new_arena(self) -> NDArray[np.int64]:
+        head = -(-header_of(len(self._spaces)) // 8) * 8
+        pools = sum(order_book.POOL_WORDS for _ in self._books)
+        total = head + sum(space.size() for space in self._spaces) + pools
+        arena = np.frombuffer(
+            mmap.mmap(-1, 8 * total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE), dtype=np.int64
+        )
+        at = head
+        for number, space in enumerate(self._spaces):
+            self._lay_out(arena, header_of(number), number, space, at)
+            at += space.size()
+        for book in self._books:
+            order_book.lay_out_pool(arena, header_of(book.books), at)
+            at += order_book.POOL_WORDS
+        return arena
 
-    def grow(self) -> None:
-        """Make room for as many keys again."""
-        keys, state, count = self.keys, self.state, int(self.registers[COUNT])
-        self._allocate(2 * keys.size)
-        self.keys[:count] = keys[:count]
-        self.state[:count] = state[:count]
-        _place_keys(self.slots, self.keys, count)
+    def _lay_out(self, arena: NDArray[np.int64], header: int, number: int, space: KeySpace, at: int) -> None:
+        count = len(space.initial) + space.local
+        index = at + QUEUE_SIZE
+        arena[header + kernels.WORDS] = space.words
+        arena[header + kernels.CELLS] = count
+        arena[header + kernels.STRIDE] = space.stride
+        arena[header + kernels.QUEUE] = at
+        arena[header + kernels.INDEX] = index
+        arena[header + kernels.ROWS] = index + 2 * space.table_size_max
+        arena[header + kernels.KEYS_MAX] = space.keys_max
+        arena[header + kernels.FREE_ROW] = -1
+        arena[header + kernels.TABLE_SIZE] = TABLE_SIZE_FIRST
+        arena[header + kernels.MIGRATED] = -1
+        arena[header + kernels.NUMBER] = number
+        arena[header + kernels.DIGESTED] = space.digested
+        arena[header + kernels.SESSION_CELL] = -1 if space.reset_first is None else len(space.initial) - 1
+        arena[header + kernels.RESET_FIRST] = space.reset_first or 0
+        arena[header + kernels.INITIAL : header + kernels.INITIAL + len(space.initial)] = space.initial
+
+    def key_count(self) -> int:
+        """Keys in all spaces."""
+        return sum(int(self.arena[header_of(number) + kernels.LIVE_COUNT]) for number in range(len(self._spaces)))
 
     def digests(self) -> NDArray[np.uint64]:
         """Per bucket of keys, shape (BUCKET_COUNT,)."""
-        digests = np.zeros(BUCKET_COUNT, dtype=np.uint64)
-        _digest(self.keys, self.state, int(self.registers[COUNT]), digests)
-        return digests
+        for number in range(len(self._spaces)):
+            kernels.settle(self.arena, header_of(number), QUEUE_SIZE)
+        return self.arena[DIGESTS : DIGESTS + BUCKET_COUNT].astype(np.uint64)
 
     def snapshot(self) -> bytes:
-        """Header, keys ascending, rows in their order: equal state gives equal bytes."""
-        count = int(self.registers[COUNT])
-        order = np.argsort(self.keys[:count])
-        header = SNAPSHOT_HEADER.pack(SNAPSHOT_MAGIC, self._fingerprint, count, len(self._initial))
-        return header + self.keys[:count][order].tobytes() + self.state[:count][order].tobytes()
-
-    def buckets(self) -> NDArray[np.int64]:
-        """The bucket of each key, shape (count,)."""
-        value = self.keys[: int(self.registers[COUNT])].view(np.uint64) * MULTIPLIER
-        value ^= value >> np.uint64(32)
-        value *= MIX
-        return ((value ^ (value >> np.uint64(29))) % np.uint64(BUCKET_COUNT)).astype(np.int64)
+        """Header, then per space the keys ascending and their cells: equal state gives equal bytes."""
+        parts = [SNAPSHOT_HEADER.pack(SNAPSHOT_MAGIC, self._fingerprint, 0, len(self._sent()))]
+        return b"".join(parts + [self._packed(number, None) for number in self._sent()])
 
     def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
-        """Header, the buckets ascending, their keys ascending, rows in the keys' order."""
+        """As `snapshot`, of these buckets alone, which it lists ascending behind its header."""
         wanted = bucket_list(buckets)
-        rows = np.flatnonzero(np.isin(self.buckets(), wanted))
-        rows = rows[np.argsort(self.keys[rows])]
-        header = BUCKETS_HEADER.pack(BUCKETS_MAGIC, self._fingerprint, len(rows), len(self._initial), len(wanted))
-        return header + wanted.tobytes() + self.keys[rows].tobytes() + self.state[rows].tobytes()
-
-    def restore_buckets(self, data: bytes) -> None:
-        """Replace the rows of the buckets that `data` was made of.
-
-        Raises:
-            ValueError: not of this table, or damaged; nothing has changed.
-        """
-        wanted, keys, rows = self._unpack_buckets(data)
-        count = int(self.registers[COUNT])
-        kept = np.flatnonzero(~np.isin(self.buckets(), wanted))
-        keys = np.concatenate((self.keys[:count][kept], keys))
-        rows = np.concatenate((self.state[:count][kept], rows))
-        self._replace(keys, rows)
-
-    def _unpack_buckets(self, data: bytes) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-        if len(data) < BUCKETS_HEADER.size:
-            raise ValueError("the snapshot of buckets is shorter than its header")
-        magic, fingerprint, count, columns, bucket_count = BUCKETS_HEADER.unpack_from(data)
-        if magic != BUCKETS_MAGIC or fingerprint != self._fingerprint or columns != len(self._initial):
-            raise ValueError("the snapshot of buckets was made with another converter table or model")
-        at = BUCKETS_HEADER.size + 2 * bucket_count
-        if len(data) != at + 8 * count * (1 + columns):
-            raise ValueError("the snapshot of buckets is cut short")
-        wanted = bucket_list(np.frombuffer(data, "<u2", bucket_count, BUCKETS_HEADER.size).tolist())
-        keys = np.frombuffer(data, np.int64, count, at)
-        rows = np.frombuffer(data, np.int64, count * columns, at + 8 * count).reshape(count, columns)
-        return wanted, keys, rows
+        parts = [SNAPSHOT_HEADER.pack(BUCKETS_MAGIC, self._fingerprint, len(wanted), len(self._sent()))]
+        return b"".join([*parts, wanted.tobytes(), *(self._packed(number, wanted) for number in self._sent())])
 
     def restore(self, snapshot: bytes) -> None:
         """Replace the state.
@@ -185,29 +154,97 @@ class StateStore:
         Raises:
             ValueError: not a snapshot of this table; nothing has changed.
         """
-        if len(snapshot) < SNAPSHOT_HEADER.size:
-            raise ValueError("the snapshot is shorter than its header")
-        magic, fingerprint, count, columns = SNAPSHOT_HEADER.unpack_from(snapshot)
-        if magic != SNAPSHOT_MAGIC or fingerprint != self._fingerprint or columns != len(self._initial):
-            raise ValueError("the snapshot was made with another converter table or model")
-        if len(snapshot) != SNAPSHOT_HEADER.size + 8 * count * (1 + columns):
-            raise ValueError("the snapshot is cut short")
-        keys = np.frombuffer(snapshot, np.int64, count, SNAPSHOT_HEADER.size)
-        rows = np.frombuffer(snapshot, np.int64, count * columns, SNAPSHOT_HEADER.size + 8 * count)
-        self._replace(keys, rows.reshape(count, columns))
+        _, spaces = self._unpack(snapshot, SNAPSHOT_MAGIC)
+        former, self.arena = self.arena, self._new_arena()
+        self.arena[:DIGESTS] = former[:DIGESTS]  # what was counted stays counted
+        self._place(spaces)
 
-    def _replace(self, keys: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        count = len(keys)
-        self._allocate(max(CAPACITY_FIRST, 1 << max(count, 1).bit_length()))
-        self.keys[:count] = keys
-        self.state[:count] = rows
-        self.registers[COUNT] = count
-        _place_keys(self.slots, self.keys, count)
+    def restore_buckets(self, data: bytes) -> None:
+        """Replace the rows of the buckets that `data` was made of.
+
+        Raises:
+            ValueError: not of this table, or damaged; nothing has changed.
+        """
+        wanted, spaces = self._unpack(data, BUCKETS_MAGIC)
+        marked = np.zeros(BUCKET_COUNT, dtype=np.bool_)
+        marked[wanted] = True
+        for number in self._sent():
+            kernels.drop_buckets(self.arena, header_of(number), marked)
+        self._place(spaces)
+
+    def _sent(self) -> list[int]:
+        return [number for number, space in enumerate(self._spaces) if space.is_digested]
+
+    def _packed(self, number: int, wanted: NDArray[np.uint16] | None) -> bytes:
+        """One space's rows, of all buckets or of some."""
+        space, header = self._spaces[number], header_of(number)
+        count, first = int(self.arena[header + kernels.ROW_COUNT]), int(self.arena[header + kernels.ROWS])
+        rows = self.arena[first : first + count * space.stride].reshape(count, space.stride)
+        rows = rows[rows[:, space.words] != kernels.DEAD]
+        keys = rows[:, : space.words]
+        if wanted is not None:
+            chosen = np.isin(buckets_of(keys), wanted)
+            rows, keys = rows[chosen], keys[chosen]
+        order = np.lexsort(keys.T[::-1])
+        cells = rows[:, space.words + 1 : space.words + 1 + space.digested]
+        head = SPACE_HEADER.pack(len(rows), space.words, space.digested)
+        packed: bytes = head + keys[order].tobytes() + cells[order].tobytes()
+        return packed
+
+    def _unpack(
+        self, data: bytes, wanted_magic: bytes
+    ) -> tuple[NDArray[np.uint16], list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]]:
+        """(buckets, [(space, keys, cells)]); ValueError if anything is not as it must be."""
+        if len(data) < SNAPSHOT_HEADER.size:
+            raise ValueError("the snapshot is shorter than its header")
+        magic, fingerprint, listed, spaces = SNAPSHOT_HEADER.unpack_from(data)
+        if magic != wanted_magic or fingerprint != self._fingerprint or spaces != len(self._sent()):
+            raise ValueError("the snapshot was made with another converter table or model, or is of another kind")
+        at = SNAPSHOT_HEADER.size + 2 * listed
+        if len(data) < at:
+            raise ValueError("the snapshot is cut short")
+        wanted = bucket_list(np.frombuffer(data, "<u2", listed, SNAPSHOT_HEADER.size).tolist())
+        found = []
+        for number in self._sent():
+            space = self._spaces[number]
+            if len(data) < at + SPACE_HEADER.size:
+                raise ValueError("the snapshot is cut short")
+            count, words, cells = SPACE_HEADER.unpack_from(data, at)
+            at += SPACE_HEADER.size
+            if (words, cells) != (space.words, space.digested):
+                raise ValueError("the snapshot was made with another converter table or model")
+            if count > space.keys_max or len(data) < at + 8 * count * (words + cells):
+                raise ValueError("the snapshot is cut short, or of more keys than this table allows")
+            keys = np.frombuffer(data, np.int64, count * words, at).reshape(count, words)
+            at += 8 * count * words
+            found.append((number, keys, np.frombuffer(data, np.int64, count * cells, at).reshape(count, cells)))
+            at += 8 * count * cells
+        if at != len(data):
+            raise ValueError(f"the snapshot has {len(data) - at} bytes too many")
+        return wanted, found
+
+    def _place(self, spaces: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]) -> None:
+        for number, keys, cells in spaces:
+            if not kernels.place_rows(self.arena, header_of(number), keys, cells):
+                raise AssertionError("more keys than allowed, though the snapshot's were counted")
+        for book in self._books:
+            order_book.rebuild(self.arena, header_of(book.orders), header_of(book.books))
+
+
+def buckets_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bucket of each key, shape (count, words) -> (count,)."""
+    mixed = np.zeros(len(keys), dtype=np.uint64)
+    for word in range(keys.shape[1]):
+        mixed = (mixed ^ keys[:, word].astype(np.uint64)) * kernels.MULTIPLIER
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= kernels.MIX
+        mixed ^= mixed >> np.uint64(29)
+    return (mixed % np.uint64(BUCKET_COUNT)).astype(np.int64)
 
 
 def bucket_list(buckets: Sequence[int]) -> NDArray[np.uint16]:
     """Buckets ascending, each once; ValueError for one that does not exist."""
     wanted = sorted(set(buckets))
     if wanted and not (wanted[0] >= 0 and wanted[-1] < BUCKET_COUNT):
-        raise ValueError(f"buckets {wanted} are not within 0 and {BUCKET_COUNT - 1}")
+        raise ValueError(f"buckets {wanted} of a snapshot are not within 0 and {BUCKET_COUNT - 1}")
     return np.array(wanted, dtype="<u2")

@@ -1,6 +1,6 @@
-"""Loads and stores of little-endian integers at any byte offset, as single machine instructions inside kernels.
+"""Loads and stores of integers at any byte offset, as single machine instructions inside kernels.
 
-Callers check bounds before: these do not.
+Callers check bounds before: these do not. Names say sign, bits and byte order: `load_u16be`, `load_i64`, `store_32`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: An
     return builder.bitcast(builder.gep(data, [offset]), ir.IntType(bits).as_pointer())
 
 
-def _make_load(bits: int, *, signed: bool) -> Any:
+def _make_load(bits: int, *, signed: bool, swapped: bool) -> Any:
     @intrinsic
     def load(_typing: Any, array: Any, offset: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             value = builder.load(_pointer(context, builder, signature.args[0], arguments[0], arguments[1], bits))
             value.align = 1
+            if swapped:
+                value = builder.bswap(value)
             if bits == 64:
                 return value
             return builder.sext(value, ir.IntType(64)) if signed else builder.zext(value, ir.IntType(64))
@@ -47,5 +49,29 @@ def _make_store(bits: int) -> Any:
 
 
 # Every value is an int64 in the kernel; a uint64 keeps its bits.
-LOADS = {f"load_{sign}{bits}": _make_load(bits, signed=sign == "i") for bits in (8, 16, 32, 64) for sign in ("i", "u")}
+LOADS = {
+    f"load_{sign}{bits}{order}": _make_load(bits, signed=sign == "i", swapped=order == "be")
+    for bits in (8, 16, 32, 64)
+    for sign in ("i", "u")
+    for order in ("", "be")
+    if bits > 8 or not order
+}
 STORES = {f"store_{bits}": _make_store(bits) for bits in (8, 16, 32, 64)}
+
+PIECES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)}
+
+
+def load_expression(size: int, at: str, *, signed: bool = False, is_big_endian: bool = False) -> str:
+    """Kernel source that loads an integer of 1 to 8 bytes at `at` of the datagram."""
+    terms = []
+    offset = 0
+    for number, piece in enumerate(PIECES[size]):
+        is_top = number == 0 if is_big_endian else number == len(PIECES[size]) - 1
+        sign = "i" if signed and is_top else "u"
+        order = "be" if is_big_endian and piece > 1 else ""
+        place = f"{at} + {offset}" if offset else at
+        load = f"load_{sign}{8 * piece}{order}(datagram, {place})"
+        shift = 8 * (size - offset - piece if is_big_endian else offset)
+        terms.append(f"({load} << {shift})" if shift else load)
+        offset += piece
+    return " | ".join(terms) if len(terms) == 1 else f"({' | '.join(terms)})"

@@ -1,0 +1,327 @@
+"""Loading one <convert>: names are resolved by need, so whatever order elements stand in, values come out in the order
+they are computed in, and a circle is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from adapter.conversion.function_use import Use, ValueMap, comparison_of
+from adapter.conversion.functions import ConverterFunction
+from adapter.conversion.order_loading import OrderLoader
+from adapter.conversion.state_cells import Cells, cell_name, function_of
+from adapter.conversion.state_kernels import KEY_WORDS_MAX
+from adapter.conversion.table import (
+    Book,
+    Conversion,
+    Guard,
+    Literal,
+    Operand,
+    Operation,
+    OrderAction,
+    PacketValue,
+    type_of,
+)
+from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
+from feedcore.documents import Node
+from feedcore.message_model import MessageModel, ModelField, ModelMessage
+from feedcore.source_format import SourceFormat, SourceGroup
+
+ELEMENTS = ("when", "let", "order", "field", "keep")
+COMMON = ("name", "function", "by", "cell", "reset")
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all <convert>s of a table see."""
+
+    source_format: SourceFormat
+    model: MessageModel
+    functions: Mapping[str, ConverterFunction]
+    cells: Cells
+    maps: dict[str, ValueMap]
+    books: dict[str, Book]
+    room: int
+    loaders: list[ConversionLoader] = field(default_factory=list)
+
+
+class ConversionLoader:
+    """One <convert>."""
+
+    def __init__(self, node: Node, shared: Shared) -> None:
+        node.only("message", "to", "each")
+        self.node = node
+        self.shared = shared
+        source = shared.source_format.messages.get(node.need("message"))
+        if source is None:
+            raise node.error(f"{shared.source_format.document} has no message {node.need('message')!r}")
+        self.source = source
+        self.target = self._find_target()
+        self.each = self._find_each()
+        for child in node.children:
+            if child.tag not in ELEMENTS:
+                raise child.error(f"<{child.tag}> in <convert>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
+        self._lets = self._named_lets()
+        self._done: dict[int, Operand] = {}
+        self._under_way: list[Node] = []
+        self._pure: list[Operation] = []
+        self._stateful: list[Operation] = []
+        self._book_reads: list[tuple[int, Operand]] = []
+        self._orders: list[OrderAction] = []
+
+    def _find_target(self) -> ModelMessage | None:
+        if "to" not in self.node.attributes:
+            return None
+        target = self.shared.model.messages.get(self.node.need("to"))
+        if target is None:
+            raise self.node.error(f"{self.shared.model.document} has no message {self.node.need('to')!r}")
+        if not target.is_fixed:
+            raise self.node.error(f"{target.name} has groups or variable data: only messages of fixed size are written")
+        if target.frame_size > self.shared.room:
+            raise self.node.error(
+                f"{target.name} takes {target.frame_size} bytes, an output datagram has room for {self.shared.room}"
+            )
+        return target
+
+    def _find_each(self) -> SourceGroup | None:
+        if "each" not in self.node.attributes:
+            return None
+        group = self.source.groups.get(self.node.need("each"))
+        if group is None:
+            raise self.node.error(f"source message {self.source.name!r} has no group {self.node.need('each')!r}")
+        return group
+
+    def _named_lets(self) -> dict[str, Node]:
+        lets: dict[str, Node] = {}
+        for node in self.node.all("let"):
+            name = node.need("name")
+            if name in lets or name in self.source.fields or (self.each and name in self.each.fields):
+                raise node.error(f"{name!r} is the name of something else already")
+            if not name.isidentifier():
+                raise node.error(f"name {name!r}: letters, digits and underscores, not beginning with a digit")
+            lets[name] = node
+        return lets
+
+    def load(self) -> Conversion:
+        """The conversion."""
+        guards, output_guards = self._guards()
+        orders = OrderLoader(self)
+        self._orders += [orders.load(node) for node in self.node.all("order")]
+        for node in self.node.children:
+            if node.tag in ("let", "keep"):
+                if node.tag == "keep" and not function_of(node, self.shared.functions).keeps_state:
+                    raise node.error(f"{node.need('function')} keeps nothing: use <field>")
+                self.resolve_node(node)
+        writes = tuple(self._write(node) for node in self.node.all("field"))
+        self._check_complete(writes)
+        if self.target is None and not self._stateful and not self._orders:
+            raise self.node.error("a <convert> without to= keeps some state: otherwise it does nothing")
+        return Conversion(
+            self.source,
+            self.target,
+            self.each,
+            guards,
+            output_guards,
+            tuple(self._pure),
+            tuple(self._stateful),
+            writes,
+            tuple(self._orders),
+            tuple(self._book_reads),
+            self.node.line,
+        )
+
+    def _guards(self) -> tuple[tuple[Guard, ...], tuple[Guard, ...]]:
+        guards: list[Guard] = []
+        output_guards: list[Guard] = []
+        for node in self.node.all("when"):
+            node.only("of", "is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
+            operand = self.resolve_name(node.need("of"), node)
+            guard = Guard(operand, comparison_of(node, type_of(operand)))
+            is_stateful = isinstance(operand, Operation) and operand.is_stateful
+            (output_guards if is_stateful else guards).append(guard)
+        if output_guards and self.target is None:
+            raise self.node.error("a <when> on state decides on the output, of which there is none")
+        return tuple(guards), tuple(output_guards)
+
+    def _write(self, node: Node) -> tuple[ModelField, Operand]:
+        if self.target is None:
+            raise node.error("a <field> in a <convert> without to=")
+        target = self.target.fields.get(node.need("name"))
+        if target is None:
+            raise node.error(f"{self.target.name} has no field {node.need('name')!r}")
+        operand = self.resolve_node(node)
+        reason = why_not_fit(type_of(operand), target)
+        if reason is not None:
+            raise node.error(reason)
+        return target, operand
+
+    def _check_complete(self, writes: tuple[tuple[ModelField, Operand], ...]) -> None:
+        written = [target.name for target, _ in writes]
+        for name, target in self.target.fields.items() if self.target else ():
+            may_miss = target.null is not None
+            if written.count(name) != 1 and not (may_miss and name not in written):
+                times = f"is written {written.count(name)} times, must be once"
+                raise self.node.error(f"field {name!r} of {self.target.name if self.target else ''} {times}")
+
+    def resolve_name(self, name: str, node: Node) -> Operand:
+        """What a name stands for: a <let>, a field of the entry or the message, or the packet's."""
+        if name in self._lets:
+            return self.resolve_node(self._lets[name])
+        if name in ("packet.session", "packet.sent_at_ns"):
+            return PacketValue(name.removeprefix("packet."))
+        if self.each is not None and name in self.each.fields:
+            return self.each.fields[name]
+        if name in self.source.fields:
+            found = self.source.fields[name]
+            if found.constant is not None:
+                return Literal(found.constant, ValueType(found.constant, found.constant, found.exponent))
+            return found
+        raise node.error(
+            f"source message {self.source.name!r} has no field {name!r}, nor is there a <let> of that name"
+        )
+
+    def resolve_node(self, node: Node) -> Operand:
+        """The value of a <let>, <field> or <keep>."""
+        if id(node) in self._done:
+            return self._done[id(node)]
+        if any(node is other for other in self._under_way):
+            circle = " → ".join(self._label(each) for each in [*self._under_way, node])
+            raise node.error(f"cyclic: {circle}")
+        self._under_way.append(node)
+        try:
+            found = self._resolve(node)
+        finally:
+            self._under_way.pop()
+        self._done[id(node)] = found
+        return found
+
+    def _label(self, node: Node) -> str:
+        return node.attributes.get("name") or (cell_name(node) if node.tag == "keep" else node.need("function"))
+
+    def _resolve(self, node: Node) -> Operand:
+        function = function_of(node, self.shared.functions)
+        extra = ("by", "cell", "reset") if function.keeps_state else ("by", "cell") if function.shape == "peek" else ()
+        own = ("name",) if node.tag != "keep" else ()
+        node.only(
+            *own,
+            "function",
+            *extra,
+            *(("by",) if function.shape == "book" else ()),
+            *function.values,
+            *function.parameters,
+        )
+        operands = self._operands(node, function)
+        use = Use(node, {name: type_of(operand) for name, operand in operands.items()}, self.shared.maps)
+        keeper = self._keeper(node, use) if function.shape == "peek" else None
+        book = self._book(node, use, function) if function.shape == "book" else None
+        checked = function.check(use)
+        if function.name == "copy":
+            return operands["of"]
+        if function.name == "constant":
+            literal = checked.constants["literal"]
+            assert isinstance(literal, int | bytes)
+            return Literal(literal, checked.result)
+        keys: tuple[Operand, ...] = ()
+        space: int | None = None
+        columns: tuple[int, ...] = ()
+        if function.keeps_state or function.shape == "peek":
+            by = " ".join(node.need("by").split())
+            keys = tuple(self.key(name, node) for name in by.split())
+            space = self.shared.cells.space(node, by, self._words(node, keys))
+            columns = self.shared.cells.columns(by, cell_name(node))
+        depends = any(isinstance(operand, Operation) and operand.is_stateful for operand in operands.values())
+        is_stateful = depends or space is not None or book is not None
+        if checked.fails and is_stateful:
+            raise node.error(
+                f"{function.name} can refuse a message after state was changed: use otherwise='null' or 'clamp'"
+            )
+        operation = Operation(
+            len(self._pure) + len(self._stateful),
+            self._label(node),
+            function,
+            operands,
+            checked.constants,
+            checked.result,
+            is_stateful,
+            node.line,
+            space,
+            columns,
+            keys,
+            keeper,
+            book,
+        )
+        (self._stateful if is_stateful else self._pure).append(operation)
+        return operation
+
+    def _operands(self, node: Node, function: ConverterFunction) -> dict[str, Operand]:
+        operands: dict[str, Operand] = {}
+        for argument in function.values:
+            names = node.need(argument).split() if function.name == "concatenate" else [node.need(argument)]
+            if not names:
+                raise node.error(f"{argument} is empty")
+            for place, name in enumerate(names):
+                key = f"{argument}{place}" if function.name == "concatenate" else argument
+                operands[key] = found = self.resolve_name(name, node)
+                is_made_text = isinstance(found, Operation) and bool(found.type.text_size)
+                if is_made_text and function.name not in ("concatenate", "copy"):
+                    raise node.error(f"{name!r} is a text made when it is written: {function.name} takes a field")
+        return operands
+
+    def key(self, name: str, node: Node) -> Operand:
+        """A part of a key: known before any state is."""
+        operand = self.resolve_name(name, node)
+        found = type_of(operand)
+        is_made_text = isinstance(operand, Operation) and bool(found.text_size)
+        if found.bits is not None or is_made_text or (isinstance(operand, Operation) and operand.is_stateful):
+            raise node.error(
+                f"{name!r} cannot be a key: a key is of fields, and of numbers that do not depend on state"
+            )
+        return operand
+
+    def _words(self, node: Node, keys: tuple[Operand, ...]) -> int:
+        words = sum(-(-type_of(key).text_size // 8) or 1 for key in keys)
+        if words > KEY_WORDS_MAX:
+            raise node.error(f"a key of {8 * words} bytes: at most {8 * KEY_WORDS_MAX}")
+        return words
+
+    def _keeper(self, node: Node, use: Use) -> Operation | None:
+        """Resolve whoever keeps the peeked cell: here first of all, so that it is read after its change."""
+        cell = self.shared.cells.find(node)
+        found: list[Operand] = []
+        for convert, keeper in cell.keepers:
+            loader = next(loader for loader in self.shared.loaders if loader.node is convert)
+            if loader is self or not any(keeper is other for other in loader._under_way):
+                found.append(loader.resolve_node(keeper))
+        types = [type_of(operand) for operand in found]
+        if len(types) < len(cell.keepers) or not types:
+            use.peeked = ValueType(INT64_MIN, INT64_MAX, None, True)
+        else:
+            low, high = min(each.minimum for each in types), max(each.maximum for each in types)
+            exponents = {each.exponent for each in types}
+            if len(exponents) > 1:
+                raise node.error(f"cell {node.need('cell')!r} is kept with different exponents")
+            use.peeked = ValueType(low, high, exponents.pop(), any(each.is_nullable for each in types))
+        keeper_found = next((each for each in found if isinstance(each, Operation)), None)
+        return keeper_found or Operation(
+            0, "", cell.function, {}, {"sources": len(cell.initial)}, use.peeked, True, node.line
+        )
+
+    def _book(self, node: Node, use: Use, function: ConverterFunction) -> int:
+        name = node.need("book")
+        if name not in self.shared.books:
+            raise node.error(f"there is no <book> {name!r}")
+        number = list(self.shared.books).index(name)
+        use.book_exponent = self.shared.books[name].exponent
+        acted = [action for action in self._orders if action.book == number]
+        if function.name.startswith("order_"):
+            if not acted or not any("id" in action.operands for action in acted):
+                raise node.error(f"{function.name} is of an <order> with an id in the same <convert>")
+            if "by" in node.attributes:
+                raise node.error(f"{function.name} takes no by: the <order> says which")
+        elif not acted:
+            key = self.key(node.need("by"), node)
+            if (number, key) not in self._book_reads:
+                if any(other == number for other, _ in self._book_reads):
+                    raise node.error(f"book {name!r} by another key in the same <convert>")
+                self._book_reads.append((number, key))
+        return number

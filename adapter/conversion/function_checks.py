@@ -1,0 +1,283 @@
+"""What each converter function demands of its arguments, and the type and constants that follow from them."""
+
+from __future__ import annotations
+
+from adapter.conversion.function_use import Checked, Use, comparison_of
+from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
+from adapter.time_zones import is_time_zone
+from feedcore.primitive_types import PRIMITIVES
+
+UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+FACTOR_EXPONENT_MAX = 18
+SOURCES_MAX = 16
+DAY_NS = 86_400_000_000_000
+MIDNIGHT_MAX = 4_102_444_800_000_000_000  # 2100-01-01
+
+
+def check_copy(use: Use) -> Checked:
+    """Whatever it is."""
+    return Checked(use.types["of"], {})
+
+
+def check_constant(use: Use) -> Checked:
+    """A number, with an exponent if it stands for a decimal; or a text."""
+    if "text" in use.node.attributes:
+        text = use.node.need("text").encode()
+        if not text or "value" in use.node.attributes:
+            raise use.node.error("constant takes a value or a text, which is not empty")
+        return Checked(ValueType(text_size=len(text)), {"literal": text})
+    value = use.node.need_int("value")
+    if not INT64_MIN <= value <= (1 << 64) - 1:
+        raise use.node.error(f"{value} has more than 64 bits")
+    exponent = use.node.need_int("exponent") if "exponent" in use.node.attributes else None
+    return Checked(ValueType(value, value, exponent), {"literal": value})
+
+
+def check_scale(use: Use) -> Checked:
+    """Range and rest are judged at run time where the types do not prove them."""
+    of = use.number()
+    exponent, rounding = use.bounded("exponent", -18, 18), use.one_of("rounding", "exact", "exact", "floor", "half_up")
+    difference = use.known_exponent(of) - exponent
+    if abs(difference) > FACTOR_EXPONENT_MAX:
+        raise use.node.error(f"from exponent {of.exponent} to {exponent}: more than {FACTOR_EXPONENT_MAX} digits")
+    factor, divisor = 10 ** max(difference, 0), 10 ** max(-difference, 0)
+    half = divisor // 2 if rounding == "half_up" else 0
+    low, high = -((1 << 63) // factor), (INT64_MAX - 1 - half) // factor
+    exact = rounding == "exact" and divisor > 1
+    result = ValueType(
+        (max(of.minimum, low) * factor + half) // divisor,
+        (min(of.maximum, high) * factor + half) // divisor,
+        exponent,
+        of.is_nullable,
+    )
+    constants = {"factor": factor, "divisor": divisor, "half": half, "low": low, "high": high, "exact": exact}
+    return Checked(result, constants, fails=exact or of.minimum < low or of.maximum > high)
+
+
+def check_cast(use: Use) -> Checked:
+    """The only way into a narrower type."""
+    of, kind = use.integer(), PRIMITIVES.get(use.node.need("type"))
+    if kind is None or kind.name == "char" or kind.maximum == 0:
+        known = ", ".join(name for name, each in PRIMITIVES.items() if each.maximum and name != "char")
+        raise use.node.error(f"type={use.node.need('type')!r}: {known}")
+    otherwise = use.one_of("otherwise", "refuse", "refuse", "null", "clamp")
+    high = min(kind.maximum, INT64_MAX)
+    low, high = max(of.minimum, kind.minimum), min(of.maximum, high)
+    if low > high:
+        raise use.node.error(f"{of} has nothing in common with {kind.name}")
+    what = {
+        "refuse": ("reason = OUT_OF_RANGE",) * 2,
+        "null": ("{r} = NULL",) * 2,
+        "clamp": (f"{{r}} = {low}", f"{{r}} = {high}"),
+    }
+    too_low, too_high = what[otherwise]
+    wide = of.maximum > INT64_MAX
+    cut = low > of.minimum or high < of.maximum
+    constants: dict[str, object] = {"low": low, "high": high, "is_wide": wide, "otherwise": otherwise}
+    if wide:  # as an int64 it is negative exactly if it is too large
+        constants |= {"too_low": too_high, "too_high": too_high, "low": max(low, 0)}
+    else:
+        constants |= {"too_low": too_low, "too_high": too_high}
+    result = ValueType(low, high, of.exponent, of.is_nullable or (otherwise == "null" and cut))
+    return Checked(result, constants, fails=otherwise == "refuse" and cut)
+
+
+def check_increase(use: Use) -> Checked:
+    """The sum must fit in 64 bits whatever comes."""
+    of, amount = use.number(), use.bounded("amount", INT64_MIN, INT64_MAX)
+    low, high = of.minimum + amount, of.maximum + amount
+    if low < INT64_MIN or high > INT64_MAX - (1 if of.is_nullable else 0):
+        raise use.node.error(f"{of} increased by {amount} does not fit in 64 bits: cast it to a narrower type first")
+    return Checked(of.within(low, high), {"amount": amount})
+
+
+def check_default(use: Use) -> Checked:
+    """No longer null."""
+    of, value = use.integer(), use.bounded("value", INT64_MIN, INT64_MAX)
+    return Checked(of.within(min(of.minimum, value), max(of.maximum, value)).nullable(False), {"value": value})
+
+
+def check_null_if(use: Use) -> Checked:
+    """Now nullable."""
+    of = use.number()
+    return Checked(of.nullable(), {"value": use.bounded("value", INT64_MIN, INT64_MAX)})
+
+
+def check_bits(use: Use) -> Checked:
+    """Some bits of a number that is not negative."""
+    of, mask = use.number(), use.bounded("mask", 1, INT64_MAX)
+    if of.minimum < 0:
+        raise use.node.error("bits are taken of numbers that are not negative")
+    shift = use.bounded("shift", 0, 62) if "shift" in use.node.attributes else 0
+    return Checked(ValueType(0, mask, 0, of.is_nullable), {"shift": shift, "mask": mask})
+
+
+def _time(use: Use, most_ns: int) -> tuple[ValueType, dict[str, object], bool]:
+    of, factor = use.number(), UNITS_NS[use.one_of("unit", "ns", *UNITS_NS)]
+    high = most_ns // factor
+    return of, {"factor": factor, "high": high}, of.minimum < 0 or of.maximum > high
+
+
+def check_timestamp(use: Use) -> Checked:
+    """Whatever fits in an int64 of nanoseconds."""
+    of, constants, fails = _time(use, INT64_MAX - 1)
+    high = int(str(constants["high"])) * int(str(constants["factor"]))
+    return Checked(ValueType(0, high, 0, of.is_nullable), constants, fails=fails)
+
+
+def check_since_midnight(use: Use) -> Checked:
+    """Up to two days, as sessions end after midnight."""
+    of, constants, _ = _time(use, 2 * DAY_NS)
+    zone = use.node.attributes.get("zone", "UTC")
+    if not is_time_zone(zone):
+        raise use.node.error(f"there is no time zone {zone!r}")
+    return Checked(ValueType(0, MIDNIGHT_MAX, 0, of.is_nullable), constants | {"zone": zone}, fails=True)
+
+
+def check_number(use: Use) -> Checked:
+    """At most eighteen digits."""
+    use.text()
+    exponent = use.bounded("exponent", -18, 0) if "exponent" in use.node.attributes else 0
+    most = 10**18 - 1
+    return Checked(ValueType(-most, most, exponent, True), {"exponent": exponent}, fails=True)
+
+
+def check_choose(use: Use) -> Checked:
+    """Both of one kind."""
+    one, other = use.number("then"), use.number("otherwise")
+    if one.exponent is not None and other.exponent is not None and one.exponent != other.exponent:
+        raise use.node.error(f"then has the exponent {one.exponent}, otherwise {other.exponent}")
+    exponent = other.exponent if one.exponent is None else one.exponent
+    low, high = min(one.minimum, other.minimum), max(one.maximum, other.maximum)
+    result = ValueType(low, high, exponent, one.is_nullable or other.is_nullable)
+    return Checked(result, {"comparison": comparison_of(use.node, use.types["of"])})
+
+
+def check_map(use: Use) -> Checked:
+    """Keys must be of the value's kind."""
+    value_map = use.maps.get(use.node.need("map"))
+    if value_map is None:
+        raise use.node.error(f"there is no <map> {use.node.need('map')!r}")
+    of = use.types["of"]
+    if value_map.has_text_keys:
+        if not 0 < use.text().text_size <= 8:
+            raise use.node.error(f"{of} is mapped: at most 8 bytes")
+    else:
+        use.number()
+    refuses = value_map.default is None
+    constants: dict[str, object] = {"map": value_map}
+    values = [*value_map.entries.values(), *([] if refuses else [value_map.default])]
+    texts = [value for value in values if isinstance(value, bytes)]
+    if texts:
+        return Checked(ValueType(text_size=max(map(len, texts))), constants, fails=refuses)
+    numbers = [value for value in values if isinstance(value, int)]
+    return Checked(ValueType(min(numbers), max(numbers), None, of.is_nullable), constants, fails=refuses)
+
+
+def check_text(use: Use) -> Checked:
+    """Of a field; shorter than the field only if that is asked for, and then judged at run time."""
+    of = use.text()
+    length = use.bounded("length", 1, of.text_size) if "length" in use.node.attributes else of.text_size
+    return Checked(ValueType(text_size=length), {"length": length}, fails=length < of.text_size)
+
+
+def check_cut(use: Use) -> Checked:
+    """Of a field."""
+    length = use.bounded("length", 1, use.text().text_size)
+    return Checked(ValueType(text_size=length), {"length": length})
+
+
+def digits_size(of: ValueType) -> int:
+    """Characters of the longest number of a type."""
+    point = 1 if (of.exponent or 0) < 0 else 0
+    least = 1 - min(of.exponent or 0, 0)  # 0.05 has a digit before the point
+    return max(max(len(str(abs(value))), least) + (value < 0) for value in (of.minimum, of.maximum)) + point
+
+
+def check_digits(use: Use) -> Checked:
+    """As many as it can have, unless it is an exponent above 0."""
+    of = use.number()
+    if use.known_exponent(of) > 0:
+        raise use.node.error("digits of a number with an exponent above 0: scale it first")
+    return Checked(ValueType(text_size=digits_size(of)), {})
+
+
+def check_concatenate(use: Use) -> Checked:
+    """Texts and numbers."""
+    separator = use.node.attributes.get("separator", "").encode()
+    size = len(separator) * (len(use.types) - 1)
+    for name, of in use.types.items():
+        if not of.text_size and not (of.is_number and of.exponent == 0):
+            raise use.node.error(f"{name[2:]}: {of} in concatenate: texts and whole numbers, others through digits")
+        size += of.text_size or digits_size(of)
+    return Checked(ValueType(text_size=size), {"separator": separator})
+
+
+def check_sum(use: Use) -> Checked:
+    """What is summed must leave room for a day of it in 64 bits."""
+    of = use.integer()
+    if of.minimum < -(1 << 31) or of.maximum > 0xFFFF_FFFF:
+        raise use.node.error(f"{use.node.need('of')} is summed: it must be of at most 32 bits; cast it")
+    return Checked(ValueType(INT64_MIN if of.minimum < 0 else 0, INT64_MAX, of.exponent), {})
+
+
+def check_kept(use: Use) -> Checked:
+    """Before the first value there is none."""
+    return Checked(use.number().nullable(), {})
+
+
+def check_count(use: Use) -> Checked:
+    """Never null."""
+    return Checked(ValueType(0, INT64_MAX), {})
+
+
+def check_vwap(use: Use) -> Checked:
+    """Turnover in 96 bits, weight in 64."""
+    weight = use.integer("weight")
+    if weight.minimum < 0 or weight.maximum > 0xFFFF_FFFF:
+        raise use.node.error(f"{use.node.need('weight')} is summed: it must be unsigned and of at most 32 bits")
+    return Checked(use.number().nullable(), {})
+
+
+def check_best(use: Use) -> Checked:
+    """A cell per source."""
+    of, source, sources = use.number(), use.number("source"), use.bounded("sources", 1, SOURCES_MAX)
+    if source.is_nullable:
+        raise use.node.error(f"source={use.node.need('source')!r} may be null: use default")
+    return Checked(of.nullable(), {"sources": sources}, cells=((1 << 63) - 1,) * sources)
+
+
+def check_peek(use: Use) -> Checked:
+    """As the keeper's."""
+    assert use.peeked is not None
+    return Checked(use.peeked, {})
+
+
+def _book(use: Use) -> dict[str, object]:
+    side = use.one_of("side", "", "bid", "ask")
+    return {"side": int(side == "ask"), "depth": use.bounded("level", 1, 1_000) - 1}
+
+
+def check_book_price(use: Use) -> Checked:
+    """Null where there is no level."""
+    return Checked(ValueType(INT64_MIN, INT64_MAX, use.book_exponent, True), _book(use))
+
+
+def check_book_number(use: Use) -> Checked:
+    """0 where there is no level."""
+    return Checked(ValueType(0, INT64_MAX), _book(use))
+
+
+def check_order_price(use: Use) -> Checked:
+    """Null for an unknown order."""
+    return Checked(ValueType(INT64_MIN, INT64_MAX, use.book_exponent, True), {})
+
+
+def check_order_number(use: Use) -> Checked:
+    """0 for an unknown order."""
+    return Checked(ValueType(0, INT64_MAX), {})
+
+
+def check_order_side(use: Use) -> Checked:
+    """As characters."""
+    return Checked(ValueType(66, 83, None, True), {})

@@ -1,0 +1,143 @@
+"""One use of a converter function in a table: its element, the types of its arguments, and what came of judging it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
+from feedcore.documents import Node
+
+COMPARISONS = ("is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
+
+
+class Checked(NamedTuple):
+    """A judged use of a function.
+
+    Attributes:
+        result: type of its value.
+        constants: of the function's templates.
+        cells: initial cells, where the arguments decide how many.
+        fails: it may refuse a message at run time.
+    """
+
+    result: ValueType
+    constants: dict[str, object]
+    cells: tuple[int, ...] | None = None
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ValueMap:
+    """A <map>: what becomes of each value; `default` None: of no other."""
+
+    name: str
+    entries: dict[int | bytes, int | bytes]
+    default: int | bytes | None
+    line: int
+
+    @property
+    def has_text_keys(self) -> bool:
+        """True if it maps texts."""
+        return any(isinstance(key, bytes) for key in self.entries)
+
+    @property
+    def has_text_values(self) -> bool:
+        """True if it gives texts."""
+        return any(isinstance(value, bytes) for value in self.entries.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A value compared with a literal; `how` is one of COMPARISONS."""
+
+    how: str
+    literal: int | bytes
+
+
+@dataclass(slots=True)
+class Use:
+    """One element that names a function.
+
+    Attributes:
+        types: of its values, by argument; of a list of values `of0`, `of1` ….
+        peeked: type of the cell it reads.
+        book_exponent: of the book it names.
+    """
+
+    node: Node
+    types: dict[str, ValueType]
+    maps: Mapping[str, ValueMap] = field(default_factory=dict)
+    peeked: ValueType | None = None
+    book_exponent: int | None = None
+
+    def integer(self, name: str = "of") -> ValueType:
+        """The type of an argument that must be an integer of whatever size."""
+        found = self.types[name]
+        if not found.is_integer:
+            raise self.node.error(
+                f"{name}={self.node.need(name)!r} is {found}: {self.node.need('function')} takes a number"
+            )
+        return found
+
+    def number(self, name: str = "of") -> ValueType:
+        """The type of an argument that must be a number of at most 63 bits and a sign."""
+        found = self.integer(name)
+        if not found.is_number:
+            raise self.node.error(f"{name}={self.node.need(name)!r} can be {found.maximum}: cast it to int64 first")
+        return found
+
+    def text(self, name: str = "of") -> ValueType:
+        """The type of an argument that must be a text."""
+        found = self.types[name]
+        if not found.text_size:
+            raise self.node.error(
+                f"{name}={self.node.need(name)!r} is {found}: {self.node.need('function')} takes a text"
+            )
+        return found
+
+    def known_exponent(self, found: ValueType) -> int:
+        """Its exponent, which must be known."""
+        if found.exponent is None:
+            raise self.node.error("the exponent of this value is not known here")
+        return found.exponent
+
+    def one_of(self, name: str, default: str, *allowed: str) -> str:
+        """An attribute with a few possible values."""
+        value = self.node.attributes.get(name, default)
+        if value not in allowed:
+            raise self.node.error(f"{name}={value!r}: {', '.join(allowed)}")
+        return value
+
+    def bounded(self, name: str, minimum: int, maximum: int) -> int:
+        """An integer attribute that must be there."""
+        value = self.node.need_int(name)
+        if not minimum <= value <= maximum:
+            raise self.node.error(f"{name}={value} is not within {minimum} and {maximum}")
+        return value
+
+
+def comparison_of(node: Node, of: ValueType) -> Comparison:
+    """The one comparison among an element's attributes."""
+    found = [name for name in COMPARISONS if name in node.attributes]
+    if len(found) != 1:
+        raise node.error(f"<{node.tag}> takes exactly one of {', '.join(COMPARISONS)}")
+    how = found[0]
+    if how == "isNull":
+        if node.need(how) not in ("true", "false") or not of.is_number:
+            raise node.error("isNull is true or false, of a number")
+        return Comparison(how, int(node.need(how) == "true"))
+    if of.text_size:
+        if how not in ("is", "isNot"):
+            raise node.error(f"{how}: a text is compared by is and isNot")
+        literal = node.need(how).encode()
+        if len(literal) > of.text_size:
+            raise node.error(f"{node.need(how)!r} is longer than the {of}")
+        return Comparison(how, literal)
+    if not of.is_number:
+        raise node.error(f"{of} cannot be compared: cast it to int64 first")
+    value = node.need_int(how)
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise node.error(f"{value} has more than 64 bits")
+    return Comparison(how, value)

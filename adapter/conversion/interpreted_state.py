@@ -1,0 +1,271 @@
+"""Conversion state in plain Python: rows in dictionaries, order books as dictionaries of orders, digests and snapshots
+made from them anew each time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapter.conversion.interpreted_values import Refused, Scope, compute
+from adapter.conversion.reasons import Reason
+from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, OrderAction, type_of
+from adapter.conversion.values import NULL
+
+MASK64 = (1 << 64) - 1
+BUCKETS = 64
+Key = tuple[int, ...]
+BLANKS = b" \0"
+
+
+def hash_of(value: int) -> int:
+    """As the kernel's, in unlimited integers."""
+    value = value * 0x9E37_79B9_7F4A_7C15 & MASK64
+    value ^= value >> 32
+    value = value * 0xBF58_476D_1CE4_E5B9 & MASK64
+    return value ^ (value >> 29)
+
+
+def hash_of_key(key: Key) -> int:
+    """Hash of a key's words."""
+    mixed = hash_of(key[0] & MASK64)
+    for word in key[1:]:
+        mixed = hash_of(mixed ^ (word & MASK64))
+    return mixed
+
+
+class InterpretedState:
+    """The rows of all spaces; of an order: price, size, side, book key."""
+
+    def __init__(self, table: ConverterTable) -> None:
+        self._table = table
+        self._spaces = table.spaces
+        self.rows: list[dict[Key, list[int]]] = [{} for _ in table.spaces]
+
+    # --- changes
+
+    def act(self, conversion: Conversion, scope: Scope, session: int, counts: dict[Reason, int]) -> None:
+        """What a message changes, and the values that depend on it."""
+        rows = {
+            (operation.space, key): self._row(operation.space, key, session)
+            for operation in conversion.stateful
+            if operation.space is not None
+            for key in [self._key(scope, operation.keys)]
+        }
+        books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
+        keys = {book: scope.number(key) for book, key in books.items()}
+        for book, key in keys.items():
+            self._row(self._table.books[book].spaces.books, (key,), session)
+        told: dict[int, tuple[int, int, int]] = {action.book: (NULL, 0, NULL) for action in conversion.orders}
+        for action in conversion.orders:
+            if action.guard is None or scope.holds(action.guard):
+                self._order(action, scope, keys[action.book], told, counts)
+        for operation in conversion.stateful:
+            if operation.space is not None:
+                row = rows[operation.space, self._key(scope, operation.keys)]
+                scope.results[operation.number] = self._cells(operation, scope, row)
+            elif operation.book is not None:
+                scope.results[operation.number] = self._of_book(operation, keys, told)
+            else:
+                scope.results[operation.number] = compute(scope, operation)
+
+    @staticmethod
+    def _key(scope: Scope, keys: tuple[Operand, ...]) -> Key:
+        words: list[int] = []
+        for operand in keys:
+            size = type_of(operand).text_size
+            if size <= 8:
+                words.append(scope.number(operand))
+                continue
+            text = scope.text(operand).rstrip(BLANKS).ljust(-(-size // 8) * 8, b"\0")
+            words += [int.from_bytes(text[at : at + 8], "little", signed=True) for at in range(0, len(text), 8)]
+        return tuple(words)
+
+    def _row(self, number: int, key: Key, session: int) -> list[int]:
+        space, rows = self._spaces[number], self.rows[number]
+        if key not in rows:
+            if len(rows) == space.keys_max:
+                raise Refused(Reason.TOO_MANY_KEYS)
+            rows[key] = list(space.initial)
+        row = rows[key]
+        if space.reset_first is not None and row[-1] != session:
+            row[space.reset_first :] = [*space.initial[space.reset_first : -1], session]
+        return row
+
+    def _cells(self, operation: Operation, scope: Scope, row: list[int]) -> int:
+        keeper = operation.peeks or operation
+        columns, name = operation.columns, keeper.function.name
+        if operation.peeks is None:
+            values = {argument: scope.value(operand) for argument, operand in operation.operands.items()}
+            numbers = {argument: value for argument, value in values.items() if isinstance(value, int)}
+            _change(name, row, columns, numbers)
+        if name == "vwap":
+            turnover = (row[columns[0]] << 32) + row[columns[1]]
+            return turnover // row[columns[2]] if row[columns[2]] else NULL
+        if name in ("best_bid", "best_ask"):
+            offers = [row[column] for column in columns if row[column] != NULL]
+            return (max if name == "best_bid" else min)(offers, default=NULL)
+        return row[columns[0]]
+
+    # --- order books
+
+    def _order(
+        self,
+        action: OrderAction,
+        scope: Scope,
+        key: int,
+        told: dict[int, tuple[int, int, int]],
+        counts: dict[Reason, int],
+    ) -> None:
+        spaces = self._table.books[action.book].spaces
+        orders = self.rows[spaces.orders]
+        values = {name: scope.number(operand) for name, operand in action.operands.items()}
+        if action.action == "clear":
+            for order in [order for order, row in orders.items() if row[3] == key]:
+                del orders[order]
+            return
+        order_id = (values["id"],)
+        known = orders.get(order_id)
+        told[action.book] = (known[0], known[1], 83 if known[2] else 66) if known else (NULL, 0, NULL)
+        if action.action in ("add", "modify"):
+            side = int(values["side"] != action.bid)
+            self._put(orders, spaces.orders, order_id, [values["price"], values["size"], side, key])
+            told[action.book] = (values["price"], values["size"], 83 if side else 66)
+        elif known is None:
+            counts[Reason.UNKNOWN_ORDER] += 1
+        else:
+            self._change_known(action, orders, spaces.orders, values, known)
+            left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
+            price = values["price"] if action.action == "replace" else told[action.book][0]
+            told[action.book] = (price, left.get(action.action, 0), told[action.book][2])
+
+    def _put(self, orders: dict[Key, list[int]], number: int, order_id: Key, row: list[int]) -> None:
+        orders.pop(order_id, None)
+        if row[0] != NULL and row[1] > 0:
+            if len(orders) == self._spaces[number].keys_max:
+                raise Refused(Reason.TOO_MANY_KEYS)
+            orders[order_id] = row
+
+    def _change_known(
+        self, action: OrderAction, orders: dict[Key, list[int]], number: int, values: dict[str, int], known: list[int]
+    ) -> None:
+        order_id = (values["id"],)
+        if action.action == "reduce" and values["size"] < known[1]:
+            orders[order_id] = [known[0], known[1] - values["size"], *known[2:]]
+            return
+        del orders[order_id]
+        if action.action == "replace":
+            self._put(orders, number, (values["newId"],), [values["price"], values["size"], *known[2:]])
+
+    def _of_book(self, operation: Operation, keys: dict[int, int], told: dict[int, tuple[int, int, int]]) -> int:
+        book, name = operation.book, operation.function.name
+        assert book is not None
+        if name.startswith("order_"):
+            return told[book][("order_price", "order_size", "order_side").index(name)]
+        side, depth = int(str(operation.constants["side"])), int(str(operation.constants["depth"]))
+        levels: dict[int, list[int]] = {}
+        for price, size, of_side, key in self.rows[self._table.books[book].spaces.orders].values():
+            if key == keys[book] and of_side == side:
+                levels.setdefault(price, []).append(size)
+        prices = sorted(levels, reverse=side == 0)
+        if depth >= len(prices):
+            return NULL if name == "book_price" else 0
+        sizes = levels[prices[depth]]
+        return {"book_price": prices[depth], "book_size": sum(sizes), "book_orders": len(sizes)}[name]
+
+    # --- digests and snapshots
+
+    def digests(self) -> NDArray[np.uint64]:
+        """Per bucket of keys."""
+        digests = [0] * BUCKETS
+        for number, space in enumerate(self._spaces):
+            for key, row in self.rows[number].items() if space.is_digested else ():
+                key_hash = hash_of_key(key)
+                mixed = hash_of(key_hash ^ number)
+                for place, value in enumerate(row):
+                    mixed ^= hash_of((value & MASK64) ^ ((key_hash + (place + 1) * 0x1E37_79B9_7F4A_7C15) & MASK64))
+                mixed = hash_of(mixed)
+                bucket = key_hash % BUCKETS
+                digests[bucket] = (digests[bucket] + (mixed if mixed > 1 else 2)) & MASK64
+        return np.array(digests, dtype=np.uint64)
+
+    def snapshot(self, buckets: Sequence[int] | None) -> bytes:
+        """The state, of all buckets or of some."""
+        sent = [number for number, space in enumerate(self._spaces) if space.is_digested]
+        data = b"TFC2" if buckets is None else b"TFB2"
+        data += self._table.fingerprint + struct.pack("<HH", len(buckets or ()), len(sent))
+        data += struct.pack(f"<{len(buckets or ())}H", *(buckets or ()))
+        for number in sent:
+            rows = self.rows[number]
+            keys = sorted(key for key in rows if buckets is None or hash_of_key(key) % BUCKETS in buckets)
+            space = self._spaces[number]
+            data += struct.pack("<QHH", len(keys), space.words, space.digested)
+            data += b"".join(struct.pack(f"<{space.words}q", *key) for key in keys)
+            data += b"".join((cell & MASK64).to_bytes(8, "little") for key in keys for cell in rows[key])
+        return data
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace the state; ValueError if it is another table's."""
+        self.rows = self._read(snapshot, b"TFC2")[1]
+
+    def restore_buckets(self, data: bytes) -> None:
+        """Replace some buckets; ValueError if they are another table's."""
+        buckets, spaces = self._read(data, b"TFB2")
+        for number, rows in enumerate(spaces):
+            kept = {key: row for key, row in self.rows[number].items() if hash_of_key(key) % BUCKETS not in buckets}
+            self.rows[number] = kept | rows
+
+    def _read(self, data: bytes, magic: bytes) -> tuple[list[int], list[dict[Key, list[int]]]]:
+        if len(data) < 24 or data[:20] != magic + self._table.fingerprint:
+            raise ValueError("not a snapshot of this table's state")
+        listed, _ = struct.unpack_from("<HH", data, 20)
+        try:
+            buckets = list(struct.unpack_from(f"<{listed}H", data, 24))
+            at, spaces = 24 + 2 * listed, []
+            for space in self._spaces:
+                rows: dict[Key, list[int]] = {}
+                if space.is_digested:
+                    count, words, cells = struct.unpack_from("<QHH", data, at)
+                    at += 12
+                    keys = [struct.unpack_from(f"<{words}q", data, at + 8 * words * place) for place in range(count)]
+                    at += 8 * words * count
+                    for key in keys:
+                        rows[key] = list(struct.unpack_from(f"<{cells}q", data, at))
+                        at += 8 * cells
+                spaces.append(rows)
+        except struct.error:
+            raise ValueError("the snapshot is cut short") from None
+        if at != len(data):
+            raise ValueError("the snapshot has bytes too many")
+        return buckets, spaces
+
+
+def _change(name: str, row: list[int], columns: tuple[int, ...], values: dict[str, int]) -> None:
+    """What a function does to its cells."""
+    of, first = values.get("of", NULL), columns[0]
+    if name == "count":
+        row[first] += 1
+    elif name in ("best_bid", "best_ask"):
+        if 0 <= values["source"] < len(columns):
+            row[columns[values["source"]]] = of
+    elif of == NULL:
+        return
+    elif name in ("sum", "day_volume"):
+        row[first] += of
+    elif name in ("max", "day_high"):
+        row[first] = of if row[first] == NULL else max(row[first], of)
+    elif name in ("min", "day_low"):
+        row[first] = min(row[first], of)
+    elif name == "last":
+        row[first] = of
+    elif name == "first":
+        row[first] = of if row[first] == NULL else row[first]
+    elif name == "vwap":
+        if values["weight"] != NULL:
+            turnover = (row[first] << 32) + row[columns[1]] + of * values["weight"]
+            row[first], row[columns[1]] = turnover >> 32, turnover & 0xFFFF_FFFF
+            row[columns[2]] += values["weight"]
+    else:
+        raise AssertionError(f"the interpreter does not know {name}")

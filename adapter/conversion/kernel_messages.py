@@ -1,0 +1,394 @@
+"""Kernel lines of one source message: first everything that can fail is judged, then state is changed and output is
+written. A message that fails has changed nothing but a count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from adapter.conversion.kernel_operations import ValueWriter, indented
+from adapter.conversion.kernel_tables import TableData
+from adapter.conversion.table import (
+    Conversion,
+    ConverterTable,
+    Operand,
+    Operation,
+    OrderAction,
+    type_of,
+)
+from adapter.conversion.unaligned import load_expression
+from feedcore.message_model import ModelMessage
+from feedcore.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+
+PLACED_MAX = 65_535
+
+
+def needed(operands: Iterable[Operand]) -> tuple[set[str], set[int]]:
+    """(names of source fields, numbers of operations) that values are made of, directly or not."""
+    fields: set[str] = set()
+    numbers: set[int] = set()
+    waiting = list(operands)
+    while waiting:
+        operand = waiting.pop()
+        if isinstance(operand, SourceField):
+            fields.add(operand.name)
+        elif isinstance(operand, Operation) and operand.number not in numbers:
+            numbers.add(operand.number)
+            waiting += [*operand.operands.values(), *operand.keys]
+    return fields, numbers
+
+
+def all_operands(conversion: Conversion) -> list[Operand]:
+    """Everything a conversion looks at."""
+    found: list[Operand] = [guard.operand for guard in (*conversion.guards, *conversion.output_guards)]
+    found += [*conversion.pure, *conversion.stateful, *(operand for _, operand in conversion.writes)]
+    for action in conversion.orders:
+        found += [action.key, *action.operands.values(), *([action.guard.operand] if action.guard else [])]
+    return found + [key for _, key in conversion.book_reads]
+
+
+class MessageWriter:
+    """One source message and all that it is converted to."""
+
+    def __init__(
+        self, table: ConverterTable, source: SourceMessageType, conversions: list[Conversion], data: TableData
+    ) -> None:
+        self._table = table
+        self._source = source
+        self._conversions = conversions
+        self._framing = source.framing
+        has_block = self._framing.block_length is not None
+        self._values = [
+            ValueWriter(number, frozenset(each.each.fields if each.each else ()), data, has_block)
+            for number, each in enumerate(conversions)
+        ]
+        self._is_fixed = not source.parts and not source.longer
+
+    def condition(self) -> str:
+        """What type and length must be."""
+        if self._is_fixed:
+            return f"kind == {self._source.type_id} and length == {self._source.frame_size}"
+        least = self._framing.header_size + (0 if self._framing.block_length else self._source.size)
+        return f"kind == {self._source.type_id} and length >= {max(least, self._framing.size_min)}"
+
+    def lines(self) -> list[str]:
+        """The branch."""
+        names = ", ".join(each.target.name if each.target else "state" for each in self._conversions)
+        lines = [f"# {self._source.name} -> {names}"]
+        if not self._is_fixed:
+            lines += self._walk()
+        body = [
+            *self._load_body(),
+            "need = 0",
+            *self._judge(),
+            *self._make_room(),
+            "if reason == 0:",
+            *indented(self._act()),
+        ]
+        lines += body if self._is_fixed else ["if reason == 0:", *indented(body)]
+        return indented(lines, 3)
+
+    # --- where things lie
+
+    def _walk(self) -> list[str]:
+        framing, lines = self._framing, []
+        if framing.block_length is not None:
+            at = f"position + {framing.block_length_offset}"
+            load = load_expression(framing.block_length.size, at, is_big_endian=framing.is_big_endian)
+            lines += [
+                f"block = {load}",
+                "at = body + block",
+                f"if block < {self._block_min()} or block > {PLACED_MAX} or at > limit:",
+            ]
+            lines += ["    reason = WRONG_LENGTH"]
+        else:
+            lines += [f"at = body + {self._source.size}"]
+        for number, part in enumerate(self._source.parts):
+            lines += self._walk_group(number, part) if isinstance(part, SourceGroup) else self._walk_data(part)
+        if not self._source.longer:
+            lines += ["if reason == 0 and at != limit:", "    reason = WRONG_LENGTH"]
+        return lines
+
+    def _used(self, group: SourceGroup | None) -> list[SourceField]:
+        """Fields used, of the body or of a group's entries."""
+        fields = self._source.fields if group is None else group.fields
+        names: set[str] = set()
+        for each in self._conversions:
+            if group is None or each.each is group:
+                hidden = each.each.fields if each.each is not None and group is None else {}
+                names |= needed(all_operands(each))[0] - set(hidden)
+        return [field for name, field in fields.items() if name in names and field.constant is None]
+
+    def _block_min(self) -> int:
+        """Bytes the fixed part must have: up to the last field that cannot be null."""
+        return max((field.offset + field.size for field in self._used(None) if field.null is None), default=0)
+
+    def _walk_group(self, number: int, group: SourceGroup) -> list[str]:
+        if group.count is not None:
+            return [
+                f"first_{number} = at  # {group.name}",
+                f"count_{number} = {group.count}",
+                f"size_{number} = {group.size}",
+                f"at += {group.count * group.size}",
+                "if at > limit:",
+                "    reason = WRONG_LENGTH",
+            ]
+        count = load_expression(group.count_kind.size, f"at + {group.count_offset}", is_big_endian=group.is_big_endian)
+        kind = group.entry_size_kind
+        at = f"at + {group.entry_size_offset}"
+        size = str(group.size) if kind is None else load_expression(kind.size, at, is_big_endian=group.is_big_endian)
+        least = group.size
+        if kind is not None:
+            least = max((field.offset + field.size for field in self._used(group) if field.null is None), default=0)
+        too_short = f" or (count_{number} > 0 and size_{number} < {least})" if least else ""
+        return [
+            f"first_{number} = at  # {group.name}",
+            f"count_{number} = 0",
+            f"size_{number} = 0",
+            "if reason == 0:",
+            f"    if at + {group.header_size} > limit:",
+            "        reason = WRONG_LENGTH",
+            "    else:",
+            f"        count_{number} = {count}",
+            f"        size_{number} = {size}",
+            f"        first_{number} = at + {group.header_size}",
+            f"        if count_{number} > {PLACED_MAX} or size_{number} > {PLACED_MAX}{too_short}:",
+            "            reason = WRONG_LENGTH",
+            "        else:",
+            f"            at = first_{number} + count_{number} * size_{number}",
+            "            if at > limit:",
+            "                reason = WRONG_LENGTH",
+        ]
+
+    @staticmethod
+    def _walk_data(data: SourceData) -> list[str]:
+        length = load_expression(data.length_kind.size, "at", is_big_endian=data.is_big_endian)
+        return [
+            f"if reason == 0:  # {data.name}",
+            f"    if at + {data.header_size} > limit:",
+            "        reason = WRONG_LENGTH",
+            "    else:",
+            f"        at = at + {data.header_size} + {length}",
+            "        if at > limit:",
+            "            reason = WRONG_LENGTH",
+        ]
+
+    def _is_looked_at(self, field: SourceField) -> bool:
+        """False for a text that is copied at most: it is never loaded."""
+        if not field.is_text:
+            return True
+        looked: set[str] = set()
+        for each in self._conversions:
+            written = [operand for _, operand in each.writes if operand is field]
+            looked |= needed(operand for operand in all_operands(each) if operand not in written)[0]
+        return field.name in looked
+
+    def _load_body(self) -> list[str]:
+        lines: list[str] = []
+        for field in filter(self._is_looked_at, self._used(None)):
+            lines += self._values[0].load(field) if field.name not in self._hidden(0) else self._load_plainly(field)
+        return lines
+
+    def _hidden(self, number: int) -> set[str]:
+        each = self._conversions[number].each
+        return set(each.fields) if each else set()
+
+    def _load_plainly(self, field: SourceField) -> list[str]:
+        return ValueWriter(0, frozenset(), TableData(), self._framing.block_length is not None).load(field)
+
+    # --- what may fail
+
+    def _judge(self) -> list[str]:
+        lines: list[str] = []
+        for number, conversion in enumerate(self._conversions):
+            lines += self._per_entry(number, conversion, self._judge_one(number, conversion))
+        return lines
+
+    def _per_entry(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
+        """The lines, once per entry if the conversion is of a group."""
+        group = conversion.each
+        if group is None:
+            return lines
+        place = self._source.parts.index(group)
+        head = [f"entry = first_{place} + entry_number * size_{place}", f"size_of_entry = size_{place}"]
+        for field in filter(self._is_looked_at, self._used(group)):
+            head += self._values[number].load(field)
+        return [f"for entry_number in range(count_{place}):  # {group.name}", *indented([*head, *lines])]
+
+    def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
+        """Guards, operations without state, and the room the output takes."""
+        first, rest = self._pure(number, conversion)
+        if conversion.target is not None:
+            rest += [f"need += {conversion.target.frame_size}"]
+        return [*first, *self._guarded(number, conversion, rest)]
+
+    def _pure(self, number: int, conversion: Conversion) -> tuple[list[str], list[str]]:
+        """Lines of the operations without state: those that guards need, and the others."""
+        _, guarding = needed(guard.operand for guard in conversion.guards)
+        first: list[str] = []
+        rest: list[str] = []
+        for operation in conversion.pure:
+            (first if operation.number in guarding else rest).extend(self._values[number].operation(operation, {}))
+        return first, rest
+
+    def _guarded(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
+        if not conversion.guards or not lines:
+            return lines
+        test = " and ".join(self._values[number].guard(guard) for guard in conversion.guards)
+        return [f"if reason == 0 and {test}:", *indented(lines)]
+
+    def _make_room(self) -> list[str]:
+        if all(conversion.target is None for conversion in self._conversions):
+            return []
+        return [
+            "if reason == 0 and cursor + need > end:",
+            f"    if need > {self._table.room}:",
+            "        reason = TOO_LARGE",
+            "    else:",
+            "        break",
+        ]
+
+    # --- what changes state and writes
+
+    def _act(self) -> list[str]:
+        lines = ["cursor_before, written_before = cursor, written"]
+        for number, conversion in enumerate(self._conversions):
+            act = self._act_one(number, conversion)
+            if conversion.each is None:
+                lines += self._guarded(number, conversion, act)
+                continue
+            first, rest = self._pure(number, conversion)  # the values of each entry are computed anew
+            lines += self._per_entry(number, conversion, [*first, *self._guarded(number, conversion, [*rest, *act])])
+        return [*lines, "if reason != 0:", "    cursor, written = cursor_before, written_before"]
+
+    def _act_one(self, number: int, conversion: Conversion) -> list[str]:
+        values = self._values[number]
+        names: dict[str, str] = {}
+        rows: list[str] = []
+        for operation in conversion.stateful:
+            if operation.space is not None and values.row_name(operation) not in names:
+                row = f"row_{number}_{len(names)}"
+                names[values.row_name(operation)] = row
+                rows += self._find_row(values, operation, row)
+        books: dict[int, Operand] = {action.book: action.key for action in conversion.orders} | dict(
+            conversion.book_reads
+        )
+        for book, key in books.items():
+            spaces = self._table.books[book].spaces
+            rows += [f"book_{book} = find_book(arena, SPACE_{spaces.books}, {values.variable(key)})"]
+            rows += [f"if book_{book} < 0:", "    reason = TOO_MANY_KEYS"]
+        lines: list[str] = []
+        for place, action in enumerate(conversion.orders):
+            lines += self._order(values, conversion, action, is_first=place == 0)
+        for operation in conversion.stateful:
+            lines += values.operation(operation, names | self._book_names(operation))
+        output = self._output(values, conversion)
+        if conversion.output_guards:
+            output = [
+                f"if {' and '.join(values.guard(guard) for guard in conversion.output_guards)}:",
+                *indented(output),
+            ]
+        lines += output
+        for space in sorted({operation.space for operation in conversion.stateful if operation.space is not None}):
+            lines += [f"settle_down(arena, SPACE_{space})"]
+        for book in sorted({action.book for action in conversion.orders}):
+            lines += [f"settle_down(arena, SPACE_{self._table.books[book].spaces.orders})"]
+        return [*rows, "if reason == 0:", *indented(lines)] if rows else lines
+
+    def _find_row(self, values: ValueWriter, operation: Operation, row: str) -> list[str]:
+        space, lines, word = f"SPACE_{operation.space}", [], 0
+        for key in operation.keys:
+            size = type_of(key).text_size
+            if size <= 8:
+                lines += [f"arena[{space} + KEY + {word}] = {values.variable(key)}"]
+                word += 1
+                continue
+            assert isinstance(key, SourceField)
+            words, tail = -(-size // 8), size % 8 or 8
+            lines += [f"blank = True  # {key.name}: from its end, so that blanks behind it are zeros"]
+            for place in reversed(range(words)):
+                load = load_expression(tail if place == words - 1 else 8, f"{values.place(key)} + {8 * place}")
+                lines += [f"word = {load}", "if blank:", "    word = trim_word(word)", "    blank = word == 0"]
+                lines += [f"arena[{space} + KEY + {word + place}] = word"]
+            word += words
+        return [*lines, f"{row} = find_row(arena, {space}, session)", f"if {row} < 0:", "    reason = TOO_MANY_KEYS"]
+
+    @staticmethod
+    def _book_names(operation: Operation) -> dict[str, str]:
+        book = operation.book
+        if book is None:
+            return {}
+        return {f"order_{what}": f"order_{what}_{book}" for what in ("price", "size", "side")} | {
+            "book_row": f"book_{book}"
+        }
+
+    def _order(self, values: ValueWriter, conversion: Conversion, action: OrderAction, *, is_first: bool) -> list[str]:
+        """What an <order> does, and what is known of its order for those who ask."""
+        spaces = self._table.books[action.book].spaces
+        both = f"arena, SPACE_{spaces.orders}, SPACE_{spaces.books}"
+        given = {name: values.variable(operand) for name, operand in action.operands.items()}
+        asked = any(operation.book == action.book for operation in conversion.stateful)
+        told = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
+        lines: list[str] = []
+        if "id" in given and asked:
+            lines += [f"{told[0]}, {told[1]}, {told[2]} = known_order(arena, SPACE_{spaces.orders}, {given['id']})"]
+        if action.action in ("add", "modify"):
+            side = f"0 if {given['side']} == {action.bid} else 1"
+            call = f"add_order({both}, book_{action.book}, {values.variable(action.key)}, {given['id']}, {side}, "
+            lines += [f"if not {call}{given['price']}, {given['size']}):", "    reason = TOO_MANY_KEYS"]
+            if asked:
+                lines += [f"{told[0]}, {told[1]} = {given['price']}, {given['size']}"]
+                lines += [f"{told[2]} = 66 if {given['side']} == {action.bid} else 83"]
+        elif action.action == "clear":
+            lines += [f"clear_book({both}, book_{action.book})"]
+        else:
+            call, left = {
+                "reduce": (
+                    f"reduce_order({both}, {given['id']}, {given.get('size')})",
+                    f"max(0, {told[1]} - {given.get('size')})",
+                ),
+                "delete": (f"drop_order({both}, {given['id']})", "0"),
+                "replace": (
+                    f"replace_order({both}, {', '.join(given.values())})",
+                    given.get("size", ""),
+                ),
+            }[action.action]
+            lines += [f"if not {call}:", "    arena[UNKNOWN_ORDER] += 1"]
+            if asked:
+                price = [f"    {told[0]} = {given['price']}"] if action.action == "replace" else []
+                lines += ["else:", f"    {told[1]} = {left}", *price]
+        if action.guard is None:
+            return lines
+        before = [f"{told[0]}, {told[1]}, {told[2]} = NULL, 0, NULL"] if asked and is_first else []
+        return [*before, f"if {values.guard(action.guard)}:", *indented(lines)]
+
+    def _output(self, values: ValueWriter, conversion: Conversion) -> list[str]:
+        target = conversion.target
+        if target is None:
+            return []
+        header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
+        lines = [
+            f"store_16(out, cursor, {target.frame_size})  # {target.name}",
+            "store_16(out, cursor + 2, index)",
+            *(f"store_16(out, cursor + {4 + 2 * place}, {value})" for place, value in enumerate(header)),
+            *self._zero_gaps(target),
+        ]
+        written = set()
+        for field, operand in conversion.writes:
+            lines += values.write(field, operand)
+            written.add(field.name)
+        for name, field in target.fields.items():
+            if name not in written:
+                lines += values.write_null(field)
+        return [*lines, f"cursor += {target.frame_size}", "written += 1"]
+
+    @staticmethod
+    def _zero_gaps(target: ModelMessage) -> list[str]:
+        """Bytes of the block that no field covers are zero, not what was there before."""
+        covered = bytearray(target.block_length)
+        for field in target.fields.values():
+            covered[field.offset : field.offset + field.size] = b"\1" * field.size
+        return [
+            f"store_8(out, cursor + {target.frame_size - target.block_length + place}, 0)"
+            for place, is_covered in enumerate(covered)
+            if not is_covered
+        ]

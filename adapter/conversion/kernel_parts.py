@@ -1,0 +1,211 @@
+"""What generated kernels call: texts, numbers in texts, maps, days. All bounds are checked by the caller."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX
+from adapter.conversion.unaligned import LOADS, STORES
+from adapter.kernel_cache import compiled
+
+NULL = (1 << 63) - 1
+DAY_NS = 86_400_000_000_000
+YEAR_MIN, YEAR_MAX = 1970, 2099
+load_u8, store_8 = LOADS["load_u8"], STORES["store_8"]
+
+
+@compiled()
+def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
+    """Count a refused message, and remember the first ones of this call."""
+    arena[reason] += 1
+    taken = arena[SAMPLE_COUNT]
+    if taken < SAMPLES_MAX:
+        arena[SAMPLES + 2 * taken] = position
+        arena[SAMPLES + 2 * taken + 1] = (index << 8) | reason
+        arena[SAMPLE_COUNT] = taken + 1
+
+
+@compiled()
+def trim_word(word):  # type: ignore[no-untyped-def]
+    """A text of at most 8 bytes without the blanks behind it; they become zeros."""
+    shift = 56
+    while shift >= 0:
+        byte = (word >> shift) & 255
+        if byte == 32:
+            word &= ~(np.int64(255) << shift)
+        elif byte != 0:
+            break
+        shift -= 8
+    return word
+
+
+@compiled()
+def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
+    """Bytes of a text without the blanks and zeros behind it."""
+    while size > 0:
+        byte = load_u8(datagram, at + size - 1)
+        if byte != 32 and byte != 0:
+            break
+        size -= 1
+    return np.int64(size)
+
+
+@compiled()
+def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped-def]
+    """Write a text without the blanks behind it, at most `most` bytes; gives where it ends."""
+    size = min(text_size(datagram, at, size), most)
+    for place in range(size):
+        store_8(out, fill + place, load_u8(datagram, at + place))
+    return fill + size
+
+
+@compiled()
+def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-def]
+    """Write a text of the table, which ends with a zero or its words; gives where it ends."""
+    for place in range(8 * words):
+        byte = (tables[at + (place >> 3)] >> (8 * (place & 7))) & 255
+        if byte == 0:
+            break
+        store_8(out, fill, byte)
+        fill += 1
+    return fill
+
+
+@compiled()
+def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
+    """Write a number with so many digits behind its point; null writes nothing; gives where it ends."""
+    if value == NULL:
+        return fill
+    if value < 0:
+        store_8(out, fill, 45)
+        fill += 1
+    rest = value if value < 0 else -value  # negative, as the smallest one has no positive
+    digits = 1
+    power = np.int64(-1)
+    while digits <= decimals or (digits < 19 and rest <= power * 10):
+        power = power * 10
+        digits += 1
+    for place in range(digits):
+        if place == digits - decimals:
+            store_8(out, fill, 46)
+            fill += 1
+        store_8(out, fill, 48 + rest // power)
+        rest -= rest // power * power
+        power = -(-power // 10)
+        fill += 1
+    return fill
+
+
+@compiled()
+def zero_rest(out, fill, stop):  # type: ignore[no-untyped-def]
+    """Zeros up to `stop`."""
+    while fill < stop:
+        store_8(out, fill, 0)
+        fill += 1
+
+
+@compiled()
+def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
+    """(number, failed) of a decimal text: blanks around, a sign, at most 18 digits; blank is null."""
+    stop = at + text_size(datagram, at, size)
+    while at < stop and load_u8(datagram, at) == 32:
+        at += 1
+    if at == stop:
+        return np.int64(NULL), False
+    sign = load_u8(datagram, at)
+    if sign == 43 or sign == 45:
+        at += 1
+    value = np.int64(0)
+    digits = 0
+    decimals = np.int64(-1)  # behind the point; none seen yet
+    while at < stop:
+        byte = load_u8(datagram, at)
+        if byte == 46 and decimals < 0:
+            decimals = np.int64(0)
+        elif byte < 48 or byte > 57:
+            return np.int64(0), True
+        else:
+            digits += 1
+            if decimals == -exponent:  # beyond what the exponent has, only zeros lose nothing
+                if byte != 48:
+                    return np.int64(0), True
+            elif value >= 100_000_000_000_000_000:
+                return np.int64(0), True
+            else:
+                value = value * 10 + (byte - 48)
+                decimals += 1 if decimals >= 0 else 0
+        at += 1
+    if digits == 0:
+        return np.int64(0), True
+    for _ in range(-exponent - max(decimals, 0)):
+        if value >= 100_000_000_000_000_000:
+            return np.int64(0), True
+        value *= 10
+    return -value if sign == 45 else value, False
+
+
+@compiled()
+def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
+    """Place of a key among `count` sorted ones; -1 if it is not there."""
+    low, high = np.int64(0), np.int64(count)
+    while low < high:
+        middle = (low + high) >> 1
+        if tables[at + middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < count and tables[at + low] == key else np.int64(-1)
+
+
+@compiled()
+def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-untyped-def]
+    """True if a text, without the blanks behind it, is the table's literal."""
+    if text_size(datagram, at, size) != length:
+        return False
+    for place in range(length):
+        if load_u8(datagram, at + place) != (tables[literal + (place >> 3)] >> (8 * (place & 7))) & 255:
+            return False
+    return True
+
+
+@compiled()
+def midnight_of(session, tables, at, count):  # type: ignore[no-untyped-def]
+    """Midnight of a day YYYYMMDD in nanoseconds since 1970, UTC; null if there is no such day.
+
+    Args:
+        at: in `tables`: `count` days on which the zone's offset at midnight changes, then the offsets in seconds.
+    """
+    year, month, day = session // 10_000, session // 100 % 100, session % 100
+    if not (YEAR_MIN <= year <= YEAR_MAX and 1 <= month <= 12 and 1 <= day <= 31):
+        return np.int64(NULL)
+    shifted = year - 1 if month <= 2 else year  # years that begin in March end with the leap day
+    days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400
+    days += (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1 - 719_468
+    low, high = np.int64(0), np.int64(count)
+    while low < high:
+        middle = (low + high) >> 1
+        if tables[at + middle] <= days:
+            low = middle + 1
+        else:
+            high = middle
+    offset = tables[at + count + low - 1] if low > 0 else np.int64(0)
+    return days * DAY_NS - offset * 1_000_000_000
+
+
+@compiled()
+def wide_floor_divide(high, low, divisor):  # type: ignore[no-untyped-def]
+    """floor((high * 2**32 + low) / divisor) for 0 <= low < 2**32 and divisor > 0; the null value for divisor 0."""
+    if divisor == 0:
+        return np.int64(NULL)
+    quotient = high // divisor
+    rest = high - quotient * divisor
+    if rest < (1 << 31):
+        return (quotient << 32) + ((rest << 32) | low) // divisor
+    tail = np.int64(0)
+    for bit in range(31, -1, -1):  # long division: rest * 2**32 would not fit
+        rest = rest * 2 + ((low >> bit) & 1)
+        tail *= 2
+        if rest >= divisor:
+            rest -= divisor
+            tail += 1
+    return (quotient << 32) + tail

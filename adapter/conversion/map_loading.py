@@ -1,0 +1,97 @@
+"""Loading the <map>s of a converter table: enum maps written out, and reference tables from CSV files."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from adapter.conversion.function_use import ValueMap
+from feedcore.documents import Node
+
+TEXT_KEY_SIZE_MAX = 8  # a key is one machine word in the kernel
+TEXT_SIZE_MAX = 64
+NUMBER_MAX = (1 << 63) - 2  # one less than null
+
+
+def load_maps(root: Node, folder: Path) -> dict[str, ValueMap]:
+    """All <map>s of a table, by name.
+
+    Args:
+        folder: where the files that they name lie.
+    """
+    maps: dict[str, ValueMap] = {}
+    for node in root.all("map"):
+        node.only("name", "default", "file", "from", "to", "keys", "values")
+        name = node.need("name")
+        if name in maps:
+            raise node.error(f"map {name!r} is defined twice")
+        rows = _from_file(node, folder) if "file" in node.attributes else _written_out(node)
+        maps[name] = _make_map(node, name, rows)
+    return maps
+
+
+Row = tuple[str, str, str]  # key, value, where it stands
+
+
+def _written_out(node: Node) -> list[Row]:
+    rows = []
+    for entry in node.children:
+        if entry.tag != "entry":
+            raise entry.error(f"<{entry.tag}> in <map>: it takes <entry>")
+        entry.only("from", "to")
+        rows.append((entry.need("from"), entry.need("to"), f"line {entry.line}"))
+    return rows
+
+
+def _from_file(node: Node, folder: Path) -> list[Row]:
+    path = folder / node.need("file")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise node.error(f"{path} cannot be read: {unreadable}") from None
+    table = csv.DictReader(lines)
+    for attribute in ("from", "to"):
+        if node.need(attribute) not in (table.fieldnames or ()):
+            raise node.error(f"{path} has no column {node.need(attribute)!r}")
+    return [(row[node.need("from")], row[node.need("to")], f"{path}:{table.line_num}") for row in table]
+
+
+def _kind(node: Node, attribute: str, texts: list[str]) -> bool:
+    """True for text: as the attribute says, else if any of them is no integer."""
+    told = node.attributes.get(attribute)
+    if told not in (None, "text", "number"):
+        raise node.error(f"{attribute}={told!r}: text or number")
+    return told == "text" if told else any(not text.lstrip("-").isdigit() for text in texts)
+
+
+def _value(node: Node, text: str, is_text: bool, where: str) -> int | bytes:
+    if is_text:
+        data = text.encode()
+        if not 0 < len(data) <= TEXT_SIZE_MAX:
+            raise node.error(f"{where}: {text!r} has {len(data)} bytes, 1 to {TEXT_SIZE_MAX} are possible")
+        return data
+    try:
+        value = int(text)
+    except ValueError:
+        raise node.error(f"{where}: {text!r} is not an integer") from None
+    if abs(value) > NUMBER_MAX:
+        raise node.error(f"{where}: {text} has more than 63 bits")
+    return value
+
+
+def _make_map(node: Node, name: str, rows: list[Row]) -> ValueMap:
+    if not rows:
+        raise node.error(f"map {name!r} is empty")
+    has_text_keys = _kind(node, "keys", [row[0] for row in rows])
+    default = node.attributes.get("default")
+    has_text_values = _kind(node, "values", [*(row[1] for row in rows), *([default] if default is not None else [])])
+    entries: dict[int | bytes, int | bytes] = {}
+    for key_text, value_text, where in rows:
+        key = _value(node, key_text, has_text_keys, where)
+        if isinstance(key, bytes) and len(key) > TEXT_KEY_SIZE_MAX:
+            raise node.error(f"{where}: {key_text!r} is longer than {TEXT_KEY_SIZE_MAX} bytes")
+        if key in entries:
+            raise node.error(f"{where}: {key_text!r} is mapped twice")
+        entries[key] = _value(node, value_text, has_text_values, where)
+    other = None if default is None else _value(node, default, has_text_values, "default")
+    return ValueMap(name, entries, other, node.line)

@@ -1,0 +1,293 @@
+"""Order books inside a kernel: orders by their id, price levels per side kept sorted, best last.
+
+Two key spaces make the books of a table: the orders' (key: order id; digested cells: price, size, side, book key;
+local: the book's row) and the books' (key: the book key; local: per side where its levels lie, how many fit, how many
+there are). Levels are a consequence of the orders: neither digested nor sent, and rebuilt from them after a restore. A
+level is (rank, size, orders), with rank = price for bids and -price for asks, so that the best of either side ranks
+highest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapter.conversion.state_kernels import (
+    DEAD,
+    INITIAL,
+    KEY,
+    ROW_COUNT,
+    ROWS,
+    STRIDE,
+    add_row,
+    drop_row,
+    hash_of_key,
+    seek_row,
+    touch,
+)
+from adapter.kernel_cache import compiled
+
+POOL_WORDS = 1 << 27  # levels of all books of a table, words; taken only as they are touched
+POOL = INITIAL + 8  # in the books' header: the next free word, its end, then a free list per size
+POOL_NEXT, POOL_END, POOL_FREE = POOL, POOL + 1, POOL + 2
+CAPACITY_FIRST_LOG = 3  # levels of a side that has few
+CAPACITY_LOG_MAX = 20
+LEVEL = 3  # words of a level
+SIDE = 3  # words per side in a book's row
+NULL = (1 << 63) - 1
+BID, ASK = 0, 1
+PRICE, SIZE, ORDER_SIDE, BOOK_KEY, BOOK_ROW = 0, 1, 2, 3, 4  # an order's cells
+BOOK_CELLS = 2 * SIDE + 1  # the last one counts changes of the best level
+
+
+@dataclass(frozen=True, slots=True)
+class BookSpaces:
+    """Numbers of the two key spaces of one <book>."""
+
+    orders: int
+    books: int
+
+
+def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
+    """Give the books at header `books` the pool that begins at `at`."""
+    arena[books + POOL_NEXT] = at
+    arena[books + POOL_END] = at + POOL_WORDS
+    arena[books + POOL_FREE : books + POOL_FREE + CAPACITY_LOG_MAX + 1] = -1
+
+
+@compiled()
+def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
+    """Room for 2**log levels; -1 if the pool is used up."""
+    free = arena[books + POOL_FREE + log]
+    if free >= 0:
+        arena[books + POOL_FREE + log] = arena[free]
+        return free
+    at = arena[books + POOL_NEXT]
+    if at + (LEVEL << log) > arena[books + POOL_END]:
+        return np.int64(-1)
+    arena[books + POOL_NEXT] = at + (LEVEL << log)
+    return at
+
+
+@compiled()
+def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
+    """Number of levels that rank below `rank`; near the best, where most changes are, it is found at once."""
+    high = count
+    for _ in range(4):
+        if high == 0 or arena[first + LEVEL * (high - 1)] < rank:
+            return high
+        high -= 1
+    low = np.int64(0)
+    while low < high:
+        middle = (low + high) >> 1
+        if arena[first + LEVEL * middle] < rank:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled()
+def change_level(arena, books, book, side, price, size, orders):  # type: ignore[no-untyped-def]
+    """Add to a level of a book, `size` and `orders` of either sign; a level without orders is gone.
+
+    Args:
+        book: the book's cells.
+    """
+    at = book + SIDE * side
+    count = arena[at + 2]
+    rank = price if side == BID else -price
+    first = arena[at]
+    place = place_of(arena, first, count, rank)
+    level = first + LEVEL * place
+    if place < count and arena[level] == rank:
+        arena[level + 1] += size
+        arena[level + 2] += orders
+        if arena[level + 2] == 0:
+            for word in range(level, first + LEVEL * (count - 1)):
+                arena[word] = arena[word + LEVEL]
+            arena[at + 2] = count - 1
+        return
+    if orders <= 0:
+        return  # it never found room
+    if count == arena[at + 1]:
+        log = CAPACITY_FIRST_LOG
+        while (np.int64(1) << log) <= count:
+            log += 1
+        wider = np.int64(-1) if log > CAPACITY_LOG_MAX else take_levels(arena, books, log)
+        if wider < 0:
+            return  # the pool is used up: orders stay right, this level is not shown
+        for word in range(LEVEL * count):
+            arena[wider + word] = arena[first + word]
+        if count > 0:
+            arena[first] = arena[books + POOL_FREE + log - 1]
+            arena[books + POOL_FREE + log - 1] = first
+        first = wider
+        arena[at] = first
+        arena[at + 1] = np.int64(1) << log
+        level = first + LEVEL * place
+    word = first + LEVEL * count - 1
+    while word >= level:
+        arena[word + LEVEL] = arena[word]
+        word -= 1
+    arena[level] = rank
+    arena[level + 1] = size
+    arena[level + 2] = orders
+    arena[at + 2] = count + 1
+
+
+@compiled()
+def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
+    """The book's cells, made if it is new; -1 if there are as many as may be."""
+    arena[books + KEY] = book_key
+    key_hash = hash_of_key(arena, books + KEY, 1)
+    _, row = seek_row(arena, books, key_hash)
+    if row < 0:
+        row = add_row(arena, books, key_hash)
+        if row < 0:
+            return np.int64(-1)
+    return row + 2
+
+
+@compiled()
+def find_order(arena, orders, order_id):  # type: ignore[no-untyped-def]
+    """The order's cells, unchanged; -1 if it is unknown."""
+    arena[orders + KEY] = order_id
+    _, row = seek_row(arena, orders, hash_of_key(arena, orders + KEY, 1))
+    return row + 2 if row >= 0 else np.int64(-1)
+
+
+@compiled()
+def drop_order(arena, orders, books, order_id):  # type: ignore[no-untyped-def]
+    """Take an order out of its book and forget it; False if it is unknown."""
+    arena[orders + KEY] = order_id
+    key_hash = hash_of_key(arena, orders + KEY, 1)
+    place, row = seek_row(arena, orders, key_hash)
+    if row < 0:
+        return False
+    cells = row + 2
+    change_level(
+        arena, books, arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -arena[cells + SIZE], -1
+    )
+    drop_row(arena, orders, key_hash, place, row)
+    return True
+
+
+@compiled()
+def add_order(arena, orders, books, book, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
+    """Put an order into a book; one of the same id is replaced. False if there are as many orders as may be.
+
+    Without a price or a size there is no order.
+    """
+    drop_order(arena, orders, books, order_id)
+    if price == NULL or size <= 0:
+        return True
+    arena[orders + KEY] = order_id
+    row = add_row(arena, orders, hash_of_key(arena, orders + KEY, 1))
+    if row < 0:
+        return False
+    cells = row + 2
+    arena[cells + PRICE] = price
+    arena[cells + SIZE] = size
+    arena[cells + ORDER_SIDE] = side
+    arena[cells + BOOK_KEY] = book_key
+    arena[cells + BOOK_ROW] = book
+    change_level(arena, books, book, side, price, size, 1)
+    return True
+
+
+@compiled()
+def reduce_order(arena, orders, books, order_id, size):  # type: ignore[no-untyped-def]
+    """Take `size` off an order, the whole of it if it has no more; False if it is unknown."""
+    arena[orders + KEY] = order_id
+    key_hash = hash_of_key(arena, orders + KEY, 1)
+    _, row = seek_row(arena, orders, key_hash)
+    if row < 0:
+        return False
+    cells = row + 2
+    if size >= arena[cells + SIZE]:
+        return drop_order(arena, orders, books, order_id)
+    touch(arena, orders, row, key_hash)
+    arena[cells + SIZE] -= size
+    change_level(arena, books, arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -size, 0)
+    return True
+
+
+@compiled()
+def replace_order(arena, orders, books, order_id, new_id, price, size):  # type: ignore[no-untyped-def]
+    """Put an order of the same book and side in the place of another one; False if that is unknown."""
+    cells = find_order(arena, orders, order_id)
+    if cells < 0:
+        return False
+    side, book_key, book = arena[cells + ORDER_SIDE], arena[cells + BOOK_KEY], arena[cells + BOOK_ROW]
+    drop_order(arena, orders, books, order_id)
+    add_order(arena, orders, books, book, book_key, new_id, side, price, size)
+    return True
+
+
+@compiled()
+def known_order(arena, orders, order_id):  # type: ignore[no-untyped-def]
+    """(price, size, side as 66 or 83) of an order; (NULL, 0, NULL) if it is unknown."""
+    cells = find_order(arena, orders, order_id)
+    if cells < 0:
+        return np.int64(NULL), np.int64(0), np.int64(NULL)
+    side = np.int64(66) if arena[cells + ORDER_SIDE] == BID else np.int64(83)
+    return arena[cells + PRICE], arena[cells + SIZE], side
+
+
+@compiled()
+def clear_book(arena, orders, books, book):  # type: ignore[no-untyped-def]
+    """Forget all orders of a book. Looks at every order there is: for the rare message that says so."""
+    for slot in range(arena[orders + ROW_COUNT]):
+        row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
+        if arena[row + 1] != DEAD and arena[row + 2 + BOOK_ROW] == book:
+            drop_order(arena, orders, books, arena[row])
+
+
+@compiled()
+def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """Where the level at `depth` (0: the best) lies; -1 if the side has not so many."""
+    at = book + SIDE * side
+    place = arena[at + 2] - 1 - depth
+    return arena[at] + LEVEL * place if place >= 0 else np.int64(-1)
+
+
+@compiled()
+def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """Price of a level; NULL if there is none."""
+    level = level_rank(arena, book, side, depth)
+    if level < 0:
+        return np.int64(NULL)
+    return arena[level] if side == BID else -arena[level]
+
+
+@compiled()
+def level_size(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """Size at a level; 0 if there is none."""
+    level = level_rank(arena, book, side, depth)
+    return arena[level + 1] if level >= 0 else np.int64(0)
+
+
+@compiled()
+def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
+    """Orders at a level; 0 if there is none."""
+    level = level_rank(arena, book, side, depth)
+    return arena[level + 2] if level >= 0 else np.int64(0)
+
+
+@compiled()
+def rebuild(arena, orders, books):  # type: ignore[no-untyped-def]
+    """Make the levels anew from the orders."""
+    for slot in range(arena[books + ROW_COUNT]):
+        cells = arena[books + ROWS] + slot * arena[books + STRIDE] + 2
+        arena[cells + 2] = 0
+        arena[cells + SIDE + 2] = 0
+    for slot in range(arena[orders + ROW_COUNT]):
+        row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
+        if arena[row + 1] != DEAD:
+            cells = row + 2
+            book = find_book(arena, books, arena[cells + BOOK_KEY])
+            arena[cells + BOOK_ROW] = book
+            change_level(arena, books, book, arena[cells + ORDER_SIDE], arena[cells + PRICE], arena[cells + SIZE], 1)

@@ -1,0 +1,86 @@
+"""Loading an <order>: what a message does to an order book."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adapter.conversion.function_use import COMPARISONS, comparison_of
+from adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
+from feedcore.documents import Node
+
+if TYPE_CHECKING:
+    from adapter.conversion.conversion_loading import ConversionLoader
+
+NEEDED = {
+    "add": ("id", "side", "price", "size"),
+    "modify": ("id", "side", "price", "size"),
+    "reduce": ("id", "size"),
+    "delete": ("id",),
+    "replace": ("id", "newId", "price", "size"),
+    "clear": (),
+}
+
+
+class OrderLoader:
+    """The <order>s of one <convert>."""
+
+    def __init__(self, loader: ConversionLoader) -> None:
+        self._loader = loader
+        self._keys: dict[int, Operand] = {}
+
+    def load(self, node: Node) -> OrderAction:
+        """One <order>."""
+        action = node.need("action")
+        if action not in NEEDED:
+            raise node.error(f"action={action!r}: {', '.join(NEEDED)}")
+        node.only(
+            "book", "action", "by", "bid", "if", *NEEDED[action], *(COMPARISONS if "if" in node.attributes else ())
+        )
+        books = self._loader.shared.books
+        if node.need("book") not in books:
+            raise node.error(f"there is no <book> {node.need('book')!r}")
+        book = list(books).index(node.need("book"))
+        key = self._number(node, "by")
+        if self._keys.setdefault(book, key) is not key:
+            raise node.error("all <order>s of a <convert> that change one book have the same by")
+        operands = {name: self._number(node, name) for name in NEEDED[action]}
+        price = type_of(operands["price"]) if "price" in operands else None
+        exponent = books[node.need("book")].exponent
+        if price is not None and price.exponent not in (None, exponent):
+            raise node.error(f"price has the exponent {price.exponent}, the book has {exponent}: use scale")
+        for name in ("size",):
+            if name in operands and type_of(operands[name]).minimum < 0:
+                raise node.error(f"{name} may be negative: cast it to an unsigned type")
+        return OrderAction(book, action, key, operands, self._bid(node), self._guard(node), node.line)
+
+    def _number(self, node: Node, name: str) -> Operand:
+        operand = self._loader.resolve_name(node.need(name), node)
+        found = type_of(operand)
+        if isinstance(operand, Operation) and operand.is_stateful:
+            raise node.error(f"{name}={node.need(name)!r} depends on state: a book is changed by what the message says")
+        may_be_text = (
+            name in ("by", "side", "id", "newId") and 0 < found.text_size <= 8 and not isinstance(operand, Operation)
+        )
+        is_key = name in ("by", "id", "newId") and found.is_integer
+        if not (found.is_number or may_be_text or is_key):
+            raise node.error(
+                f"{name}={node.need(name)!r} is {found}: a number, or for keys and sides a text of at most 8"
+            )
+        return operand
+
+    def _bid(self, node: Node) -> int:
+        text = node.attributes.get("bid", "B")
+        if text.lstrip("-").isdigit():
+            return int(text)
+        data = text.encode()
+        if not 0 < len(data) <= 8:
+            raise node.error(f"bid={text!r}: the value of side that means a bid")
+        return int.from_bytes(data, "little")
+
+    def _guard(self, node: Node) -> Guard | None:
+        if "if" not in node.attributes:
+            return None
+        operand = self._loader.resolve_name(node.need("if"), node)
+        if isinstance(operand, Operation) and operand.is_stateful:
+            raise node.error("if= depends on state: a book is changed by what the message says")
+        return Guard(operand, comparison_of(node, type_of(operand)))

@@ -1,0 +1,112 @@
+"""Loading a converter table: everything that can be wrong with one is found here, with file, line and reason."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from adapter.conversion.conversion_loading import ConversionLoader, Shared
+from adapter.conversion.functions import FUNCTIONS, ConverterFunction
+from adapter.conversion.kernel_source import kernel_source
+from adapter.conversion.map_loading import load_maps
+from adapter.conversion.order_book import BOOK_CELLS, BookSpaces
+from adapter.conversion.state_cells import Cells
+from adapter.conversion.state_store import KEYS_MAX, KeySpace
+from adapter.conversion.table import Book, ConverterTable
+from feedcore.documents import Node, parse_document
+from feedcore.message_model import MessageModel
+from feedcore.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEAL_TAG_SIZE
+from feedcore.source_format import SourceFormat
+
+ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
+KEYS_MAX_LIMIT = 1 << 28
+ELEMENTS = ("map", "book", "convert")
+
+
+def load_table(
+    path: Path,
+    source_format: SourceFormat,
+    model: MessageModel,
+    datagram_size_max: int,
+    functions: Mapping[str, ConverterFunction] = FUNCTIONS,
+) -> ConverterTable:
+    """Load and check a converter table.
+
+    Args:
+        datagram_size_max: bytes of an output datagram; a message that cannot fit is refused here.
+        functions: the converter functions there are.
+
+    Raises:
+        DocumentError: with file, line and reason.
+        OSError: the file cannot be read.
+    """
+    root = parse_document(path.read_bytes(), str(path))
+    if root.tag != "converterTable":
+        raise root.error(f"<{root.tag}> is no <converterTable>")
+    root.only("name", "sourceFormat", "keysMax")
+    if root.need("sourceFormat") != source_format.name:
+        raise root.error(
+            f"made for the source format {root.need('sourceFormat')!r}, loaded with {source_format.name!r} "
+            f"({source_format.document})"
+        )
+    for node in root.children:
+        if node.tag not in ELEMENTS:
+            raise node.error(f"<{node.tag}> in <converterTable>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
+    nodes = root.all("convert")
+    if not nodes:
+        raise root.error("a converter table has at least one <convert>")
+    cells = Cells(functions)
+    for node in nodes:  # first all that keep, so that a message may peek at what another one keeps
+        cells.declare(node)
+    shared = Shared(
+        source_format, model, functions, cells, load_maps(root, path.parent), {}, datagram_room(datagram_size_max)
+    )
+    shared.books.update(_load_books(root))
+    shared.loaders += [ConversionLoader(node, shared) for node in nodes]
+    conversions = tuple(loader.load() for loader in shared.loaders)
+    keys_max = _limit(root, "keysMax", KEYS_MAX)
+    spaces = list(cells.spaces(root, keys_max))
+    books = []
+    for book, node in zip(shared.books.values(), root.all("book"), strict=True):
+        first = len(spaces)
+        orders_max = _limit(node, "ordersMax", ORDERS_MAX)
+        spaces.append(KeySpace(f"{book.name} orders", 1, (0, 0, 0, 0), local=1, keys_max=orders_max))
+        spaces.append(KeySpace(f"{book.name} books", 1, (0,) * BOOK_CELLS, keys_max=keys_max, is_digested=False))
+        books.append(replace(book, spaces=BookSpaces(first, first + 1)))
+    table = ConverterTable(
+        root.need("name"),
+        model.schema_id,
+        model.version,
+        source_format,
+        conversions,
+        tuple(spaces),
+        tuple(books),
+        shared.room,
+        str(path),
+    )
+    return replace(table, fingerprint=hashlib.sha256(kernel_source(table).text.encode()).digest()[:16])
+
+
+def datagram_room(datagram_size_max: int) -> int:
+    """Bytes for messages in an output datagram of one run."""
+    return datagram_size_max - OUTPUT_HEADER_SIZE - SEAL_TAG_SIZE - RUN_SIZE
+
+
+def _limit(node: Node, name: str, default: int) -> int:
+    value = node.get_int(name, default)
+    if not 1 <= value <= KEYS_MAX_LIMIT:
+        raise node.error(f"{name}={value} is not within 1 and {KEYS_MAX_LIMIT}")
+    return value
+
+
+def _load_books(root: Node) -> dict[str, Book]:
+    books: dict[str, Book] = {}
+    for number, node in enumerate(root.all("book")):
+        node.only("name", "exponent", "ordersMax")
+        name = node.need("name")
+        if name in books:
+            raise node.error(f"book {name!r} is defined twice")
+        books[name] = Book(name, node.get_int("exponent", 0), BookSpaces(2 * number, 2 * number + 1), node.line)
+    return books

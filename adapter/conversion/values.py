@@ -1,0 +1,111 @@
+"""What the loader knows of a value: the numbers it can be, its decimal exponent, whether it may be null, or its text's
+size. From this it proves that nothing is lost on the way into an output field."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from feedcore.message_model import ModelField
+from feedcore.primitive_types import PrimitiveType
+from feedcore.source_format import SourceField
+
+NULL = (1 << 63) - 1  # null inside the engine, whatever source and model call null
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """Type of a value.
+
+    Attributes:
+        minimum, maximum: of a number.
+        exponent: the number stands for `value * 10**exponent`; None: not known, and not checked.
+        is_nullable: it may be null.
+        text_size: bytes of a text at most; 0: it is a number.
+        bits: a floating point type: copied, never calculated with.
+    """
+
+    minimum: int = 0
+    maximum: int = 0
+    exponent: int | None = 0
+    is_nullable: bool = False
+    text_size: int = 0
+    bits: PrimitiveType | None = None
+
+    @property
+    def is_number(self) -> bool:
+        """An integer that can be calculated with: it fits in 63 bits and a sign."""
+        return not self.text_size and self.bits is None and self.maximum <= INT64_MAX
+
+    @property
+    def is_integer(self) -> bool:
+        """An integer, of whatever size."""
+        return not self.text_size and self.bits is None
+
+    def within(self, minimum: int, maximum: int) -> ValueType:
+        """The same, of another range."""
+        return replace(self, minimum=minimum, maximum=maximum)
+
+    def nullable(self, is_nullable: bool = True) -> ValueType:
+        """The same, that may be null."""
+        return replace(self, is_nullable=is_nullable)
+
+    def __str__(self) -> str:
+        if self.text_size:
+            return f"text of {self.text_size}"
+        if self.bits is not None:
+            return self.bits.name
+        exponent = f", exponent {self.exponent}" if self.exponent else ""
+        return f"{self.minimum} … {self.maximum}{exponent}{', or null' if self.is_nullable else ''}"
+
+
+def type_of_field(field: SourceField) -> ValueType:
+    """The type of a source field."""
+    if field.is_text:
+        return ValueType(text_size=field.length)
+    if field.is_float:
+        return ValueType(bits=field.kind)
+    if field.constant is not None:
+        return ValueType(field.constant, field.constant, field.exponent)
+    return ValueType(field.kind.minimum, field.kind.maximum, field.exponent, field.null is not None)
+
+
+def why_not_fit(value: ValueType, target: ModelField) -> str | None:
+    """Why a value cannot be written into an output field without losing anything; None if it can."""
+    kind = target.kind
+    if value.text_size:
+        if kind.name != "char":
+            return f"a text cannot be written into {target.name} ({kind.name}): use number"
+        if value.text_size > target.length:
+            return (
+                f"{value} can lose data in {target.name} (char, length {target.length}): use text with a length, or cut"
+            )
+        return None
+    if value.bits is not None:
+        return None if value.bits.name == kind.name else f"{value.bits.name} is not {target.name}'s {kind.name}"
+    if target.length > 1 or kind.name in ("float", "double"):
+        return f"a number cannot be written into {target.name} ({kind.name}, length {target.length}): use digits"
+    if value.minimum < kind.minimum or value.maximum > kind.maximum:
+        return f"{value} can lose data in {target.name} ({kind.name}): choose a wider field, or cast"
+    if kind.name != "char" and value.exponent is not None and value.exponent != target.exponent:
+        return f"the value has the exponent {value.exponent}, {target.name} has {target.exponent}: use scale"
+    if value.is_nullable and null_of(target) is None:
+        return f"the value may be null, {target.name} ({kind.name}) may not: use default"
+    return None
+
+
+def null_of(target: ModelField) -> int | None:
+    """What null is written as; an int64 without a null of its own takes the engine's, as mantissas have it."""
+    if target.null is None:
+        return NULL if target.kind.name == "int64" else None
+    return null_bits(target)
+
+
+def null_bits(target: ModelField) -> int:
+    """The null of a number as the unsigned integer of its bytes."""
+    null, size = target.null, target.kind.size
+    assert null is not None
+    if isinstance(null, float):
+        return int.from_bytes(struct.pack("<f" if size == 4 else "<d", null), "little")
+    return null & ((1 << (8 * size)) - 1)

@@ -1,0 +1,102 @@
+"""Compiled kernels on disk: numba's njit, cached in a folder named by the digest of everything that goes into them.
+
+Numba itself asks only whether a function's own file changed, and freezes what it calls into what it compiles. So the
+folder's name carries the digest of the engine's sources, and a generated kernel is a module in that folder, named by
+the digest of its own source: a second start compiles nothing, and another release compiles anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+from numba import njit
+from numba.core import config
+
+ENGINE = Path(__file__).parent / "conversion"
+FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # where compiled kernels shall lie, instead of the places below
+
+
+def _engine_digest() -> str:
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    for path in (Path(__file__), *sorted(ENGINE.glob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path | None:
+    """Beside the package where that may be written, else the user's cache; None if neither may."""
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    parents = (Path(chosen),) if chosen else (ENGINE / "__pycache__", user / "tandemfeed-conversion")
+    for parent in parents:
+        folder = parent / f"kernels-{_engine_digest()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+CACHE_FOLDER = _cache_folder()
+
+
+def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function, or load what was compiled before.
+
+    Args:
+        signature: its types, to have it compiled or loaded at once; None: at the first call.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        former = config.CACHE_DIR
+        config.CACHE_DIR = str(CACHE_FOLDER or "")
+        try:
+            arguments = () if signature is None else (signature,)
+            return njit(*arguments, cache=CACHE_FOLDER is not None)(function)
+        finally:
+            config.CACHE_DIR = former
+
+    return decorate
+
+
+def load_generated(source: str, *, may_cache: bool = True) -> ModuleType:
+    """The module with this source; its compiled functions come from the disk if it was loaded before.
+
+    Args:
+        may_cache: False if it holds code of which the source does not tell all, as users' functions.
+    """
+    name = f"tandemfeed_kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
+    if may_cache and name in sys.modules:
+        return sys.modules[name]
+    folder = CACHE_FOLDER if may_cache else Path(tempfile.mkdtemp(prefix="tandemfeed-kernel-"))
+    if folder is None:
+        module = ModuleType(name)
+        exec(compile(source, "<converter table>", "exec"), module.__dict__)
+        return module
+    path = folder / f"{name}.py"
+    if not path.exists():
+        written = folder / f"{name}.{os.getpid()}.tmp"
+        written.write_text(source)
+        written.replace(path)  # two processes may do so at once: they write the same
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

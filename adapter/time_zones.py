@@ -1,0 +1,43 @@
+"""Offsets of time zones at midnight, day by day: the one thing the conversion asks of the calendar's data."""
+
+from __future__ import annotations
+
+import datetime
+import zoneinfo
+from functools import cache
+
+EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
+DAYS_END = datetime.date(2100, 1, 1).toordinal() - EPOCH_ORDINAL
+
+
+def is_time_zone(name: str) -> bool:
+    """True if there is such a zone, as "America/New_York"."""
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        return False
+    return True
+
+
+def offset_at_midnight_s(zone: str, day: int) -> int:
+    """Seconds that local time is ahead of UTC at the midnight a day begins with.
+
+    Args:
+        day: since 1970-01-01.
+    """
+    date = datetime.date.fromordinal(day + EPOCH_ORDINAL)
+    midnight = datetime.datetime(date.year, date.month, date.day, tzinfo=zoneinfo.ZoneInfo(zone))
+    offset = midnight.utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+@cache
+def zone_changes(zone: str) -> tuple[tuple[int, int], ...]:
+    """(day since 1970, offset in seconds) for each day until 2100 on which the offset is not that of the day before."""
+    found: list[tuple[int, int]] = []
+    for day in range(DAYS_END):
+        seconds = offset_at_midnight_s(zone, day)
+        if not found or found[-1][1] != seconds:
+            found.append((day, seconds))
+    return tuple(found)
