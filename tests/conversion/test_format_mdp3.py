@@ -1,0 +1,193 @@
+"""CME MDP 3.0: its schema, read unchanged, decodes real packets as a decoder that is not ours does."""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_data import shared_file
+from sbedecoder import MDPMessageFactory, MDPSchema
+from sbedecoder.message import CompositeMessageField, EnumMessageField, SetMessageField
+
+from adapter.conversion.formats.capture import CaptureReader
+from adapter.conversion.formats.chunks import FormatError
+from adapter.conversion.formats.mdp3 import (
+    MDP_HEADER,
+    MdpDeliver,
+    MdpEffect,
+    MdpGap,
+    MdpNumbering,
+    MdpReset,
+    decode_mdp_packet,
+)
+from feedcore.sbe import SbeReader, load_schema
+from feedcore.sbe.types import Block, EnumType, Schema, SetType
+
+CAPTURES = [
+    ("v1.6-v6.1.pcap", 2_000),
+    ("v1.8-MdIncrementalRefreshSessionStatistics.pcap", 356),
+    ("v1.8-MdIncrementalRefreshVolume.pcap", 112),
+    ("v1.8-MdIncrementalRefreshTradeSummary.pcap", 1),
+    ("v1.9-MdIncrementalRefreshBook.pcap", 1),
+    ("v1.9-MdIncrementalRefreshOrderBook.pcap", 1),
+    ("v1.9-MdIncrementalRefreshTradeSummary.pcap", 1),
+]
+
+
+@cache
+def ours() -> Schema:
+    return load_schema(shared_file("templates_FixBinary.xml"))
+
+
+@cache
+def theirs() -> MDPMessageFactory:
+    schema = MDPSchema()
+    schema.parse(str(shared_file("templates_FixBinary.xml")))
+    return MDPMessageFactory(schema)
+
+
+def assert_fields_equal(block: Block, values: dict[str, Any], fields: list[Any], version: int) -> None:
+    """Every field of a block as both decoders read it."""
+    by_name = {field.original_name: field for field in fields}
+    for name, definition in block.fields.items():
+        other = by_name[name]
+        value = values[name]
+        if definition.notes.since_version > version and value is None:
+            continue  # the other decoder reads what is not there
+        if isinstance(other, CompositeMessageField):
+            parts = {part.original_name: part.value for part in other.parts}
+            first = next(iter(parts.values()))
+            assert value == (None if first is None else parts), name
+        elif isinstance(other, EnumMessageField):
+            assert isinstance(definition.type, EnumType)
+            assert value == other.enumerant, name
+        elif isinstance(other, SetMessageField):
+            assert isinstance(definition.type, SetType)
+            names = {bit: choice.name for bit, choice in definition.type.by_bit.items()}
+            bits = [bit for bit in range(64) if other.raw_value >> bit & 1]
+            assert value == {names.get(bit, bit) for bit in bits}, name
+        else:
+            expected = other.value.decode() if isinstance(other.value, bytes) else other.value
+            expected = expected.rstrip("\0") if isinstance(expected, str) else expected
+            assert value == (expected or None if value is None else expected), name
+
+
+def assert_message_equal(reader: SbeReader, frame: bytes) -> None:
+    message = reader.read(frame, 2)
+    assert message.size == len(frame) - 2, "every byte of the message is accounted for"
+    block = reader.schema.messages[message.name].block
+    other, size = theirs().build(frame, 0)
+    assert (size, other.template_id.value) == (len(frame), message.header["templateId"])
+    version = message.header["version"]
+    assert_fields_equal(block, message.fields, other.fields, version)
+    their_groups = {group.original_name: group for group in other.groups}
+    for name, group in block.groups.items():
+        entries = their_groups[name]
+        assert len(message.fields[name]) == entries.num_groups
+        for entry, their_entry in zip(message.fields[name], entries.repeating_groups, strict=True):
+            assert_fields_equal(group.block, entry, their_entry.fields, version)
+
+
+@pytest.mark.parametrize(("name", "packet_count"), CAPTURES)
+def test_real_packets_read_as_another_decoder_reads_them(name: str, packet_count: int) -> None:
+    path = shared_file(f"cme/{name}")
+    reader, count = SbeReader(ours()), 0
+    for number, datagram in enumerate(CaptureReader(path.read_bytes())):
+        if number == packet_count:
+            break
+        packet, offset = decode_mdp_packet(datagram.payload), 0
+        while offset < len(packet.frames):
+            size = int.from_bytes(packet.frames[offset : offset + 2], "little")
+            assert_message_equal(reader, packet.frames[offset : offset + size])
+            offset += size
+            count += 1
+    assert number + 1 >= packet_count
+    assert count >= packet_count
+
+
+def test_instrument_definitions_of_an_older_schema_are_read_to_the_end() -> None:
+    """Their blocks are shorter than the schema's now; the other decoder does not read such messages right."""
+    (datagram,) = CaptureReader(shared_file("cme/v1.5-MdInstrumentDefinitionSpread.pcap").read_bytes())
+    packet, offset, names = decode_mdp_packet(datagram.payload), 0, []
+    while offset < len(packet.frames):
+        size = int.from_bytes(packet.frames[offset : offset + 2], "little")
+        message = SbeReader(ours()).read(packet.frames[offset : offset + size], 2)
+        assert message.size == size - 2
+        names.append((message.name, message.fields["Symbol"] != "", message.fields["MaturityMonthYear"] is not None))
+        offset += size
+    assert len(names) == packet.message_count == 5
+    assert all(has_symbol for _, has_symbol, _ in names)
+
+
+def test_two_real_lines_with_packets_withheld_give_one_stream_without_a_hole() -> None:
+    datagrams = list(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").read_bytes()))[:2_000]
+    lines = sorted({each.where for each in datagrams})
+    assert len(lines) == 2
+    numbering, delivered, sequences = MdpNumbering(), 0, []
+    for each in datagrams:
+        sequence = decode_mdp_packet(each.payload).sequence
+        if sequence % 7 == 3 and each.where == lines[sequence % 2]:
+            continue  # lost on one of the lines
+        for effect in numbering.on_packet(each.payload, each.captured_at_ns):
+            assert isinstance(effect, MdpDeliver)
+            assert effect.chunk.sequence == delivered + 1
+            delivered += effect.chunk.message_count
+            sequences.append(effect.packet_sequence)
+    assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+    assert len(sequences) > 990
+
+
+def packet(sequence: int, count: int = 1) -> bytes:
+    return MDP_HEADER.pack(sequence, 5) + struct.pack("<HHHHH", 10, 0, 12, 1, 9) * count
+
+
+def delivered(effects: list[MdpEffect]) -> list[tuple[int, int] | MdpEffect]:
+    return [(each.packet_sequence, each.chunk.sequence) if isinstance(each, MdpDeliver) else each for each in effects]
+
+
+def test_what_neither_line_brings_is_a_gap_and_the_rest_goes_on() -> None:
+    numbering = MdpNumbering(wait_ns=100, held_max=3)
+    assert delivered(numbering.on_packet(packet(10, 2), 0)) == [(10, 1)]
+    assert numbering.on_packet(packet(13), 5) == numbering.on_packet(packet(12), 9) == []
+    assert numbering.on_packet(packet(12), 10) == []
+    assert (numbering.duplicates, numbering.next_deadline_ns()) == (1, 105)
+    assert numbering.on_deadline(104) == []
+    assert delivered(numbering.on_deadline(105)) == [MdpGap(11, 1), (12, 3), (13, 4)]
+    for sequence in (20, 21, 22):
+        assert numbering.on_packet(packet(sequence), 200) == []
+    assert delivered(numbering.on_packet(packet(23), 200))[0] == MdpGap(14, 6), "more are not held"
+    assert delivered(numbering.on_packet(packet(1), 300)) == [MdpReset(), (1, 9)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=40), st.randoms(use_true_random=False))
+def test_every_packet_is_delivered_once_in_order_or_named_in_a_gap(copies: list[int], chance: Any) -> None:
+    arrivals = [number for number, count in enumerate(copies, 5) for _ in range(count)]
+    arrivals.sort(key=lambda number: number + chance.uniform(0, 4))
+    numbering, seen = MdpNumbering(wait_ns=1, next_packet=5), []
+    for now, number in enumerate([*arrivals, 5 + len(copies)]):
+        effects = numbering.on_packet(packet(number), now)
+        if now == len(arrivals):
+            effects += numbering.on_deadline(now + 1)
+            while numbering.next_deadline_ns() is not None:
+                effects += numbering.on_deadline(numbering.next_deadline_ns() or 0)
+        for effect in effects:
+            if isinstance(effect, MdpGap):
+                seen += range(effect.first_packet, effect.first_packet + effect.packet_count)
+            elif isinstance(effect, MdpDeliver):
+                seen.append(effect.packet_sequence)
+    assert seen == list(range(5, 6 + len(copies)))
+
+
+def test_packets_that_do_not_hold_what_they_say_are_refused() -> None:
+    assert decode_mdp_packet(packet(7, 3)).message_count == 3
+    for damaged in (packet(7)[:11], packet(7)[:-1], packet(7) + b"\0", packet(7)[:12] + b"\x09" + packet(7)[13:]):
+        with pytest.raises(FormatError):
+            decode_mdp_packet(damaged)
+    numbering = MdpNumbering()
+    assert numbering.on_packet(b"", 0) == []
+    assert numbering.malformed == 1
