@@ -1,0 +1,219 @@
+"""Ticks in CSV and Parquet files: one row a trade or a quote, framed as `tick-table.xml` says.
+
+Columns are known by their usual names (`ALIASES`), whatever their case. Decimal text is kept to the last digit, and
+what has more than nine decimals is an error. Floating point numbers are rounded to nine decimals: their last digits are
+noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from feedcore.source_layout import SourceFormat
+
+DECIMALS = 9
+NULL = (1 << 63) - 1
+SYMBOL_SIZE = 16
+UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+ALIASES: dict[str, tuple[str, ...]] = {
+    "event_at_ns": ("event_at_ns", "timestamp", "time", "datetime", "ts", "ts_event", "date_time"),
+    "symbol": ("symbol", "ticker", "instrument", "pair"),
+    "bid_price": ("bid", "bid_price", "bid_px", "best_bid"),
+    "ask_price": ("ask", "ask_price", "ask_px", "best_ask", "offer"),
+    "bid_size": ("bid_size", "bid_qty", "bid_sz", "bid_volume"),
+    "ask_size": ("ask_size", "ask_qty", "ask_sz", "ask_volume"),
+    "price": ("price", "px", "last", "trade_price"),
+    "size": ("size", "quantity", "qty", "amount", "volume"),
+    "trade_id": ("trade_id", "id", "agg_trade_id"),
+    "side": ("side", "aggressor_side", "taker_side"),
+    "buyer_maker": ("buyer_maker", "is_buyer_maker"),
+}
+SIDES = {"b": b"B", "buy": b"B", "bid": b"B", "s": b"S", "sell": b"S", "a": b"S", "ask": b"S", "n": b"N", "": b"N"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What a file does not say itself.
+
+    Attributes:
+        symbol: of every row, where there is no such column.
+        time_unit: of times that are plain integers: s, ms, us, ns.
+    """
+
+    symbol: str = ""
+    time_unit: str = "ns"
+
+    def __post_init__(self) -> None:
+        """Check what the user chose."""
+        if self.time_unit not in UNITS_NS:
+            raise FormatError(f"time unit {self.time_unit!r} is none of {', '.join(UNITS_NS)}")
+        if len(self.symbol.encode()) > SYMBOL_SIZE:
+            raise FormatError(f"symbol {self.symbol!r} has more than {SYMBOL_SIZE} bytes")
+
+
+def read_tick_file(
+    path: Path, source_format: SourceFormat, options: TableOptions | None = None
+) -> Iterator[FrameChunk]:
+    """The rows of a CSV (.csv, .csv.gz) or Parquet file, in chunks, numbered from 1.
+
+    Raises:
+        FormatError: with the column and the first row that is wrong, counted from 1.
+    """
+    options = options or TableOptions()
+    table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+    columns = _Columns(table, options)
+    name = "quote" if columns.has("bid_price") or columns.has("ask_price") else "trade"
+    wanted = list(source_format.messages[name].fields)
+    values = {field: columns.values(field) for field in wanted}
+    rows = source_format.messages[name].encode(values, table.num_rows)
+    for first in range(0, len(rows), MESSAGE_COUNT_MAX):
+        part = rows[first : first + MESSAGE_COUNT_MAX]
+        yield FrameChunk(part.tobytes(), len(part), first + 1)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    """Every column as text: types guessed from digits would lose some of them."""
+    names = pyarrow.csv.open_csv(path).schema.names
+    convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=True)
+    return pyarrow.csv.read_csv(path, convert_options=convert)
+
+
+class _Columns:
+    """The columns of a table under the format's names."""
+
+    def __init__(self, table: pa.Table, options: TableOptions) -> None:
+        self._table = table
+        self._options = options
+        self._names: dict[str, str] = {}
+        by_lower = {name.lower().strip(): name for name in table.column_names}
+        for field, aliases in ALIASES.items():
+            found = [by_lower[alias] for alias in aliases if alias in by_lower]
+            if found:
+                self._names[field] = found[0]
+        needed = ("bid_price", "ask_price") if self.has("bid_price") or self.has("ask_price") else ("price",)
+        for field in ("event_at_ns", *needed):
+            if not self.has(field):
+                raise FormatError(
+                    f"no column for {field!r}: it may be called {', '.join(ALIASES[field])}; "
+                    f"there are {', '.join(table.column_names)}"
+                )
+
+    def has(self, field: str) -> bool:
+        """True if the table has a column for it."""
+        return field in self._names
+
+    def values(self, field: str) -> NDArray[np.generic]:
+        """A column as the format's field."""
+        if field == "side":
+            return self._sides()
+        if field == "symbol":
+            return self._symbols()
+        if not self.has(field):
+            return np.full(self._table.num_rows, NULL, np.int64)
+        column = self._table.column(self._names[field]).combine_chunks()
+        try:
+            if field == "event_at_ns":
+                return self._times(column)
+            if field == "trade_id":
+                return _filled(column.cast(pa.int64()))
+            return _scaled(column)
+        except pa.ArrowInvalid as wrong:
+            raise FormatError(f"column {self._names[field]!r}: {_where(column, field)}{wrong}") from None
+
+    def _times(self, column: pa.Array) -> NDArray[np.int64]:
+        is_text = pa.types.is_string(column.type)
+        if pa.types.is_integer(column.type) or (is_text and pc.all(pc.match_substring_regex(column, r"^\d+$")).as_py()):
+            column = pc.multiply_checked(column.cast(pa.int64()), UNITS_NS[self._options.time_unit])
+        elif is_text:
+            zoned = pc.any(pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$")).as_py()
+            column = column.cast(pa.timestamp("ns", "UTC" if zoned else None))
+        elif not pa.types.is_timestamp(column.type):
+            raise pa.ArrowInvalid(f"{column.type} is no time")
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
+        if column.null_count:
+            raise pa.ArrowInvalid("a row without a time")
+        return np.asarray(column, dtype=np.int64)
+
+    def _symbols(self) -> NDArray[np.bytes_]:
+        if not self.has("symbol"):
+            return np.full(self._table.num_rows, self._options.symbol.encode(), f"S{SYMBOL_SIZE}")
+        texts = [(value or "").encode() for value in self._table.column(self._names["symbol"]).to_pylist()]
+        for row, text in enumerate(texts, 1):
+            if len(text) > SYMBOL_SIZE:
+                raise FormatError(
+                    f"column {self._names['symbol']!r}, row {row}: {text!r} has more than {SYMBOL_SIZE} bytes"
+                )
+        return np.array(texts, f"S{SYMBOL_SIZE}")
+
+    def _sides(self) -> NDArray[np.bytes_]:
+        """Who took: where the buyer was the maker, the seller took."""
+        if self.has("buyer_maker"):
+            makers = self._table.column(self._names["buyer_maker"]).to_pylist()
+            known = {"true": b"S", "1": b"S", "false": b"B", "0": b"B", "none": b"N"}
+            return np.array([known.get(str(maker).lower(), b"N") for maker in makers], "S1")
+        if not self.has("side"):
+            return np.full(self._table.num_rows, b"N", "S1")
+        name = self._names["side"]
+        sides = [(value or "").strip().lower() for value in self._table.column(name).to_pylist()]
+        for row, side in enumerate(sides, 1):
+            if side not in SIDES:
+                raise FormatError(f"column {name!r}, row {row}: {side!r} is none of {', '.join(filter(None, SIDES))}")
+        return np.array([SIDES[side] for side in sides], "S1")
+
+
+def _scaled(column: pa.Array) -> NDArray[np.int64]:
+    """Numbers as integers of nine decimals."""
+    if pa.types.is_floating(column.type):
+        return np.array([_rounded(value) for value in column.to_pylist()], np.int64)
+    decimals = column.cast(pa.decimal128(38, DECIMALS))
+    if isinstance(decimals, pa.ChunkedArray):
+        decimals = decimals.combine_chunks()
+    words = np.frombuffer(decimals.buffers()[1] or b"", "<i8")[2 * decimals.offset :][: 2 * len(decimals)]
+    low, high = words[::2], words[1::2]  # a decimal of Arrow is its digits as an integer of 128 bits
+    is_set = np.asarray(decimals.is_valid())
+    if np.any(is_set & ((high != low >> 63) | (low == NULL))):
+        raise pa.ArrowInvalid("a number that does not fit in 64 bits with nine decimals")
+    return np.where(is_set, low, NULL)
+
+
+def _rounded(value: float | None) -> int:
+    """The shortest decimal number that is this float, rounded: no digit of its binary form gets in."""
+    if value is None or math.isnan(value):
+        return NULL
+    scaled = Decimal(repr(value)).scaleb(DECIMALS)
+    if not abs(scaled) < NULL:
+        raise pa.ArrowInvalid(f"{value} does not fit in 64 bits with nine decimals")
+    return int(scaled.to_integral_value())
+
+
+def _filled(column: pa.Array) -> NDArray[np.int64]:
+    return np.asarray(column.fill_null(NULL), dtype=np.int64)
+
+
+def _where(column: pa.Array, field: str) -> str:
+    """The first row that cannot be read, for the error."""
+    for row, value in enumerate(column, 1):
+        part = pa.array([value.as_py()], column.type)
+        try:
+            if field == "trade_id":
+                part.cast(pa.int64())
+            elif field != "event_at_ns":
+                _scaled(part)
+            elif pa.types.is_string(column.type):
+                part.cast(pa.timestamp("ns", "UTC"))
+        except pa.ArrowInvalid:
+            return f"row {row}: "
+    return ""
