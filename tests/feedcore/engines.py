@@ -1,0 +1,106 @@
+"""Adapters of the toy feed, driven by hand: what tests of the engine begin with."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from feedcore.channel_state import PeerState
+from feedcore.counters import CounterSet
+from feedcore.effects import AdapterEffect, Transmit
+from feedcore.engine import AdapterEngine
+from feedcore.engine_config import ChannelConfig, EngineConfig
+from feedcore.output_packet import OutputFlag, OutputPacket
+from feedcore.replica import ChannelReplica
+from feedcore.replica_config import ReplicaConfig
+from feedcore.states import ReplicaState
+from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+CHANNEL = 1
+LEASE_NS = 300 * MS
+Effect = TypeVar("Effect")
+
+
+class Adapter:
+    """An engine and its converter; every event at a time that the test gives."""
+
+    def __init__(
+        self, adapter_id: int, streams: tuple[int, ...] = (1, 2), replica: ReplicaConfig | None = None
+    ) -> None:
+        config = EngineConfig(
+            FEED_ID, adapter_id, SESSION, (ChannelConfig(CHANNEL, streams),), replica=replica or ReplicaConfig()
+        )
+        self.adapter_id = adapter_id
+        self.converter = ToyConverter()
+        self.counters = CounterSet()
+        self.engine = AdapterEngine(config, {CHANNEL: self.converter}, self.counters, 0)
+
+    @property
+    def replica(self) -> ChannelReplica:
+        return self.engine.replicas[CHANNEL]
+
+    @property
+    def state(self) -> ReplicaState:
+        return self.replica.state
+
+    @property
+    def next_message_seq(self) -> int:
+        return self.replica.line.next_message_seq
+
+    def activate(self, epoch: int = 1, now_ns: int = 0) -> list[AdapterEffect]:
+        """Granted the lease."""
+        return self.engine.on_lease_granted(epoch, now_ns + LEASE_NS, now_ns)
+
+    def follow(self, active: Adapter, now_ns: int = 0) -> None:
+        """Join by the active's snapshot."""
+        self.engine.on_cluster_changed(active.adapter_id, active.engine.lease.epoch, now_ns, [active.adapter_id])
+        active.engine.peers.others |= {self.adapter_id}
+        self.engine.on_snapshot(active.engine.snapshot(CHANNEL), now_ns)
+        hear(self, active.engine.on_timer(now_ns + 20 * MS), now_ns)
+        assert self.state is ReplicaState.SYNCHRONIZED
+
+    def source(self, stream: int, first: int, values: list[int], now_ns: int = 0) -> list[AdapterEffect]:
+        """A source packet: one message a value, of the stream's own symbol."""
+        rows = [(stream % 2, value) for value in values]
+        return self.engine.on_source_datagram(encode_source(stream, first, rows, 0, 0), now_ns)
+
+    def tell(self, other: Adapter, now_ns: int) -> list[AdapterEffect]:
+        """This adapter's report reaches another."""
+        return other.engine.on_peer_state(self.report(now_ns), now_ns)
+
+    def report(self, now_ns: int) -> PeerState:
+        """This adapter's report leaves."""
+        return self.engine.report(now_ns, 1)
+
+
+def pair(streams: tuple[int, ...] = (1, 2), replica: ReplicaConfig | None = None) -> tuple[Adapter, Adapter]:
+    """An active and a synchronised backup."""
+    active, backup = Adapter(1, streams, replica), Adapter(2, streams, replica)
+    active.activate()
+    backup.follow(active)
+    return active, backup
+
+
+def hear(receiver: Adapter, effects: list[AdapterEffect], now_ns: int) -> list[AdapterEffect]:
+    """What one adapter transmitted reaches another."""
+    found: list[AdapterEffect] = []
+    for effect in effects:
+        if isinstance(effect, Transmit):
+            found += receiver.engine.on_output_packet(effect.packet, now_ns)
+    return found
+
+
+def of(effects: list[AdapterEffect], kind: type[Effect]) -> list[Effect]:
+    """The effects of one kind."""
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def data(effects: list[AdapterEffect]) -> list[OutputPacket]:
+    """The packets transmitted that hold decisions."""
+    return [effect.packet for effect in of(effects, Transmit) if effect.packet.runs]
+
+
+def flags(effects: list[AdapterEffect]) -> list[OutputFlag]:
+    """Of what is transmitted."""
+    return [effect.packet.flags for effect in of(effects, Transmit)]

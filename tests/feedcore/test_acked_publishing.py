@@ -1,0 +1,73 @@
+"""`acked`: nothing leaves the active before a backup has it, and nothing waits for ever (docs/protocol.md clause 5.6)."""
+
+from __future__ import annotations
+
+from feedcore.counters import Counter
+from feedcore.effects import AppendToJournal, Transmit
+from feedcore.output_packet import OutputFlag
+from feedcore.replica_config import PublishMode, ReplicaConfig
+from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
+
+ACKED = ReplicaConfig(publish=PublishMode.ACKED)
+
+
+def acknowledged_pair() -> tuple[Adapter, Adapter]:
+    """A pair in which the backup's acknowledgements are being waited for."""
+    active, backup = pair(replica=ACKED)
+    hear(active, backup.engine.on_timer(30 * MS), 30 * MS)  # its heartbeat says where it stands
+    return active, backup
+
+
+def test_a_decision_travels_ahead_and_its_messages_follow_the_acknowledgement() -> None:
+    active, backup = acknowledged_pair()
+    effects = active.source(1, 1, [11, 13], 31 * MS)
+    (announcement,) = data(effects)
+    assert announcement.flags == OutputFlag.FROM_ACTIVE | OutputFlag.ANNOUNCEMENT
+    assert not of(effects, AppendToJournal)
+    backup.source(1, 1, [11, 13], 31 * MS)
+    copies = hear(backup, effects, 32 * MS)
+    assert [packet.message_count for packet in data(copies)] == [2]
+    released = hear(active, copies, 33 * MS)
+    assert [type(effect) for effect in released] == [AppendToJournal, Transmit]
+    (packet,) = data(released)
+    assert (packet.flags, packet.payload) == (OutputFlag.FROM_ACTIVE, data(copies)[0].payload)
+
+
+def test_heartbeats_say_what_has_left_not_what_was_decided() -> None:
+    active, _ = acknowledged_pair()
+    active.source(1, 1, [11], 31 * MS)
+    beats = [effect.packet for effect in of(active.engine.on_timer(41 * MS), Transmit)]
+    assert [beat.first_message_seq for beat in beats if beat.flags & OutputFlag.HEARTBEAT] == [1]
+    assert active.next_message_seq == 2
+
+
+def test_an_announcement_is_repeated_and_then_nobody_is_waited_for() -> None:
+    active, backup = acknowledged_pair()
+    active.source(1, 1, [11], 31 * MS)
+    (again,) = data(active.engine.on_timer(41 * MS))
+    assert again.flags & OutputFlag.ANNOUNCEMENT
+    alone = active.engine.on_timer(31 * MS + ACKED.ack_timeout_ns)
+    assert [packet.flags for packet in data(alone)] == [OutputFlag.FROM_ACTIVE]
+    assert active.counters.counts[Counter.PACKETS_UNACKED] == 1
+    assert [packet.flags for packet in data(active.source(1, 2, [13], 90 * MS))] == [OutputFlag.FROM_ACTIVE]
+    backup.source(1, 1, [11], 91 * MS)
+    hear(active, hear(backup, alone, 91 * MS), 92 * MS)  # it has caught up to where it was given up
+    (announcement,) = data(active.source(1, 3, [17], 93 * MS))
+    assert announcement.flags & OutputFlag.ANNOUNCEMENT
+
+
+def test_a_lease_that_ends_lets_nothing_out_and_loses_nothing() -> None:
+    active, _ = acknowledged_pair()
+    active.source(1, 1, [11], 31 * MS)
+    effects = active.engine.on_lease_lost(1, "somebody said so", 32 * MS)
+    assert [effect.packet.message_count for effect in of(effects, AppendToJournal)] == [1]
+    assert not data(effects)
+
+
+def test_a_hand_over_lets_everything_out_first() -> None:
+    active, _ = acknowledged_pair()
+    active.source(1, 1, [11], 31 * MS)
+    effects = active.engine.on_hand_over(1, 2, 32 * MS)
+    sent = [effect.packet for effect in of(effects, Transmit)]
+    assert [packet.flags for packet in sent] == [OutputFlag.FROM_ACTIVE, OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED]
+    assert sent[-1].first_message_seq == active.engine.channel_status(CHANNEL).position.next_message_seq

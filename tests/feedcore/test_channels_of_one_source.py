@@ -1,0 +1,75 @@
+"""A channel of one source stream needs no decisions: a backup numbers as the active does, at once (clause 5.5)."""
+
+from __future__ import annotations
+
+from feedcore.effects import RequestEpoch, RequestHandOver, RunsLost
+from feedcore.output_packet import OutputFlag
+from feedcore.replica_config import ReplicaConfig
+from feedcore.source_tracker import TrackerConfig
+from feedcore.states import ReplicaState
+from tests.feedcore.engines import MS, SECOND, Adapter, data, hear, of, pair
+
+VALUES = [11, 13]
+CONFIG = ReplicaConfig(tracker=TrackerConfig(declare_after_ns=500 * MS))
+
+
+def begun(config: ReplicaConfig | None = None) -> tuple[Adapter, Adapter]:
+    """A pair that has decided something in its epoch."""
+    active, backup = pair((1,), config)
+    backup.source(1, 1, VALUES, 20 * MS)
+    hear(backup, active.source(1, 1, VALUES, 20 * MS), 21 * MS)
+    return active, backup
+
+
+def test_a_backup_waits_for_the_first_decision_of_an_epoch() -> None:
+    _, backup = pair((1,))
+    assert not data(backup.source(1, 1, VALUES, 20 * MS))
+
+
+def test_from_then_on_it_transmits_at_once_just_what_the_active_does() -> None:
+    active, backup = begun()
+    (copy,) = data(backup.source(1, 3, [17, 19], 30 * MS))
+    (original,) = data(active.source(1, 3, [17, 19], 30 * MS))
+    assert (copy.flags, copy._replace(flags=0, adapter_id=0)) == (0, original._replace(flags=0, adapter_id=0))
+    assert original.flags == OutputFlag.FROM_ACTIVE
+    assert not data(hear(backup, [*active.engine.on_timer(40 * MS)], 41 * MS))
+
+
+def test_it_does_not_wait_when_the_active_falls_silent() -> None:
+    _, backup = begun()
+    for step in range(3, 20):
+        backup.engine.on_timer(step * 10 * MS)
+    assert backup.state is ReplicaState.DETACHED
+    assert data(backup.source(1, 3, [17, 19], 200 * MS))
+    backup.engine.on_admin_lost(200 * MS)
+    backup.engine.on_timer(SECOND)
+    assert [packet.flags for packet in data(backup.source(1, 5, [23], SECOND))] == [OutputFlag.NONE]
+
+
+def test_a_loss_is_declared_only_in_an_epoch_of_its_own() -> None:
+    active, backup = begun(CONFIG)
+    active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
+    active.source(1, 5, [23], 30 * MS)
+    effects = active.engine.on_timer(30 * MS + 500 * MS)
+    assert of(effects, RequestEpoch) == [RequestEpoch(1)]
+    assert not of(effects, RunsLost)
+    effects = active.activate(2, 540 * MS)
+    assert of(effects, RunsLost) == [RunsLost(1, 3, 4)]
+    gap, behind = data(effects)
+    assert gap.runs[0].is_source_gap
+    assert (gap.epoch, gap.first_message_seq, behind.first_message_seq) == (2, 3, 4)
+    hear(backup, effects, 541 * MS)
+    assert backup.replica.line.next_source_seqs == {1: 5}
+
+
+def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -> None:
+    active, backup = begun(CONFIG)
+    active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
+    backup.source(1, 3, [17, 19, 23], 30 * MS)
+    active.source(1, 5, [23], 30 * MS)
+    backup.tell(active, 500 * MS)
+    effects = active.engine.on_timer(30 * MS + 500 * MS)
+    (request,) = of(effects, RequestHandOver)
+    assert request.epoch == 1
+    assert not of(effects, RunsLost)
+    assert not of(active.engine.on_timer(600 * MS), RequestHandOver)  # once a second

@@ -1,0 +1,107 @@
+"""Roles stay while no admin server is up: a lease goes on by the consent of all others (docs/protocol.md clause 6.7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from feedcore.counters import Counter
+from feedcore.engine_config import ConsentConfig
+from feedcore.states import ReplicaState
+from tests.feedcore.engines import LEASE_NS, MS, Adapter, pair
+
+CONSENT = ConsentConfig.of(100 * MS)
+
+
+def without_admin(*adapters: Adapter, now_ns: int) -> None:
+    """Their streams to the admin server break."""
+    for adapter in adapters:
+        adapter.engine.on_admin_lost(now_ns)
+
+
+def exchange(active: Adapter, backup: Adapter, now_ns: int) -> None:
+    """One sync interval: each tells the other, the active first."""
+    active.tell(backup, now_ns)
+    backup.tell(active, now_ns + MS)
+
+
+def test_the_active_goes_on_in_its_epoch_while_its_backup_abstains() -> None:
+    active, backup = pair()
+    without_admin(active, backup, now_ns=100 * MS)
+    for step in range(1, 30):
+        exchange(active, backup, 100 * MS + step * 100 * MS)
+        active.engine.on_timer(150 * MS + step * 100 * MS)
+        assert active.state is ReplicaState.ACTIVE
+    assert active.engine.lease.epoch == 1
+    assert active.engine.lease.is_by_consent
+    assert active.counters.counts[Counter.LEASE_BY_CONSENT] == 1
+    active.engine.on_lease_renewed(1, 4_000 * MS, 3_100 * MS)
+    assert not active.engine.lease.is_by_consent
+
+
+def test_a_backup_that_reaches_an_admin_server_consents_to_nothing() -> None:
+    active, backup = pair()
+    without_admin(active, now_ns=100 * MS)
+    backup.engine.on_admin_heard(150 * MS)
+    exchange(active, backup, 200 * MS)
+    active.engine.on_timer(LEASE_NS)
+    assert active.state is not ReplicaState.ACTIVE
+
+
+def test_one_silent_adapter_is_enough_to_withhold_consent() -> None:
+    active, backup = pair()
+    active.engine.peers.others |= {3}
+    without_admin(active, backup, now_ns=100 * MS)
+    exchange(active, backup, 200 * MS)
+    active.engine.on_timer(LEASE_NS)
+    assert active.state is not ReplicaState.ACTIVE
+
+
+def test_who_knows_a_newer_epoch_withholds_consent() -> None:
+    active, backup = pair()
+    without_admin(active, backup, now_ns=100 * MS)
+    active.tell(backup, 200 * MS)
+    state = backup.report(201 * MS)
+    newer = replace(state.channels[0], lineage=state.channels[0].lineage.opened(2, 1))
+    active.engine.on_peer_state(replace(state, channels=(newer,)), 202 * MS)
+    assert active.state is ReplicaState.DETACHED
+
+
+def test_a_paused_active_that_wakes_up_to_old_promises_believes_none() -> None:
+    active, backup = pair()
+    without_admin(active, backup, now_ns=100 * MS)
+    exchange(active, backup, 200 * MS)
+    waiting_in_the_socket = backup.report(250 * MS)
+    late_ns = 200 * MS + CONSENT.abstain_ns
+    active.engine.on_peer_state(waiting_in_the_socket, late_ns)
+    assert active.state is ReplicaState.DETACHED
+
+
+def test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended() -> None:
+    active, backup = pair()
+    without_admin(backup, now_ns=100 * MS)
+    backup.report(200 * MS)
+    free_ns = 200 * MS + CONSENT.abstain_ns
+    backup.engine.on_admin_heard(210 * MS)
+    backup.engine.on_lease_granted(2, free_ns + LEASE_NS, 220 * MS)
+    backup.engine.on_timer(free_ns - 1)
+    assert backup.state is not ReplicaState.ACTIVE
+    backup.engine.on_timer(free_ns)
+    assert backup.state is ReplicaState.ACTIVE
+    assert active.engine.lease.epoch == 1
+
+
+def test_who_promised_to_abstain_takes_no_offer() -> None:
+    _, backup = pair()
+    without_admin(backup, now_ns=100 * MS)
+    backup.report(200 * MS)
+    backup.engine.on_lease_offered(2, 1, 900 * MS, 220 * MS)
+    assert backup.engine._offer is None
+
+
+def test_an_active_that_reaches_its_admin_server_does_not_rely_on_consent() -> None:
+    active, backup = pair()
+    without_admin(backup, now_ns=100 * MS)
+    active.engine.on_admin_heard(250 * MS)
+    exchange(active, backup, 260 * MS)
+    active.engine.on_timer(LEASE_NS)
+    assert active.state is not ReplicaState.ACTIVE

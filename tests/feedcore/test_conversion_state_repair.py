@@ -1,0 +1,110 @@
+"""Duty 4: conversion states are compared where positions are equal, and buckets that differ are set (clause 5.7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from feedcore.bucket_repair import TRIES_MAX
+from feedcore.counters import Counter
+from feedcore.effects import AdapterEffect, RequestBuckets
+from feedcore.replica_config import ReplicaConfig
+from feedcore.states import ReplicaState
+from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
+
+CONFIG = ReplicaConfig(digest_interval_messages=4)
+SYMBOL = 1
+
+
+def step(active: Adapter, backup: Adapter, first: int, now_ns: int) -> list[AdapterEffect]:
+    """Four source messages at both; what the backup does."""
+    sent = active.source(1, first, [11, 13, 17, 19], now_ns)
+    effects = backup.source(1, first, [11, 13, 17, 19], now_ns)
+    return effects + hear(backup, sent, now_ns)
+
+
+def corrupted() -> tuple[Adapter, Adapter, tuple[int, ...]]:
+    """A pair whose backup's state of one symbol is wrong, and knows it."""
+    active, backup = pair(replica=CONFIG)
+    backup.converter.sums[SYMBOL] ^= 1
+    step(active, backup, 1, 30 * MS)
+    (request,) = of(active.tell(backup, 40 * MS), RequestBuckets)
+    return active, backup, request.buckets
+
+
+def test_equal_states_are_found_equal() -> None:
+    active, backup = pair(replica=CONFIG)
+    step(active, backup, 1, 30 * MS)
+    assert not of(active.tell(backup, 40 * MS), RequestBuckets)
+    assert backup.counters.counts[Counter.DIGESTS_EQUAL] == 1
+
+
+def test_a_bucket_that_differs_is_set_to_the_actives_value() -> None:
+    active, backup, buckets = corrupted()
+    assert buckets == (SYMBOL,)
+    backup.engine.on_buckets(CHANNEL, active.engine.buckets(CHANNEL, buckets), 41 * MS)
+    assert backup.counters.counts[Counter.BUCKETS_SET] == 1
+    assert backup.converter.snapshot() == active.converter.snapshot()
+    assert backup.state is ReplicaState.SYNCHRONIZED
+
+
+def test_the_backup_waits_for_the_answer_and_applies_up_to_just_its_position() -> None:
+    active, backup, buckets = corrupted()
+    assert not data(step(active, backup, 5, 41 * MS))
+    answer = active.engine.buckets(CHANNEL, buckets)
+    assert not data(step(active, backup, 9, 42 * MS))
+    copies = data(backup.engine.on_buckets(CHANNEL, answer, 43 * MS))
+    assert [packet.first_message_seq for packet in copies] == [5, 9]
+    assert backup.counters.counts[Counter.BUCKETS_SET] == 1
+    assert backup.converter.snapshot() == active.converter.snapshot()
+
+
+def test_an_answer_from_before_its_position_is_asked_for_again() -> None:
+    active, backup = pair(replica=CONFIG)
+    early = active.engine.buckets(CHANNEL, (SYMBOL,))
+    backup.converter.sums[SYMBOL] ^= 1
+    step(active, backup, 1, 30 * MS)
+    active.tell(backup, 40 * MS)
+    (again,) = of(backup.engine.on_buckets(CHANNEL, early, 41 * MS), RequestBuckets)
+    assert again.buckets == (SYMBOL,)
+
+
+def test_answers_that_do_not_come_lead_to_a_snapshot() -> None:
+    _, backup, _ = corrupted()
+    asked, now_ns = 1, 40 * MS
+    while backup.state is not ReplicaState.JOINING:
+        now_ns += 10 * MS
+        asked += len(of(backup.engine.on_timer(now_ns), RequestBuckets))
+        assert now_ns < 2_000 * MS
+    assert asked == TRIES_MAX
+
+
+def test_values_that_do_not_mend_it_lead_to_a_snapshot() -> None:
+    active, backup, buckets = corrupted()
+    answer = active.engine.buckets(CHANNEL, buckets)
+    backup.engine.on_buckets(CHANNEL, replace(answer, digests=tuple(range(len(answer.digests)))), 41 * MS)
+    assert backup.state is ReplicaState.JOINING
+
+
+def test_positions_that_differ_in_the_sources_numbers_alone_are_not_compared() -> None:
+    active, backup = pair(replica=CONFIG)
+    step(active, backup, 1, 30 * MS)
+    state = active.report(40 * MS)
+    moved = replace(state.channels[0].digest, source_seqs={1: 5, 2: 2}, digests=(7,) * 16)
+    other = replace(state, channels=(replace(state.channels[0], digest=moved),))
+    assert not of(backup.engine.on_peer_state(other, 41 * MS), RequestBuckets)
+    assert backup.counters.counts[Counter.DIGESTS_UNEQUAL] == 0
+
+
+def test_a_snapshot_that_is_not_what_its_digests_say_is_refused_counted_and_asked_for_again() -> None:
+    active, _ = pair(replica=CONFIG)
+    active.source(1, 1, [11, 13], 30 * MS)
+    stranger = Adapter(3, replica=CONFIG)
+    stranger.engine.on_cluster_changed(1, 1, 30 * MS)
+    snapshot = active.engine.snapshot(CHANNEL)
+    damaged = replace(snapshot, conversion_state=bytes(len(snapshot.conversion_state)))
+    assert stranger.engine.on_snapshot(damaged, 31 * MS) == []
+    assert stranger.state is ReplicaState.JOINING
+    assert stranger.next_message_seq == 1
+    assert stranger.counters.counts[Counter.SNAPSHOTS_REFUSED] == 1
+    stranger.engine.on_snapshot(snapshot, 32 * MS)
+    assert stranger.next_message_seq == 3

@@ -1,0 +1,77 @@
+"""A planned hand-over: the active ends its epoch in the stream, the heir begins exactly there (protocol clause 6.6)."""
+
+from __future__ import annotations
+
+from feedcore.effects import ReleaseLease, RenewLease, StateMoved, Transmit
+from feedcore.output_packet import OutputFlag
+from feedcore.states import ReplicaState
+from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
+
+ENDED = OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED
+
+
+def test_the_heir_opens_its_epoch_where_the_old_one_ended_and_the_old_active_follows_without_joining() -> None:
+    active, heir = pair()
+    sent = active.source(1, 1, [11, 13], 30 * MS)
+    heir.source(1, 1, [11, 13], 30 * MS)
+    hear(heir, sent, 31 * MS)
+    assert heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS) == []
+    last = active.engine.on_hand_over(1, 2, 33 * MS)
+    assert [type(effect) for effect in last] == [StateMoved, Transmit, ReleaseLease]
+    assert active.state is ReplicaState.SYNCHRONIZED
+    first = hear(heir, last, 34 * MS)
+    assert heir.state is ReplicaState.ACTIVE
+    assert heir.replica.line.lineage.entries == ((1, 1), (2, 3))
+    assert of(heir.engine.on_timer(34 * MS), RenewLease) == [RenewLease(2)]
+    hear(active, first, 35 * MS)
+    active.source(2, 1, [17], 36 * MS)
+    copies = hear(active, heir.source(2, 1, [17], 36 * MS), 37 * MS)
+    assert [(packet.epoch, packet.first_message_seq) for packet in data(copies)] == [(2, 3)]
+    assert active.converter.snapshot() == heir.converter.snapshot()
+
+
+def test_the_heir_applies_what_it_has_not_heard_before_it_begins() -> None:
+    active, heir = pair()
+    lost = active.source(1, 1, [11, 13], 30 * MS)
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
+    assert heir.state is ReplicaState.SYNCHRONIZED
+    hear(heir, lost, 35 * MS)
+    assert heir.state is ReplicaState.SYNCHRONIZED  # the source messages are not here
+    effects = heir.source(1, 1, [11, 13], 36 * MS)
+    assert heir.state is ReplicaState.ACTIVE
+    assert [(packet.epoch, packet.first_message_seq) for packet in data(effects)] == [(1, 1)]
+    assert heir.replica.line.lineage.entries[-1] == (2, 3)
+
+
+def test_the_heir_begins_without_the_end_if_that_does_not_come() -> None:
+    active, heir = pair()
+    active.source(1, 1, [11, 13], 30 * MS)
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
+    heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
+    assert heir.state is ReplicaState.ACTIVE
+
+
+def test_an_offer_alone_makes_nobody_active_and_runs_out() -> None:
+    active, heir = pair()
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    heir.engine.on_timer(100 * MS)
+    assert heir.state is not ReplicaState.ACTIVE
+    too_late = 32 * MS + LEASE_NS
+    active.engine.on_lease_renewed(1, too_late + LEASE_NS, 40 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, too_late), too_late)
+    assert heir.state is not ReplicaState.ACTIVE
+
+
+def test_the_end_of_the_epoch_is_repeated_until_the_new_one_is_followed() -> None:
+    active, _ = pair()
+    active.engine.on_hand_over(1, 2, 33 * MS)
+    (beat,) = of(active.engine.on_timer(60 * MS), Transmit)
+    assert beat.packet.flags == ENDED
+
+
+def test_an_order_of_another_epoch_changes_nothing() -> None:
+    active, _ = pair()
+    assert active.engine.on_hand_over(7, 2, 33 * MS) == []
+    assert active.state is ReplicaState.ACTIVE

@@ -1,0 +1,79 @@
+"""Duty 5: when a backup is repeatedly out of sync the unhealthiest leaves, never the last (clause 5.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from feedcore.channel_state import ChannelStatus, PeerState
+from feedcore.effects import AskToFail, Transmit
+from feedcore.failing import FailConfig, FailPolicy, is_repeated, should_leave
+from feedcore.position import MessageStreamState
+from feedcore.states import ReplicaState
+from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, of, pair
+
+CONFIG = FailConfig()
+
+
+def peer(
+    adapter_id: int, health: float, state: ReplicaState = ReplicaState.SYNCHRONIZED, *, out_of_sync: bool = False
+) -> PeerState:
+    status = ChannelStatus(CHANNEL, state, MessageStreamState())
+    return PeerState(adapter_id, 1, 1, (status,), out_of_sync=out_of_sync, health=health)
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "leaves"),
+    [
+        (FailPolicy.LOWEST, 0.5, True),
+        (FailPolicy.LOWEST, 0.6, False),  # equal to another with a higher id: that one leaves
+        (FailPolicy.LOWEST, 0.7, False),
+        (FailPolicy.LOWER_THAN_ANY, 0.5, True),
+        (FailPolicy.LOWER_THAN_ANY, 0.6, False),
+        (FailPolicy.BELOW_THRESHOLD, 0.24, True),
+        (FailPolicy.BELOW_THRESHOLD, 0.26, False),
+    ],
+)
+def test_the_policy_says_who_leaves(policy: FailPolicy, own: float, leaves: bool) -> None:
+    others = [peer(1, 0.1, ReplicaState.ACTIVE), peer(3, 0.6), peer(4, 0.9)]
+    reason = should_leave(peer(2, own, out_of_sync=True), others, FailConfig(policy))
+    assert (reason is not None) == leaves
+
+
+def test_nobody_leaves_while_all_are_in_step() -> None:
+    assert should_leave(peer(2, 0.1), [peer(3, 0.9)], CONFIG) is None
+
+
+def test_another_backups_trouble_makes_the_unhealthiest_leave() -> None:
+    assert should_leave(peer(2, 0.1), [peer(3, 0.9, out_of_sync=True)], CONFIG) is not None
+
+
+def test_the_last_synchronised_backup_never_leaves() -> None:
+    assert should_leave(peer(2, 0.1, out_of_sync=True), [peer(1, 1.0, ReplicaState.ACTIVE)], CONFIG) is None
+    joining = peer(3, 0.9, ReplicaState.JOINING, out_of_sync=True)
+    assert should_leave(peer(2, 0.1), [joining], CONFIG) is None
+
+
+def test_the_active_does_not_leave_by_its_health() -> None:
+    assert should_leave(peer(1, 0.0, ReplicaState.ACTIVE, out_of_sync=True), [peer(2, 1.0)], CONFIG) is None
+
+
+def test_three_times_in_ten_seconds_is_repeatedly() -> None:
+    assert is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 10 * SECOND)
+    assert not is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 12 * SECOND)
+
+
+def test_the_admin_server_is_asked_and_its_word_counts() -> None:
+    active, backup = pair()
+    third = Adapter(3)
+    third.follow(active)
+    backup.engine.health = 0.2
+    backup.replica.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
+    (request,) = of(third.tell(backup, 30 * MS), AskToFail)
+    assert "0.20" in request.reason
+    assert not of(third.tell(backup, 40 * MS), AskToFail)  # not at every sync interval
+    backup.engine.on_failed(request.reason, 50 * MS)
+    assert backup.state is ReplicaState.FAILED
+    assert not of(backup.engine.on_timer(SECOND), Transmit)
+    backup.engine.on_readmitted(2 * SECOND)
+    assert backup.state is ReplicaState.JOINING
+    assert of(active.tell(backup, 2 * SECOND), AskToFail) == []

@@ -1,0 +1,133 @@
+"""Sending ahead of any decision, and finding back: number for good, or slow down and set the counter (clause 6.6)."""
+
+from __future__ import annotations
+
+from feedcore.counters import Counter
+from feedcore.effects import AppendToJournal, NumberForGood
+from feedcore.output_packet import OutputFlag
+from feedcore.provisional import Throttle
+from feedcore.replica_config import OnSilence, ReplicaConfig
+from feedcore.states import ReplicaState
+from tests.feedcore.engines import LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
+
+VALUES = [11, 13, 17, 19]  # one message each
+
+
+def left_alone(config: ReplicaConfig | None = None, streams: tuple[int, ...] = (1, 2)) -> tuple[Adapter, Adapter]:
+    """A backup that hears neither its active nor an admin server."""
+    active, backup = pair(streams, config)
+    active.engine.on_lease_renewed(1, 10 * SECOND, 50 * MS)
+    backup.engine.on_admin_lost(50 * MS)
+    for step in range(6, 40):
+        backup.engine.on_timer(step * 10 * MS)
+    return active, backup
+
+
+def test_without_active_and_admin_server_a_backup_goes_on_provisionally() -> None:
+    _, backup = left_alone()
+    assert backup.state is ReplicaState.AHEAD
+    effects = backup.source(1, 1, VALUES, SECOND)
+    (packet,) = data(effects)
+    assert packet.flags == OutputFlag.PROVISIONAL
+    assert of(effects, AppendToJournal)[0].packet == packet
+    assert backup.next_message_seq == 1  # nothing was decided
+
+
+def test_with_hold_it_waits() -> None:
+    _, backup = left_alone(ReplicaConfig(on_silence=OnSilence.HOLD))
+    assert backup.state is ReplicaState.DETACHED
+    assert not data(backup.source(1, 1, VALUES, SECOND))
+
+
+def test_with_an_admin_server_in_contact_it_waits_for_the_lease() -> None:
+    _, backup = pair()
+    for step in range(6, 40):
+        backup.engine.on_admin_heard(step * 10 * MS)
+        backup.engine.on_timer(step * 10 * MS)
+    assert backup.state is ReplicaState.DETACHED
+
+
+def test_a_grant_numbers_for_good_what_was_sent() -> None:
+    _, backup = left_alone()
+    sent = data(backup.source(1, 1, VALUES, SECOND)) + data(backup.source(2, 1, [23], SECOND))
+    effects = backup.activate(5, SECOND + MS)
+    assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 6)]
+    assert backup.replica.line.lineage.entries == ((1, 1), (5, 1))
+    assert backup.next_message_seq == sent[-1].end_message_seq == 6
+    reply = backup.engine.runs_since(1, left_alone()[0].replica.line.position())
+    assert [(run.epoch, run.first_message_seq, run.source_count) for run in reply.runs] == [(5, 1, 4), (5, 5, 1)]
+
+
+def test_another_joins_what_was_numbered_for_good_without_a_snapshot() -> None:
+    active, backup = left_alone()
+    other = Adapter(3)
+    other.follow(active, 60 * MS)
+    backup.source(1, 1, VALUES, SECOND)
+    other.source(1, 1, VALUES, SECOND)
+    hear(other, backup.activate(5, SECOND + MS), SECOND + 2 * MS)
+    reply = backup.engine.runs_since(1, other.replica.intake.position())
+    copies = data(other.engine.on_runs(1, reply, SECOND + 3 * MS))
+    assert [(packet.epoch, packet.first_message_seq) for packet in copies] == [(5, 1)]
+    assert other.converter.snapshot() == backup.converter.snapshot()
+
+
+def test_decisions_for_what_was_sent_set_the_counter_and_convert_nothing_twice() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    decided = active.source(2, 1, [23], SECOND) + active.source(1, 1, VALUES, SECOND)
+    assert backup.source(2, 1, [23], SECOND)  # sent ahead as well
+    copies = hear(backup, decided, SECOND + MS)
+    assert not data(copies)
+    assert backup.state is ReplicaState.SYNCHRONIZED
+    assert backup.replica.line.position() == active.replica.line.position()
+    assert backup.converter.snapshot() == active.converter.snapshot()
+
+
+def test_of_a_decision_that_was_sent_in_part_the_rest_takes_its_last_numbers() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES[:2], SECOND)
+    hear(backup, active.engine.on_timer(SECOND), SECOND)
+    decided = active.source(1, 1, VALUES, SECOND + MS)
+    hear(backup, decided, SECOND + MS)
+    # The source sends the whole packet again, so that the throttled backup has what it lacks.
+    copies = data(backup.source(1, 1, VALUES, SECOND + 2 * MS))
+    assert [(packet.flags, packet.first_message_seq, packet.message_count) for packet in copies] == [(0, 3, 2)]
+    assert backup.replica.line.position() == active.replica.line.position()
+
+
+def test_who_is_ahead_pauses_after_every_k_th_message_while_the_active_is_heard() -> None:
+    config = ReplicaConfig(throttle_message_count=4, throttle_pause_ns=7 * MS)
+    active, backup = left_alone(config)
+    backup.source(1, 1, VALUES, SECOND)
+    hear(backup, active.engine.on_timer(SECOND), SECOND)
+    assert backup.state is ReplicaState.AHEAD
+    assert data(backup.source(1, 5, VALUES, SECOND + MS))  # the fourth message since: a pause begins
+    assert not data(backup.source(1, 9, VALUES, SECOND + 2 * MS))
+    assert data(backup.engine.on_timer(SECOND + 8 * MS))
+
+
+def test_a_throttle_counts_messages_and_lets_time_pass() -> None:
+    throttle = Throttle(10, 5)
+    throttle.on_sent(9, 100)
+    assert throttle.may_send(100)
+    throttle.on_sent(1, 100)
+    assert not throttle.may_send(104)
+    assert throttle.may_send(105)
+
+
+def test_an_active_whose_lease_ran_out_unconfirmed_goes_on_provisionally() -> None:
+    active, _ = pair()
+    active.engine.on_admin_lost(50 * MS)
+    active.engine.on_timer(LEASE_NS)
+    assert active.state is ReplicaState.AHEAD
+    assert active.counters.counts[Counter.LEASE_LAPSED] == 1
+    assert [packet.flags for packet in data(active.source(1, 1, VALUES, SECOND))] == [OutputFlag.PROVISIONAL]
+
+
+def test_joining_anew_forgets_nothing_of_what_was_sent_until_a_snapshot_is_here() -> None:
+    _, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    backup.replica._rejoin("a test says so", SECOND)
+    effects = backup.activate(5, SECOND + MS)
+    assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 5)]
+    assert not data(effects)
