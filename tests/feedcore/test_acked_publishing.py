@@ -1,4 +1,4 @@
-"""`acked`: nothing leaves the active before a backup has it, and nothing waits for ever (docs/protocol.md clause 5.6)."""
+"""`acked`: nothing leaves the active before a backup has it, and nothing waits for ever (protocol clause 5.6)."""
 
 from __future__ import annotations
 

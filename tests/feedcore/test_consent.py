@@ -1,4 +1,4 @@
-"""Roles stay while no admin server is up: a lease goes on by the consent of all others (docs/protocol.md clause 6.7)."""
+"""Roles stay while no admin server is up: a lease goes on by the consent of all others (protocol clause 6.7)."""
 
 from __future__ import annotations
 
