@@ -67,6 +67,7 @@ class Registry:
         Raises:
             AuthenticationRefused, grpc.RpcError: the server refuses this adapter; trying again will not help.
         """
+        level = logging.WARNING
         while not stop.is_set:
             try:
                 return self._register_once(stop)
@@ -75,7 +76,8 @@ class Registry:
             except grpc.RpcError as error:
                 if not is_elsewhere(error):
                     raise
-                LOG.warning("the admin server does not answer; trying again", extra={"why": str(error.details())})
+                LOG.log(level, "the admin server does not answer; trying again", extra={"why": str(error.details())})
+                level = logging.DEBUG  # said once: it may stay away for long
                 select.select([stop], [], [], self._servers.move_on(self._asked, error))
         return None
 
@@ -122,19 +124,20 @@ class Registry:
         return reply
 
     def _keep_attending(self) -> None:
-        is_first = True
+        is_first, level = True, logging.WARNING
         while not self._stopped.is_set():
             error: Exception | None = None
             try:
                 if not is_first:
                     self._register_once()
-                is_first = False
+                is_first, level = False, logging.WARNING
                 self._attend()
                 why = "the server ended the stream"
             except (grpc.RpcError, AuthenticationRefused, ValueError) as failed:
                 error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
             if not self._stopped.is_set():
-                LOG.warning("not attended; the adapter goes on and tries again", extra={"why": why})
+                LOG.log(level, "not attended; the adapter goes on and tries again", extra={"why": why})
+                level = logging.DEBUG  # said once an outage
                 self._stopped.wait(self._servers.move_on(self._asked, error))
 
     def _attend(self) -> None:

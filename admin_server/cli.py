@@ -66,7 +66,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     except (SettingsError, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")
     try:
-        serve_metrics(arguments.metrics_port, FeedCollector(server.brokers))
+        serve_metrics(arguments.metrics_port, FeedCollector(server.served))
     except OSError as refused:
         server.stop()
         parser.exit(2, f"admin-server: --metrics-port {arguments.metrics_port}: {refused}\n")

@@ -6,6 +6,7 @@ the election has it lead, and is a standby otherwise, with the same services beh
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,6 +33,22 @@ from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, se
 
 SUBSCRIBER_COUNT_MAX = 200
 THREADS_FOR_CALLS = 32  # logins, registrations, questions: subscribers can never take these
+
+
+class _Served(Mapping[str, FeedBroker]):
+    """The brokers while the gate is open."""
+
+    def __init__(self, gate: LeadershipGate, brokers: Mapping[str, FeedBroker]) -> None:
+        self._gate, self._brokers = gate, brokers
+
+    def __getitem__(self, feed: str) -> FeedBroker:
+        return self._brokers[feed]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._brokers) if self._gate.is_open else [])
+
+    def __len__(self) -> int:
+        return len(self._brokers) if self._gate.is_open else 0
 
 
 class AdminServer:
@@ -99,9 +116,9 @@ class AdminServer:
         self._opened.close()
 
     @property
-    def is_active(self) -> bool:
-        """False on a standby."""
-        return self._gate.is_open
+    def served(self) -> Mapping[str, FeedBroker]:
+        """The feeds that this server decides on, as of any time: none while it is a standby."""
+        return _Served(self._gate, self.brokers)
 
     # ---- a candidate, as the election sees it ----
 

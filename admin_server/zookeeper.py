@@ -12,6 +12,7 @@ Nodes under the root, all JSON:
 from __future__ import annotations
 
 import json
+import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from kazoo.security import make_digest_acl
 
 from admin_server.settings import SettingsError
 
+LOG = logging.getLogger("admin_server.zookeeper")
 DEFAULT_ROOT = "/tandemfeed"
 SESSION_MS = 4_000  # the shortest that a ZooKeeper with its usual tick of 2 s gives
 CONNECT_TIMEOUT_S = 10.0
@@ -100,6 +102,8 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
         user, _, password = settings.credential.partition(":")
         options["auth_data"] = [("digest", settings.credential)]
         options["default_acl"] = [make_digest_acl(user, password, all=True)]
+    else:
+        LOG.warning("anybody who reaches ZooKeeper may take leases away: give --zookeeper-auth-file")
     client = KazooClient(settings.hosts, settings.session_ms / 1_000, connection_retry=RECONNECT, **options)
     try:
         client.start(CONNECT_TIMEOUT_S)

@@ -15,7 +15,7 @@ from admin_server.zookeeper import ZooKeeperSettings
 from tests.admin_server.leader_by_hand import Leader
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
-SESSION_MS = 2_000
+SESSION_MS = 20_000  # whoever leaves here says so: nothing waits for it
 
 
 @pytest.fixture(scope="module")

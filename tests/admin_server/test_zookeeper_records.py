@@ -23,7 +23,7 @@ from tests.admin_server.cluster_files import running_server
 from tests.admin_server.leader_by_hand import WAIT_S, Leader, leading
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
-SESSION_MS = 2_000
+SESSION_MS = 20_000  # whoever leaves here says so: nothing waits for it
 
 
 @pytest.fixture(scope="module")

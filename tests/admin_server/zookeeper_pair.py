@@ -22,7 +22,7 @@ from tests.admin_server.zookeeper_server import ZooKeeperServer
 from transport.login import TokenSource
 from transport.rpc import open_channel
 
-SESSION_MS = 2_000
+SESSION_MS = 3_000
 WAIT_S = 40.0
 REPORT_INTERVAL_S = 0.1
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -52,7 +52,7 @@ class ZooKeeperServer:
         self._settings = folder / "zoo.cfg"
         self._settings.write_text(
             f"tickTime={TICK_MS}\ndataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\nmaxClientCnxns=0\n"
+            "admin.enableServer=false\nmaxClientCnxns=0\nmaxSessionTimeout=60000\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
