@@ -31,6 +31,7 @@ class Round:
         number: from 1.
         feed_id: which feed was struck.
         struck_ns, mended_ns, whole_ns: the fault began; its mending began; the cluster was whole again.
+        takeovers: epochs that began meanwhile.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Round:
     struck_ns: int
     mended_ns: int
     whole_ns: int
+    takeovers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class RoundFigures:
     number: int
     feed_id: int
     what: str
+    takeovers: int
     lost: int
     duplicated: int
     out_of_order: int
@@ -133,6 +136,7 @@ def judge_rounds(rounds: Sequence[Round], seen: Mapping[int, Seen]) -> list[Roun
                 each.number,
                 each.feed_id,
                 each.what,
+                each.takeovers,
                 lost=counts[0],
                 duplicated=counts[1],
                 out_of_order=counts[2],
@@ -231,7 +235,7 @@ def ledger_row(
         "duplicated": sum(each.duplicated for each in totals) + observed["duplicated"],
         "out_of_order": sum(each.out_of_order for each in totals) + observed["out_of_order"],
         "content_wrong": sum(each.content_wrong for each in seen.values()),
-        "takeovers": sum(len(each.takeovers) for each in totals),
+        "takeovers": sum(each.takeovers for each in judged),
         "stall_ms": summary(each.stall_ms for each in judged),
         "transmit_stall_ms": summary(each.transmit_stall_ms for each in judged),
         "source_stall_ms": summary(each.source_stall_ms for each in judged),

@@ -36,7 +36,7 @@ FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes some 8 s
 LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round, and behind the last
 QUIET_CHANCE_S = 0.3  # and up to this, so that rounds fall into no step with any timer
-SPARE_SHARE = 1.3  # of play: rounds end when the cluster is whole, not when they should
+SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play: rounds end when the cluster is whole, on a busy machine later than planned
 AHEAD_S = 15.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes half of that
 DELIVER_LIMIT_S = 20.0  # the client calls a hole that nobody fills lost after 5 s
 
@@ -62,7 +62,7 @@ class DrillPlan:
     def message_count(self) -> int:
         """So many messages a feed's source needs for all rounds."""
         per_round = self.fault.round_s + QUIET_S + QUIET_CHANCE_S
-        seconds = (LEAD_S + QUIET_S + self.rounds * per_round) * SPARE_SHARE
+        seconds = (LEAD_S + QUIET_S + self.rounds * per_round) * SPARE_SHARE + SPARE_S
         if self.fault.needs_driver:
             seconds += 2 * AHEAD_S  # so that in the last round, too, Spark is not done
         return int(self.rate * seconds) + self.rounds * self.fault.round_messages
@@ -174,16 +174,21 @@ def _strike_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
         cluster.hold(QUIET_S + chance.uniform(0, QUIET_CHANCE_S))
         feed = cluster.feeds[(number - 1) % len(cluster.feeds)]
         scene = Scene(cluster, feed, say, chance, plan.rate, folder, observed=play.observed)
+        epoch = scene.watch.epoch
         try:
             what = plan.fault.strike(scene)
         except ProcessFailed:
             cluster.check()  # whoever crashed is the better story
             raise
-        play.rounds.append(Round(number, feed.feed_id, what, scene.struck_ns, scene.mended_ns, time.monotonic_ns()))
+        times = (scene.struck_ns, scene.mended_ns, time.monotonic_ns())
+        play.rounds.append(Round(number, feed.feed_id, what, *times, takeovers=scene.watch.epoch - epoch))
         say(f"round {number} of {plan.rounds}: {what}")
         for each in cluster.feeds:
             if any(line.get("event") == "sent" for line in cluster.processes[each.gateway].events):
-                raise ProcessFailed(f"the source had sent all it had before round {number} was over: a bug of the plan")
+                raise ProcessFailed(
+                    f"round {number} took so long that the source came to its end: this machine is too slow, or too busy, "
+                    "for the rate and the size of the cluster; give less (--rate, --backups, --channels, --feeds)"
+                )
     cluster.hold(QUIET_S)
     play.ended_ns = time.monotonic_ns()
 
