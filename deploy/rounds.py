@@ -186,7 +186,7 @@ def _strike_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
         for each in cluster.feeds:
             if any(line.get("event") == "sent" for line in cluster.processes[each.gateway].events):
                 raise ProcessFailed(
-                    f"round {number} took so long that the source came to its end: this machine is too slow, or too busy, "
+                    f"round {number} took so long that the source came to its end: this machine is too slow or busy "
                     "for the rate and the size of the cluster; give less (--rate, --backups, --channels, --feeds)"
                 )
     cluster.hold(QUIET_S)
