@@ -1,4 +1,4 @@
-"""What an adapter sent on its own numbering while nobody decided (docs/protocol.md clause 6.6), and how it slows down
+"""What an adapter sent on its own numbering while nobody decided (docs/protocol.md clause 6.8), and how it slows down
 when somebody does again.
 
 Invariant: `ends` is where conversion stands in each source stream; it is never behind the decided position, and once

@@ -1,4 +1,4 @@
-"""Sending ahead of any decision, and finding back: number for good, or slow down and set the counter (clause 6.6)."""
+"""Sending ahead of any decision, and finding back: number for good, or slow down and set the counter (clause 6.8)."""
 
 from __future__ import annotations
 
