@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 
+from adapter.feed_settings import FeedSettingsUnknown
 from adapter.process import AdapterOptions, AdapterProcess
 from feedcore.documents import DocumentError
 from journal import JournalError
@@ -49,6 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         AdapterProcess(options, connection, stop).run()
     except grpc.RpcError as error:
         parser.exit(2, f"adapter: the admin server refused: {error.code().name}: {error.details()}\n")
-    except (DocumentError, JournalError, BadGroup, AuthenticationRefused, OSError) as refused:
+    except (DocumentError, FeedSettingsUnknown, JournalError, BadGroup, AuthenticationRefused, OSError) as refused:
         parser.exit(2, f"adapter: {refused}\n")
     return 0

@@ -1,14 +1,20 @@
-"""Health state: how fit this adapter is to serve, as parts and as one score."""
+"""Health state: how fit this adapter is to serve, as parts and as one score.
+
+Backups compare scores when one of them has to leave (docs/protocol.md clause 5.8), and the admin server prefers the
+healthier of two equal candidates; so what counts is what makes an adapter a worse active than another.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import psutil
 
 MEMORY_COMFORTABLE = 0.25  # of all memory still available: more adds nothing
 LAG_HOPELESS_MESSAGES = 100_000  # about five seconds behind at 20,000 messages a second
-ERRORS_HOPELESS = 1_000
+ERRORS_HOPELESS = 1_000  # within the window
+ERROR_WINDOW_NS = 60_000_000_000  # an old trouble that is over says nothing about now
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +24,10 @@ class Health:
     Attributes:
         memory_available_ratio: 0 to 1, of the host.
         cpu_ratio: 0 to 1, of the host, since the last sample.
-        error_count: source messages and packets refused since start.
+        error_count: what went wrong since start (`Counts.error_count`).
         messages_per_second: transmitted, since the last sample.
         source_lag_messages: known to exist and not yet converted.
+        recent_error_count: of `error_count`, within the last minute.
     """
 
     memory_available_ratio: float
@@ -28,19 +35,38 @@ class Health:
     error_count: int
     messages_per_second: float
     source_lag_messages: int
+    recent_error_count: int = 0
 
     @property
     def score(self) -> float:
         """0 (unfit) to 1 (idle and current): the product of how good each part is.
 
-        A product, because one hopeless part makes the whole unfit, however good the others are. CPU counts half: a
-        busy host still serves.
+        A product, because one hopeless part makes the whole unfit, however good the others are. Three parts halve it
+        at most: a busy host still serves, errors may be the network's, and who transmits nothing while messages wait
+        may be waiting for decisions.
         """
-        memory = min(1.0, self.memory_available_ratio / MEMORY_COMFORTABLE)
-        cpu = 1.0 - 0.5 * min(1.0, self.cpu_ratio)
-        lag = 1.0 - min(1.0, self.source_lag_messages / LAG_HOPELESS_MESSAGES)
-        errors = 1.0 - 0.5 * min(1.0, self.error_count / ERRORS_HOPELESS)
-        return memory * cpu * lag * errors
+        memory = min(1.0, max(0.0, self.memory_available_ratio) / MEMORY_COMFORTABLE)
+        cpu = 1.0 - 0.5 * min(1.0, max(0.0, self.cpu_ratio))
+        lag = 1.0 - min(1.0, max(0, self.source_lag_messages) / LAG_HOPELESS_MESSAGES)
+        errors = 1.0 - 0.5 * min(1.0, self.recent_error_count / ERRORS_HOPELESS)
+        rate = 0.5 if self.source_lag_messages > 0 and self.messages_per_second <= 0 else 1.0
+        return memory * cpu * lag * errors * rate
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the adapter itself counts.
+
+    Attributes:
+        message_count: transmitted since start.
+        error_count: since start: packets and messages refused as damaged, conversion states that differed from the
+            active's, source messages lost.
+        source_lag_messages: as in `Health`.
+    """
+
+    message_count: int
+    error_count: int
+    source_lag_messages: int
 
 
 class HealthSampler:
@@ -50,12 +76,28 @@ class HealthSampler:
         psutil.cpu_percent(None)
         self._messages = 0
         self._sampled_at_ns: int | None = None
+        self._errors: deque[tuple[int, int]] = deque()  # sampled at, error_count then; the window and one before it
 
-    def sample(self, message_count: int, error_count: int, source_lag_messages: int, now_ns: int) -> Health:
+    def sample(self, counts: Counts, now_ns: int) -> Health:
         """Parts from the host and from the counts given."""
         memory = psutil.virtual_memory()
+        cpu = psutil.cpu_percent(None) / 100
+        recent = self._recent_errors(counts.error_count, now_ns)
+        rate = self._rate(counts.message_count, now_ns)
+        return Health(
+            memory.available / memory.total, cpu, counts.error_count, rate, counts.source_lag_messages, recent
+        )
+
+    def _rate(self, message_count: int, now_ns: int) -> float:
         elapsed_ns = now_ns - self._sampled_at_ns if self._sampled_at_ns is not None else 0
         rate = (message_count - self._messages) * 1e9 / elapsed_ns if elapsed_ns > 0 else 0.0
         self._messages, self._sampled_at_ns = message_count, now_ns
-        cpu = psutil.cpu_percent(None) / 100
-        return Health(memory.available / memory.total, cpu, error_count, rate, source_lag_messages)
+        return rate
+
+    def _recent_errors(self, error_count: int, now_ns: int) -> int:
+        self._errors.append((now_ns, error_count))
+        while len(self._errors) > 1 and now_ns - self._errors[1][0] >= ERROR_WINDOW_NS:
+            self._errors.popleft()
+        at_ns, before = self._errors[0]
+        is_first_minute = now_ns - at_ns < ERROR_WINDOW_NS
+        return error_count if is_first_minute else error_count - before

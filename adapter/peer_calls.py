@@ -1,84 +1,72 @@
 """The calls an adapter makes to its peers and to the feed source, in threads beside the loop; answers are posted to it.
 
-No decision here: what to ask and whom is the engine's word. At most one call of a kind is under way at once; the engine
-asks again for what is still missing.
+No decision here: what to ask and whom is the engine's word, and it asks again for what does not come. Every peer is
+followed for as long as it is one.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import grpc
 
 from adapter.mailbox import Mailbox
-from adapter.translation import (
-    buckets_from_chunks,
-    peer_state_from_proto,
-    position_to_proto,
-    runs_from_proto,
-    snapshot_from_chunks,
-)
+from adapter.peer_input import PeerInput
+from adapter.peer_link import CallLine, PeerLink
+from adapter.translation import position_to_proto
+from feedcore.channel_state import PeerState
 from feedcore.engine import AdapterEngine
 from feedcore.position import MessageStreamState
-from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
+from feedcore.refusal import PacketRefused, Refusal
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
 from transport.rpc import open_channel
 
-LOG = logging.getLogger("adapter.peer_calls")
-CALL_TIMEOUT_S = 10.0
-THREAD_COUNT = 4
-FOLLOW_PAUSE_S = 0.2  # before following again after a lost connection
+QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work
+BULK_TIMEOUT_S = 10.0  # a snapshot of hundreds of megabytes takes seconds
+SNAPSHOT_SIZE_MAX = 1 << 30  # bytes; a conversion state beyond is nobody's
 
 
 class PeerCalls:
-    """Outgoing calls of one adapter."""
+    """Outgoing calls of one adapter. To be used from the loop's thread."""
 
     def __init__(
         self,
         engine: AdapterEngine,
         mailbox: Mailbox,
+        peer_input: PeerInput,
         ca_pem: bytes,
         token: Callable[[], str],
         source_endpoint: str,
     ) -> None:
-        self._engine, self._mailbox = engine, mailbox
+        self._engine, self._mailbox, self._input = engine, mailbox, peer_input
         self._ca_pem, self._token = ca_pem, token
-        self._source_endpoint = source_endpoint
-        self._pool = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="peer-call")
-        self._busy: set[object] = set()
-        self._channels: dict[str, grpc.Channel] = {}
-        self._lock = threading.Lock()
-        self._endpoints: dict[int, str] = {}
-        self._stopped = threading.Event()
-        self._followed: dict[int, str] = {}
-        self._follow_calls: dict[tuple[int, str], grpc.Call] = {}
+        self._source = CallLine("source", open_channel(source_endpoint, ca_pem, token))
+        self._links: dict[int, tuple[str, PeerLink]] = {}
 
     # ---- the engine's requests ----
 
     def request_source(self, stream: int, first: int, last: int) -> None:
         """Source messages from the source journal."""
+        line = self._source
 
         def call() -> None:
-            stub = replay_pb2_grpc.SourceReplayStub(self._channel(self._source_endpoint))
+            stub = replay_pb2_grpc.SourceReplayStub(line.channel)
             ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=last)]
             request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges)
-            for chunk in stub.Fill(request, timeout=CALL_TIMEOUT_S):
+            for chunk in stub.Fill(request, timeout=BULK_TIMEOUT_S):
                 for datagram in chunk.datagrams:
                     self._mailbox.post(partial(self._engine.on_source_datagram, datagram))
 
-        self._submit(("source", stream), call)
+        line.submit(("source", stream), call, _raise, is_bulk=True)
 
     def request_runs(self, channel_id: int, adapter_id: int, position: MessageStreamState) -> None:
         """Decisions behind a position."""
+        request = sync_pb2.GetRunsRequest(channel_id=channel_id, position=position_to_proto(position))
 
-        def call() -> None:
-            stub = sync_pb2_grpc.AdapterSyncStub(self._peer(adapter_id))
-            request = sync_pb2.GetRunsRequest(channel_id=channel_id, position=position_to_proto(position))
+        def call(link: PeerLink) -> None:
             try:
-                reply = runs_from_proto(stub.GetRuns(request, timeout=CALL_TIMEOUT_S))
+                reply = self._input.runs(channel_id, link.stub.GetRuns(request, timeout=QUICK_TIMEOUT_S))
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.OUT_OF_RANGE:
                     raise
@@ -87,98 +75,84 @@ class PeerCalls:
             else:
                 self._mailbox.post(partial(self._engine.on_runs, channel_id, reply))
 
-        self._submit(("runs", channel_id), call)
+        self._ask(adapter_id, "runs", channel_id, call)
 
     def request_snapshot(self, channel_id: int, adapter_id: int) -> None:
         """Conversion state at a position."""
+        request = sync_pb2.GetSnapshotRequest(channel_id=channel_id)
 
-        def call() -> None:
-            stub = sync_pb2_grpc.AdapterSyncStub(self._peer(adapter_id))
-            request = sync_pb2.GetSnapshotRequest(channel_id=channel_id)
-            snapshot = snapshot_from_chunks(channel_id, list(stub.GetSnapshot(request, timeout=CALL_TIMEOUT_S)))
+        def call(link: PeerLink) -> None:
+            chunks = _bounded(link.stub.GetSnapshot(request, timeout=BULK_TIMEOUT_S))
+            snapshot = self._input.snapshot(channel_id, chunks)
             self._mailbox.post(partial(self._engine.on_snapshot, snapshot))
 
-        self._submit(("snapshot", channel_id), call)
+        self._ask(adapter_id, "snapshot", channel_id, call, is_bulk=True)
 
     def request_buckets(self, channel_id: int, adapter_id: int, buckets: tuple[int, ...]) -> None:
         """Some buckets of the conversion state at a position."""
+        request = sync_pb2.GetBucketsRequest(channel_id=channel_id, buckets=buckets)
 
-        def call() -> None:
-            stub = sync_pb2_grpc.AdapterSyncStub(self._peer(adapter_id))
-            request = sync_pb2.GetBucketsRequest(channel_id=channel_id, buckets=buckets)
-            answer = buckets_from_chunks(list(stub.GetBuckets(request, timeout=CALL_TIMEOUT_S)))
+        def call(link: PeerLink) -> None:
+            chunks = _bounded(link.stub.GetBuckets(request, timeout=QUICK_TIMEOUT_S))
+            answer = self._input.buckets(channel_id, chunks)
             self._mailbox.post(partial(self._engine.on_buckets, channel_id, answer))
 
-        self._submit(("buckets", channel_id), call)
+        self._ask(adapter_id, "buckets", channel_id, call)
 
     # ---- the cluster ----
 
     def set_peers(self, endpoints: dict[int, str]) -> None:
-        """Where the peers are now: every one of them is followed."""
-        with self._lock:
-            gone = {peer for peer in self._followed.items() if endpoints.get(peer[0]) != peer[1]}
-            fresh = {peer for peer in endpoints.items() if peer[1] and self._followed.get(peer[0]) != peer[1]}
-            self._endpoints = endpoints
-            self._followed = {adapter_id: endpoint for adapter_id, endpoint in endpoints.items() if endpoint}
-            calls = [self._follow_calls.pop(peer) for peer in gone if peer in self._follow_calls]
-        for call in calls:
-            call.cancel()
-        for peer in fresh:
-            threading.Thread(target=self._follow, args=peer, name=f"follow-{peer[0]}", daemon=True).start()
+        """Where the peers are now: every one of them is followed, and who is gone is forgotten."""
+        for adapter_id in [known for known, (endpoint, _) in self._links.items() if endpoints.get(known) != endpoint]:
+            self._links.pop(adapter_id)[1].close()
+        for adapter_id, endpoint in endpoints.items():
+            if endpoint and adapter_id not in self._links:
+                self._links[adapter_id] = (
+                    endpoint,
+                    PeerLink(
+                        adapter_id,
+                        open_channel(endpoint, self._ca_pem, self._token),
+                        self._engine.config.adapter_id,
+                        self._input.state,
+                        self._on_state,
+                        self._input.refuse,
+                    ),
+                )
 
     def stop(self) -> None:
         """Give up everything under way."""
-        self._stopped.set()
         self.set_peers({})
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
-            for channel in self._channels.values():
-                channel.close()
+        self._source.close()
 
     # ---- inside ----
 
-    def _follow(self, adapter_id: int, endpoint: str) -> None:
-        """A peer's states, at every sync interval, for as long as it is there."""
-        peer = adapter_id, endpoint
-        while self._followed.get(adapter_id) == endpoint and not self._stopped.is_set():
-            try:
-                stub = sync_pb2_grpc.AdapterSyncStub(self._channel(endpoint))
-                call = stub.Follow(sync_pb2.FollowRequest(adapter_id=self._engine.config.adapter_id))
-                with self._lock:
-                    self._follow_calls[peer] = call
-                for state in call:
-                    if state.adapter_id != adapter_id:
-                        LOG.warning("a peer speaks as another", extra={"peer": adapter_id, "as": state.adapter_id})
-                        break
-                    self._mailbox.post(partial(self._engine.on_peer_state, peer_state_from_proto(state)))
-            except (grpc.RpcError, ValueError) as error:
-                LOG.debug("following ended", extra={"adapter": adapter_id, "why": str(error)})
-            self._stopped.wait(FOLLOW_PAUSE_S)
+    def _ask(
+        self, adapter_id: int, what: str, channel_id: int, call: Callable[[PeerLink], None], *, is_bulk: bool = False
+    ) -> None:
+        found = self._links.get(adapter_id)
+        if found is None:
+            return  # not known yet, or gone: the engine asks again
+        link = found[1]
+        link.line.submit(
+            (what, channel_id), lambda: call(link), partial(self._input.refuse, adapter_id, what), is_bulk=is_bulk
+        )
 
-    def _peer(self, adapter_id: int) -> grpc.Channel:
-        with self._lock:
-            endpoint = self._endpoints.get(adapter_id, "")
-        if not endpoint:
-            raise ConnectionError(f"adapter {adapter_id} has no known address")
-        return self._channel(endpoint)
+    def _on_state(self, state: PeerState) -> None:
+        self._mailbox.post(partial(self._engine.on_peer_state, state))
 
-    def _channel(self, endpoint: str) -> grpc.Channel:
-        with self._lock:
-            if endpoint not in self._channels:
-                self._channels[endpoint] = open_channel(endpoint, self._ca_pem, self._token)
-            return self._channels[endpoint]
 
-    def _submit(self, kind: object, call: Callable[[], None]) -> None:
-        if kind in self._busy or self._stopped.is_set():
-            return
-        self._busy.add(kind)
+def _bounded(chunks: Iterable[sync_pb2.SnapshotChunk]) -> list[sync_pb2.SnapshotChunk]:
+    """All chunks of an answer; PacketRefused if it does not end where it says."""
+    taken: list[sync_pb2.SnapshotChunk] = []
+    size = 0
+    for chunk in chunks:
+        taken.append(chunk)
+        size += len(chunk.data)
+        said = taken[0].total_size
+        if said > SNAPSHOT_SIZE_MAX or size > said:
+            raise PacketRefused(Refusal.MALFORMED, f"it says {said} bytes, {size} came, {SNAPSHOT_SIZE_MAX} may")
+    return taken
 
-        def run() -> None:
-            try:
-                call()
-            except (grpc.RpcError, ConnectionError, ValueError) as error:
-                LOG.info("a call failed; it will be asked again", extra={"kind": str(kind), "why": str(error)[:300]})
-            finally:
-                self._busy.discard(kind)
 
-        self._pool.submit(run)
+def _raise(refused: PacketRefused) -> None:
+    raise AssertionError("the engine itself checks source messages") from refused

@@ -6,23 +6,24 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from adapter.conversion import load_converter
-from adapter.health import Health, HealthSampler
+from adapter.feed_settings import engine_config
 from adapter.loop import AdapterLoop, ServerRequest
 from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
+from adapter.peer_input import PeerInput
 from adapter.registry import Registry
-from adapter.services import ROLES_BY_SERVICE, AdapterSyncService, ReplayService
-from adapter.translation import peer_state_to_proto
-from feedcore.counters import Counter, CounterSet
+from adapter.replay_service import ReplayService
+from adapter.reports import Reporter
+from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
+from feedcore.counters import CounterSet
 from feedcore.effects import (
     AdapterEffect,
     AskToFail,
@@ -31,9 +32,7 @@ from feedcore.effects import (
     RequestEpoch,
     RequestHandOver,
 )
-from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
-from feedcore.refusal import Refusal
-from feedcore.states import ReplicaState
+from feedcore.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
 from transport.dgram import MulticastReceiver, MulticastSender
 from transport.login import TokenSource
@@ -45,7 +44,6 @@ LOG = logging.getLogger("adapter.process")
 # The interpreter lets a waiting thread in after this long. The default of 5 ms would let a call thread hold the loop
 # up for as long; the loop's own turns are far shorter.
 SWITCH_INTERVAL_S = 0.000_5
-HEALTH_INTERVAL_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +69,11 @@ class AdapterProcess:
         self._verifier = TokenVerifier()
         self._mailbox = Mailbox()
         self._counters = CounterSet()
-        self._sampler = HealthSampler()
-        self._health = Health(1.0, 0.0, 0, 0.0, 0)
-        self._health_at_ns = 0
         self._context = zmq.Context()
         self._heard: set[str] = set()
         self._journal = OutputJournal(options.journal)
         self._sealer: Sealer | None = None
+        self._protocol = b""
         self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
 
     def run(self) -> None:
@@ -88,15 +84,28 @@ class AdapterProcess:
         )
         connection = self._connection
         self._registry = Registry(
-            connection.admin, connection.ca_pem, self._token, request, self._on_order, self._on_registered
+            connection.admin,
+            connection.ca_pem,
+            self._token,
+            request,
+            self._on_order,
+            self._on_registered,
+            self._on_server_lost,
         )
-        registered = self._registry.register(self._stop)
-        if registered is None:
+        try:
+            registered = self._registry.register(self._stop)
+            if registered is not None:
+                self._build(registered)
+                self._serve(registered, rpc)
+        finally:
             self._registry.stop()
-            self._end(rpc)
-            return
-        self._build(registered)
-        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._gauges))
+            rpc.stop(0.2)
+            self._journal.close()
+            self._context.destroy(0)  # a start that failed half-way has left sockets open
+
+    def _serve(self, registered: admin_pb2.RegisterReply, rpc: RpcServer) -> None:
+        serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._reporter.gauges))
+        self._verifier.trust(registered.token_public_key)  # from here on callers are let in
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -108,12 +117,6 @@ class AdapterProcess:
             self._registry.stop()
             self._peers.stop()
             self._loop.close()
-            self._end(rpc)
-
-    def _end(self, rpc: RpcServer) -> None:
-        rpc.stop(0.2)
-        self._journal.close()
-        self._context.term()
 
     # ---- start-up ----
 
@@ -136,15 +139,7 @@ class AdapterProcess:
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
         feed, own, interface = registered.feed, registered.self, self._connection.interface
-        size_max = feed.datagram_size_max
-        config = EngineConfig(
-            feed.feed_id,
-            own.adapter_id,
-            feed.session,
-            tuple(ChannelConfig(each.channel_id, tuple(each.source_stream_ids)) for each in feed.channels),
-            size_max,
-            registered.lease_ttl_ns,
-        )
+        config, size_max = engine_config(registered), feed.datagram_size_max
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format, self._options.table, registered.message_model, size_max
@@ -157,9 +152,13 @@ class AdapterProcess:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
         self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
         self._adopt_keys(registered.keys)
-        connection = self._connection
-        self._peers = PeerCalls(engine, self._mailbox, connection.ca_pem, self._token, feed.source_replay_endpoint)
-        self._sync_service.serve_for(engine, self._state, registered.sync_interval_ns)
+        self._reporter = Reporter(engine, self._counters, self._journal, self._sealer)
+        streams = {each.channel_id: frozenset(each.source_stream_ids) for each in feed.channels}
+        peer_input = PeerInput(streams, self._counters, self._mailbox.post)
+        ca_pem, source = self._connection.ca_pem, feed.source_replay_endpoint
+        self._peers = PeerCalls(engine, self._mailbox, peer_input, ca_pem, self._token, source)
+        self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
+        self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
         self._loop = AdapterLoop(
             engine,
@@ -174,7 +173,7 @@ class AdapterProcess:
             peers=self._peers,
             stop=self._stop,
             ask_server=self._ask_server,
-            on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._state())),
+            on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._reporter.state())),
             report_interval_ns=registered.sync_interval_ns,
         )
         self._meet(list(registered.adapters))
@@ -182,13 +181,22 @@ class AdapterProcess:
     # ---- the admin server's orders; in the registry's thread ----
 
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
+        protocol = registered.protocol.SerializeToString(deterministic=True)
+        if self._sealer is None:
+            self._protocol = protocol
+            return
+        if protocol != self._protocol:
+            LOG.warning("the feed's protocol was changed; restart this adapter to adopt it")
         self._verifier.trust(registered.token_public_key)
-        if self._sealer is not None:
-            incarnation, keys = registered.self.incarnation, list(registered.keys)
-            self._mailbox.post(lambda _now_ns: self._adopt(incarnation, keys))
+        incarnation, keys = registered.self.incarnation, list(registered.keys)
+        self._mailbox.post(lambda _now_ns: self._adopt(incarnation, keys))
+
+    def _on_server_lost(self) -> None:
+        self._mailbox.post(self._engine.on_admin_lost)
 
     def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
         engine, post = self._engine, self._mailbox.post
+        post(engine.on_admin_heard)  # whatever it says, it hears us
         match order.WhichOneof("order"):
             case "lease_granted":
                 granted = order.lease_granted.epoch
@@ -263,28 +271,3 @@ class AdapterProcess:
         endpoints = {each.adapter_id: each.rpc_endpoint for each in others}
         self._peers.set_peers(endpoints)
         return list(endpoints)
-
-    def _state(self) -> common_pb2.FeedAdapterState:
-        engine = self._engine
-        now_ns = time.monotonic_ns()
-        if now_ns - self._health_at_ns >= HEALTH_INTERVAL_NS:
-            self._health_at_ns = now_ns
-            counts = self._counters.counts
-            errors = sum(self._counters.refusals[reason] for reason in (Refusal.MALFORMED, Refusal.TRUNCATED))
-            lag = sum(replica.source_lag() for replica in engine.replicas.values())
-            self._health = self._sampler.sample(counts[Counter.MESSAGES_OUT], errors, lag, now_ns)
-        engine.health = self._health.score
-        if self._registry.is_attending:
-            self._loop.perform(engine.on_admin_heard(now_ns))
-        incarnation = self._sealer.incarnation if self._sealer is not None else 0
-        return peer_state_to_proto(engine.report(now_ns, incarnation), self._health)
-
-    def _gauges(self) -> Iterator[Metric]:
-        states = GaugeMetricFamily("tandemfeed_replica_state", "1 for the state a channel is in.", labels=["state"])
-        for state in ReplicaState:
-            count = sum(replica.state is state for replica in self._engine.replicas.values())
-            states.add_metric([state.value], count)
-        yield states
-        text = "Records that found the output journal's disk full."
-        yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.unkept_count)
-        yield GaugeMetricFamily("tandemfeed_health_score", "0 (unfit) to 1.", value=self._health.score)

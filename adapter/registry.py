@@ -36,6 +36,8 @@ class Registry:
     Args:
         servers: host:port of the admin server, of all of them with commas between.
         on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
+        on_registered: called with each reply to a registration, the first one included.
+        on_lost: called in the registry's thread when the stream of reports and orders has ended.
         token: gives a fresh token.
     """
 
@@ -47,11 +49,12 @@ class Registry:
         request: admin_pb2.RegisterRequest,
         on_order: Callable[[admin_pb2.AdapterOrder, int], None],
         on_registered: Callable[[admin_pb2.RegisterReply], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._token, self._request = ca_pem, token, request
-        self._on_order, self._on_registered = on_order, on_registered
+        self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
         self.is_attending = False  # the stream of reports and orders stands
         self._stopped = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
@@ -153,6 +156,7 @@ class Registry:
         finally:
             self.is_attending = False
             reports.put(None)
+            self._on_lost()
 
     def _valid_until_ns(self, order: admin_pb2.AdapterOrder) -> int:
         lease: admin_pb2.LeaseGranted | admin_pb2.LeaseOffered | admin_pb2.LeaseRenewed

@@ -11,7 +11,7 @@ from adapter.health import Health
 from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState
 from feedcore.decision_log import RunsReply
 from feedcore.lineage import Lineage, checked_lineage
-from feedcore.position import MessageStreamState, Run
+from feedcore.position import FIRST_SEQ, SEQ_MAX, MessageStreamState, Run
 from feedcore.refusal import PacketRefused
 from feedcore.states import ReplicaState
 from tandemfeed.v1 import common_pb2, sync_pb2
@@ -29,8 +29,15 @@ def position_to_proto(position: MessageStreamState) -> common_pb2.MessageStreamS
 
 
 def position_from_proto(position: common_pb2.MessageStreamState) -> MessageStreamState:
-    """Message stream state."""
+    """Message stream state; ValueError if no numbering gets there."""
+    for seq in (position.next_message_seq, *position.next_source_seqs.values()):
+        _check_seq(seq)
     return MessageStreamState(position.epoch, position.next_message_seq, dict(position.next_source_seqs))
+
+
+def _check_seq(seq: int) -> None:
+    if not FIRST_SEQ <= seq < SEQ_MAX:
+        raise ValueError(f"a sequence number of {seq}")
 
 
 def lineage_to_proto(lineage: Lineage) -> list[common_pb2.LineageEntry]:
@@ -61,12 +68,15 @@ def status_to_proto(status: ChannelStatus) -> common_pb2.ChannelState:
 
 
 def status_from_proto(state: common_pb2.ChannelState) -> ChannelStatus:
-    """A channel's state; ValueError if the state's name is unknown or the history none."""
+    """A channel's state; ValueError if the state's name is unknown, or position and history are none."""
+    position, lineage = position_from_proto(state.position), lineage_from_proto(state.lineage)
+    if position.epoch != lineage.epoch:
+        raise ValueError(f"position of epoch {position.epoch}, history {lineage.entries}")
     return ChannelStatus(
         state.channel_id,
         ReplicaState(state.replica_state),
-        position_from_proto(state.position),
-        lineage_from_proto(state.lineage),
+        position,
+        lineage,
         DigestPoint(state.digest_message_seq, dict(state.digest_source_seqs), tuple(state.digests)),
         dict(state.available_source_seqs),
     )
@@ -95,6 +105,8 @@ def peer_state_to_proto(state: PeerState, health: Health) -> common_pb2.FeedAdap
 
 def peer_state_from_proto(state: common_pb2.FeedAdapterState) -> PeerState:
     """Feed adapter state; ValueError if a part of it cannot be."""
+    if not 0 <= state.health.score <= 1:  # also what is no number
+        raise ValueError(f"a health score of {state.health.score}")
     return PeerState(
         state.adapter_id,
         state.incarnation,
@@ -116,7 +128,7 @@ def runs_to_proto(reply: RunsReply) -> sync_pb2.GetRunsReply:
 
 
 def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
-    """Decisions; ValueError if their history cannot be one."""
+    """Decisions; ValueError if one of them, or their history, cannot be."""
     runs = tuple(
         Run(
             run.epoch,
@@ -129,7 +141,16 @@ def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
         )
         for run in reply.runs
     )
+    for run in runs:
+        _check_run(run)
     return RunsReply(lineage_from_proto(reply.lineage), runs)
+
+
+def _check_run(run: Run) -> None:
+    for seq in (run.first_message_seq, run.first_source_seq, run.end_message_seq, run.end_source_seq):
+        _check_seq(seq)
+    if not run.epoch or not run.source_count or (run.is_source_gap and run.message_count != 1):
+        raise ValueError(f"no decision: {run}")
 
 
 def state_chunks(

@@ -22,6 +22,7 @@ class Counter(Enum):
     SNAPSHOTS_INSTALLED = "Conversion-state snapshots installed."
     SNAPSHOTS_REFUSED = "Snapshots whose digests did not match their conversion state."
     BUCKETS_SET = "Buckets of conversion state set to the active's values."
+    PEER_ANSWERS_REFUSED = "States and answers of other adapters that were refused, also counted by reason."
     PACKETS_PROVISIONAL = "Output packets transmitted without a lease."
     PACKETS_UNACKED = "Packets of an acked feed transmitted without an acknowledgement."
     HAND_OVERS = "Epochs given up in favour of another adapter."

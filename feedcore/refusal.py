@@ -17,6 +17,7 @@ class Refusal(Enum):
     WRONG_CHANNEL = "wrong_channel"  # a channel this side has no key for
     WRONG_SESSION = "wrong_session"  # another trading day's numbering
     MALFORMED = "malformed"  # counts, runs or frames that contradict each other
+    WRONG_ADAPTER = "wrong_adapter"  # whoever was asked speaks as another
     UNKNOWN_STREAM = "unknown_stream"  # a source stream the feed does not have
     UNKNOWN_KEY = "unknown_key"  # sealed with a key this side does not hold
     FORGED = "forged"  # the seal does not open: not made by a holder of the key; or replayed as another adapter's

@@ -8,16 +8,16 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zmq
 
-from admin_server.server import AdminServer
 from feedcore.source_format import load_source_format
 from feedcore.source_packet import SourceFlag, encode_source_header
-from tests.admin_server.cluster_files import EXAMPLES
+from tests.admin_server.cluster_files import EXAMPLES, Server
 from transport.dgram import MulticastReceiver, MulticastSender
 
 OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
@@ -30,14 +30,22 @@ class AdapterUnderTest:
     """One `tandemfeed adapter` process; its log lines are kept and can be waited for."""
 
     def __init__(
-        self, server: AdminServer, name: str, folder: Path, *, admin: str | None = None, is_awaited: bool = True
+        self,
+        server: Server,
+        name: str,
+        folder: Path,
+        *,
+        feed: str = "equities",
+        admin: str | None = None,
+        metrics_port: int = 0,
+        is_awaited: bool = True,
     ) -> None:
         state = server.folder.path
         identity = f"adapter-{name}"
         self.logs: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         arguments = {
-            "feed": "equities",
+            "feed": feed,
             "name": name,
             "source-format": EXAMPLES / "source-format.xml",
             "table": EXAMPLES / "converter-table.xml",
@@ -48,6 +56,7 @@ class AdapterUnderTest:
             "ca": state / "ca.pem",
             "identity": identity,
             "secret-file": state / "secrets" / f"{identity}.secret",
+            "metrics-port": metrics_port,
         }
         options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         self.process = subprocess.Popen(
@@ -80,6 +89,15 @@ class AdapterUnderTest:
             assert self._changed.wait_for(lambda: any(log.get("event") == event for log in self.logs), WAIT_S), (
                 self.logs
             )
+
+    def moves(self) -> list[str]:
+        """The states it moved into, in order."""
+        with self._changed:
+            return [log["new"] for log in self.logs if log.get("event") == "state moved"]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Any signal, such as SIGSTOP."""
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -121,11 +139,14 @@ def await_position(context: zmq.Context[Any], name: str, message_seq: int) -> No
 class SourceByHand:
     """Sends trades on two source streams and keeps what it sent."""
 
-    def __init__(self, context: zmq.Context[Any]) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], *, feed_id: int = 1, groups: Mapping[int, bytes] | None = None
+    ) -> None:
         self.context = context
+        self._feed_id, self._groups = feed_id, groups or GROUPS
         self._sender = MulticastSender(context, "127.0.0.1")
         self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
-        self.next_seq = {1: 1, 2: 1}
+        self.next_seq = dict.fromkeys(self._groups, 1)
 
     def send(self, stream: int, count: int) -> bytes:
         """`count` trades in one packet."""
@@ -134,7 +155,7 @@ class SourceByHand:
         symbols = np.array([b"AB%d" % (number % 7) for number in numbers])
         rows = self._trade.encode({"symbol": symbols, "price": numbers * 1_000, "size": numbers % 90 + 1}, count)
         header = encode_source_header(
-            feed_id=1,
+            feed_id=self._feed_id,
             source_stream_id=stream,
             message_count=count,
             session=SESSION,
@@ -152,7 +173,7 @@ class SourceByHand:
             self.send_raw(
                 stream,
                 encode_source_header(
-                    feed_id=1,
+                    feed_id=self._feed_id,
                     source_stream_id=stream,
                     message_count=0,
                     session=SESSION,
@@ -164,7 +185,7 @@ class SourceByHand:
 
     def send_raw(self, stream: int, datagram: bytes) -> None:
         """Any bytes on a stream's group."""
-        self._sender.send(GROUPS[stream], datagram)
+        self._sender.send(self._groups[stream], datagram)
 
     def close(self) -> None:
         """Close the socket."""

@@ -1,0 +1,83 @@
+"""Replay for clients: what the output journal has of the messages they miss. Never the engine's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import grpc
+
+from adapter.output_journal import OutputJournal
+from feedcore.position import FIRST_SEQ
+from feedcore.topics import any_topic_matches
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from transport.rpc import caller_of
+
+REPLAY_CHUNK_PACKETS = 256
+REPLAY_MESSAGES_MAX = 1_000_000  # in one request: more is a catch-up, to be asked in parts
+REPLAY_RANGES_MAX = 10_000  # each is a lookup of its own
+
+
+class ReplayService(replay_pb2_grpc.ReplayServicer):
+    """For clients that are granted a channel's topic, and for adapters of the feed.
+
+    Attributes:
+        feed: the feed's name; set with the topics, once registered. Until then every channel is unknown.
+        topics: channel_id -> topic, of the channels served.
+    """
+
+    def __init__(self, journal: OutputJournal) -> None:
+        self._journal = journal
+        self.feed = ""
+        self.topics: Mapping[int, str] = {}
+
+    def Replay(  # noqa: N802
+        self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
+    ) -> Iterator[replay_pb2.ReplayChunk]:
+        """What the output journal has of the ranges asked for: first those by number, then provisional packets."""
+        self._check_caller(request.channel_id, context)
+        refusal = refusal_of([*request.ranges, *(each.range for each in request.source_ranges)])
+        if refusal is not None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
+        packets: list[bytes] = []
+        for packet in self._packets(request):
+            packets.append(packet)
+            if len(packets) == REPLAY_CHUNK_PACKETS:
+                yield replay_pb2.ReplayChunk(packets=packets)
+                packets = []
+        if packets:
+            yield replay_pb2.ReplayChunk(packets=packets)
+
+    def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
+        channel_id, journal = request.channel_id, self._journal
+        for each in request.ranges:
+            yield from journal.replay(channel_id, each.first_seq, each.last_seq)
+        for wanted in request.source_ranges:
+            span = wanted.range
+            yield from journal.replay_provisional(channel_id, wanted.source_stream_id, span.first_seq, span.last_seq)
+
+    def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
+        caller = caller_of(context)
+        topic = self.topics.get(channel_id)
+        if topic is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {channel_id}")
+        if not caller.is_adapter_of(self.feed) and not any_topic_matches(caller.topics, topic):
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{caller.identity} is not granted the topic {topic!r} and is no adapter of feed {self.feed!r}",
+            )
+
+
+def refusal_of(ranges: Iterable[common_pb2.SequenceRange]) -> str | None:
+    """Why these ranges are not served; None if they are."""
+    wanted = count = 0
+    for each in ranges:
+        if not FIRST_SEQ <= each.first_seq <= each.last_seq:
+            return f"{each.first_seq} to {each.last_seq} is no range: both ends are included and begin at {FIRST_SEQ}"
+        wanted += each.last_seq - each.first_seq + 1
+        count += 1
+    if wanted > REPLAY_MESSAGES_MAX or count > REPLAY_RANGES_MAX:
+        return (
+            f"{wanted} messages in {count} ranges in one request, at most {REPLAY_MESSAGES_MAX} "
+            f"in {REPLAY_RANGES_MAX}: ask in parts"
+        )
+    return None

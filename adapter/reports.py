@@ -1,0 +1,76 @@
+"""The adapter's report of itself: feed adapter state for its peers and the admin server, and gauges for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from adapter.health import Counts, Health, HealthSampler
+from adapter.output_journal import OutputJournal
+from adapter.translation import peer_state_to_proto
+from feedcore.counters import Counter, CounterSet
+from feedcore.engine import AdapterEngine
+from feedcore.refusal import Refusal
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import common_pb2
+from transport.sealing import Sealer
+
+HEALTH_INTERVAL_NS = 1_000_000_000
+ERROR_REFUSALS = (Refusal.MALFORMED, Refusal.TRUNCATED)
+ERROR_COUNTERS = (Counter.DIGESTS_UNEQUAL, Counter.SNAPSHOTS_REFUSED, Counter.SOURCE_MESSAGES_LOST)
+
+
+class Reporter:
+    """Asks the engine; `state` in the loop's thread, `gauges` from any."""
+
+    def __init__(self, engine: AdapterEngine, counters: CounterSet, journal: OutputJournal, sealer: Sealer) -> None:
+        self._engine, self._counters, self._journal, self._sealer = engine, counters, journal, sealer
+        self._sampler = HealthSampler()
+        self._health = Health(1.0, 0.0, 0, 0.0, 0)
+        self._health_at_ns = 0
+        self._is_abstaining = False
+
+    def state(self) -> common_pb2.FeedAdapterState:
+        """The state now."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._health_at_ns >= HEALTH_INTERVAL_NS:
+            self._health_at_ns = now_ns
+            self._health = self._sampler.sample(self._counts(), now_ns)
+            self._engine.health = self._health.score
+        report = self._engine.report(now_ns, self._sealer.incarnation)
+        self._is_abstaining = report.abstains
+        return peer_state_to_proto(report, self._health)
+
+    def gauges(self) -> Iterator[Metric]:
+        """As the loop's last turn left them."""
+        replicas = list(self._engine.replicas.items())
+        states = GaugeMetricFamily("tandemfeed_replica_state", "Channels in the state.", labels=["state"])
+        for state in ReplicaState:
+            states.add_metric([state.value], sum(replica.state is state for _, replica in replicas))
+        yield states
+        epochs = GaugeMetricFamily("tandemfeed_epoch", "Epoch of the last decision applied.", labels=["channel"])
+        places = GaugeMetricFamily("tandemfeed_next_message_seq", "The next message_seq.", labels=["channel"])
+        ahead = GaugeMetricFamily(
+            "tandemfeed_provisional", "1 while sent messages wait for their number for good.", labels=["channel"]
+        )
+        for channel_id, replica in replicas:
+            labels, line = [str(channel_id)], replica.line
+            epochs.add_metric(labels, line.epoch)
+            places.add_metric(labels, line.next_message_seq)
+            ahead.add_metric(labels, line.provisional is not None)
+        yield from (epochs, places, ahead)
+        yield GaugeMetricFamily("tandemfeed_is_active", "1 while the lease is held.", value=self._engine.lease.is_held)
+        text = "1 while, without an admin server, grants are refused in favour of the active."
+        yield GaugeMetricFamily("tandemfeed_is_abstaining", text, value=self._is_abstaining)
+        yield GaugeMetricFamily("tandemfeed_health_score", "0 (unfit) to 1.", value=self._health.score)
+        text = "Records that found the output journal's disk full."
+        yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.unkept_count)
+
+    def _counts(self) -> Counts:
+        counters = self._counters
+        errors = sum(counters.refusals[reason] for reason in ERROR_REFUSALS)
+        errors += sum(counters.counts[counter] for counter in ERROR_COUNTERS)
+        lag = sum(replica.source_lag() for replica in self._engine.replicas.values())
+        return Counts(counters.counts[Counter.MESSAGES_OUT], errors, lag)

@@ -1,0 +1,58 @@
+"""The feed's protocol as the admin server tells it: known words become the engine's, others end the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapter.feed_settings import FeedSettingsUnknown, engine_config
+from feedcore.failing import FailConfig, FailPolicy
+from feedcore.peers import ConsentConfig
+from feedcore.replica_config import OnSilence, PublishMode
+from tandemfeed.v1 import admin_pb2, common_pb2
+
+
+def registered(**protocol: object) -> admin_pb2.RegisterReply:
+    words = {"publish": "async", "on_silence": "proceed", "fail_policy": "lowest", **protocol}
+    return admin_pb2.RegisterReply(
+        feed=common_pb2.FeedDescription(
+            feed_id=7,
+            name="equities",
+            session=20261121,
+            channels=[common_pb2.ChannelDescription(channel_id=3, source_stream_ids=[1, 2])],
+            datagram_size_max=1472,
+        ),
+        self=common_pb2.AdapterDescription(adapter_id=2),
+        lease_ttl_ns=500_000_000,
+        sync_interval_ns=80_000_000,
+        protocol=admin_pb2.FeedProtocol(**words),  # type: ignore[arg-type]
+    )
+
+
+def test_every_word_of_the_protocol_reaches_the_engine() -> None:
+    config = engine_config(
+        registered(publish="acked", on_silence="hold", fail_policy="below_threshold", fail_threshold=0.5)
+    )
+    assert (config.feed_id, config.adapter_id, config.session, config.lease_ttl_ns) == (7, 2, 20261121, 500_000_000)
+    assert config.channels[0].source_stream_ids == (1, 2)
+    assert (config.replica.publish, config.replica.on_silence) == (PublishMode.ACKED, OnSilence.HOLD)
+    assert (config.failing.policy, config.failing.threshold) == (FailPolicy.BELOW_THRESHOLD, 0.5)
+    assert config.consent == ConsentConfig.of(80_000_000)
+
+
+def test_a_server_that_tells_no_protocol_means_the_defaults() -> None:
+    reply = registered()
+    reply.ClearField("protocol")
+    config = engine_config(reply)
+    assert (config.replica.publish, config.replica.on_silence) == (PublishMode.ASYNC, OnSilence.PROCEED)
+    assert config.failing == FailConfig()
+
+
+@pytest.mark.parametrize(
+    ("key", "word"), [("publish", "perhaps"), ("on_silence", ""), ("fail_policy", "highest"), ("fail_threshold", 1.5)]
+)
+def test_a_word_that_is_not_known_is_an_error_that_says_what_to_do(key: str, word: object) -> None:
+    with pytest.raises(FeedSettingsUnknown) as unknown:
+        engine_config(registered(**{key: word}))
+    text = str(unknown.value)
+    assert f"feed equities: {key} = {word!r}" in text
+    assert "cluster file" in text

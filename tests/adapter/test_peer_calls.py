@@ -1,0 +1,201 @@
+"""Calls to peers over real connections: a peer that hangs or is gone keeps no other waiting, nonsense is refused."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from adapter.mailbox import Mailbox
+from adapter.peer_calls import PeerCalls
+from adapter.peer_input import PeerInput
+from adapter.translation import peer_state_to_proto, runs_to_proto
+from feedcore.channel_state import ChannelStatus, PeerState
+from feedcore.counters import CounterSet
+from feedcore.decision_log import RunsReply
+from feedcore.effects import AdapterEffect
+from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
+from feedcore.lineage import Lineage
+from feedcore.position import MessageStreamState, Run
+from feedcore.refusal import Refusal
+from feedcore.states import ReplicaState
+from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
+from tests.adapter.rpc_by_hand import CA, serve_by_hand, token
+from tests.adapter.test_peer_input import HEALTH
+
+WAIT_S = 20
+POSITION = MessageStreamState(1, 1, {1: 1})
+STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, Lineage(((1, 1),)))
+REPLY = RunsReply(Lineage(((1, 1),)), (Run(1, 1, 1, 1, 2, 2),))
+
+
+class Peer(sync_pb2_grpc.AdapterSyncServicer):
+    """Another adapter; hangs while it is told to."""
+
+    def __init__(self, adapter_id: int, *, says_id: int | None = None) -> None:
+        self.released = threading.Event()
+        self.released.set()
+        self.followers: queue.SimpleQueue[str] = queue.SimpleQueue()  # "came", "left"
+        self._says_id = adapter_id if says_id is None else says_id
+        self.reply = REPLY
+        self.server = serve_by_hand(lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self, server))
+
+    def Follow(  # noqa: N802
+        self, _request: sync_pb2.FollowRequest, context: grpc.ServicerContext
+    ) -> Iterator[common_pb2.FeedAdapterState]:
+        """One state, and the stream stays open."""
+        left = threading.Event()
+        context.add_callback(left.set)
+        self.followers.put("came")
+        yield peer_state_to_proto(PeerState(self._says_id, 1, 1, (STATUS,)), HEALTH)
+        left.wait(WAIT_S)
+        self.followers.put("left")
+
+    def GetRuns(  # noqa: N802
+        self, _request: sync_pb2.GetRunsRequest, _context: grpc.ServicerContext
+    ) -> sync_pb2.GetRunsReply:
+        """The reply, once released."""
+        assert self.released.wait(WAIT_S)
+        return runs_to_proto(self.reply)
+
+
+class Caller:
+    """PeerCalls with a mailbox that the test reads in the loop's place."""
+
+    def __init__(self) -> None:
+        self.mailbox = Mailbox()
+        self.counters = CounterSet()
+        self.heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        config = EngineConfig(1, 1, 20261121, (ChannelConfig(1, (1,)),))
+        engine = _RecordingEngine(config, self.heard)
+        peer_input = PeerInput({1: frozenset({1})}, self.counters, self.mailbox.post)
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            source = f"127.0.0.1:{nobody.getsockname()[1]}"
+        self.calls = PeerCalls(
+            engine, self.mailbox, peer_input, CA, lambda: token("adapter", feeds=("equities",)), source
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._turn, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.calls.stop()
+        self._ended.set()
+        self._thread.join()
+
+    def _turn(self) -> None:
+        while not self._ended.wait(0.005):
+            for event in self.mailbox.take():
+                event(0)
+
+
+class _RecordingEngine(AdapterEngine):
+    """Its configuration is real; what reaches it is written down."""
+
+    def __init__(self, config: EngineConfig, heard: queue.SimpleQueue[tuple[str, Any]]) -> None:
+        self.config, self._heard = config, heard
+
+    def on_runs(self, channel_id: int, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
+        self._heard.put(("runs", reply))
+        return []
+
+    def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
+        self._heard.put(("state", state.adapter_id))
+        return []
+
+
+@pytest.fixture
+def caller() -> Iterator[Caller]:
+    made = Caller()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer_of() -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def make(*args: Any, **options: Any) -> Peer:
+        made.append(Peer(*args, **options))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.released.set()
+        peer.server.stop(0)
+
+
+def take(caller: Caller, kind: str, count: int = 1) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        each, value = caller.heard.get(timeout=WAIT_S)
+        if each == kind:
+            found.append(value)
+    return found
+
+
+def test_a_peer_that_hangs_keeps_no_call_to_another_waiting(caller: Caller, peer_of: Callable[..., Peer]) -> None:
+    hanging, well = peer_of(2), peer_of(3)
+    hanging.released.clear()
+    caller.calls.set_peers({2: hanging.server.endpoint, 3: well.server.endpoint})
+    assert sorted(take(caller, "state", 2)) == [2, 3]
+    for channel_id in (1, 2, 3, 4):
+        caller.calls.request_runs(channel_id, 2, POSITION)
+    caller.calls.request_runs(1, 3, POSITION)
+    assert take(caller, "runs") == [REPLY]  # while nobody has released the other
+
+
+def test_a_call_that_hangs_is_given_up_so_that_the_next_one_gets_through(
+    caller: Caller, peer_of: Callable[..., Peer]
+) -> None:
+    peer = peer_of(2)
+    caller.calls.set_peers({2: peer.server.endpoint})
+    take(caller, "state")
+    peer.released.clear()
+    caller.calls.request_runs(1, 2, POSITION)
+    line = caller.calls._links[2][1].line
+    assert line._busy
+    with line._ended:
+        assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+    peer.released.set()
+    caller.calls.request_runs(1, 2, POSITION)
+    assert take(caller, "runs") == [REPLY]
+
+
+def test_following_ends_when_a_peer_goes_or_moves(caller: Caller, peer_of: Callable[..., Peer]) -> None:
+    before, after = peer_of(2), peer_of(2)
+    caller.calls.set_peers({2: before.server.endpoint})
+    take(caller, "state")
+    caller.calls.set_peers({2: after.server.endpoint})
+    take(caller, "state")
+    assert [before.followers.get(timeout=WAIT_S) for _ in range(2)] == ["came", "left"]
+    link = caller.calls._links[2][1]
+    caller.calls.set_peers({})
+    assert [after.followers.get(timeout=WAIT_S) for _ in range(2)] == ["came", "left"]
+    link._thread.join(WAIT_S)
+    assert not link.is_following
+
+
+def test_a_peer_that_speaks_as_another_or_of_foreign_streams_is_refused_and_counted(
+    caller: Caller, peer_of: Callable[..., Peer]
+) -> None:
+    liar, wrong, well = peer_of(2, says_id=3), peer_of(3), peer_of(4)
+    wrong.reply = RunsReply(REPLY.lineage, (REPLY.runs[0]._replace(source_stream_id=9),))
+    caller.calls.set_peers({2: liar.server.endpoint, 3: wrong.server.endpoint, 4: well.server.endpoint})
+    assert sorted(take(caller, "state", 2)) == [3, 4]
+    assert liar.followers.get(timeout=WAIT_S) == "came"
+    caller.calls.request_runs(1, 3, POSITION)
+    line = caller.calls._links[3][1].line
+    with line._ended:
+        assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
+    caller.calls.request_runs(1, 4, POSITION)
+    assert take(caller, "runs") == [REPLY]  # the well peer's alone
+    refusals = caller.counters.refusals
+    assert refusals[Refusal.UNKNOWN_STREAM] == 1
+    assert refusals[Refusal.WRONG_ADAPTER] >= 1

@@ -1,0 +1,109 @@
+"""The replay service over a real connection: by number and by source message, within limits, to whom it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from adapter.output_journal import OutputJournal
+from adapter.replay_service import REPLAY_MESSAGES_MAX, REPLAY_RANGES_MAX, ReplayService
+from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet
+from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from tests.adapter.rpc_by_hand import channel_to, serve_by_hand, token
+from tests.adapter.test_output_journal import BLOCK, packet
+from transport.rpc import RpcServer
+
+ADAPTER = token("adapter", feeds=("equities",))
+CLIENT = token("client", topics=("ticks.#",))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RpcServer]:
+    journal = OutputJournal(Path(tmp_path_factory.mktemp("journal")), block_size=BLOCK)
+    for first in (1, 4, 7):
+        journal.append(packet(1, first, 3))
+    for first in (10, 13):
+        journal.append(packet(1, first, 3)._replace(flags=OutputFlag.PROVISIONAL))
+    service = ReplayService(journal)
+    service.feed, service.topics = "equities", {1: "ticks.us", 2: "ticks.eu"}
+    running = serve_by_hand(lambda server: replay_pb2_grpc.add_ReplayServicer_to_server(service, server))
+    yield running
+    running.stop()
+    journal.close()
+
+
+def span(first: int, last: int) -> common_pb2.SequenceRange:
+    return common_pb2.SequenceRange(first_seq=first, last_seq=last)
+
+
+def source_span(first: int, last: int, stream: int = 1) -> replay_pb2.SourceRange:
+    return replay_pb2.SourceRange(source_stream_id=stream, range=span(first, last))
+
+
+def replay(server: RpcServer, bearer: str, request: replay_pb2.ReplayRequest) -> list[OutputPacket]:
+    with channel_to(server, bearer) as channel:
+        chunks = replay_pb2_grpc.ReplayStub(channel).Replay(request, timeout=20)
+        return [decode_output_packet(data) for chunk in chunks for data in chunk.packets]
+
+
+@pytest.mark.parametrize("bearer", [ADAPTER, CLIENT])
+def test_numbered_packets_come_by_number_and_provisional_ones_by_source_message(server: RpcServer, bearer: str) -> None:
+    found = replay(
+        server,
+        bearer,
+        replay_pb2.ReplayRequest(channel_id=1, ranges=[span(4, 20)], source_ranges=[source_span(12, 13)]),
+    )
+    numbered, provisional = found[:2], found[2:]
+    assert [each.first_message_seq for each in numbered] == [4, 7]
+    assert not any(each.flags & OutputFlag.PROVISIONAL for each in numbered)
+    assert [each.runs[0].first_source_seq for each in provisional] == [10, 13]
+    assert all(each.flags == OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION for each in provisional)
+
+
+def test_what_is_not_here_is_left_out(server: RpcServer) -> None:
+    for wanted in (source_span(40, 50), source_span(10, 12, stream=2)):
+        assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, source_ranges=[wanted])) == []
+    assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=2, source_ranges=[source_span(10, 12)])) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        replay_pb2.ReplayRequest(ranges=[span(5, 4)]),
+        replay_pb2.ReplayRequest(ranges=[span(0, 4)]),
+        replay_pb2.ReplayRequest(source_ranges=[source_span(5, 4)]),
+        replay_pb2.ReplayRequest(ranges=[span(1, REPLAY_MESSAGES_MAX + 1)]),
+        replay_pb2.ReplayRequest(ranges=[span(1, REPLAY_MESSAGES_MAX)], source_ranges=[source_span(1, 1)]),
+        replay_pb2.ReplayRequest(ranges=[span(REPLAY_MESSAGES_MAX + 9, 1), span(1, REPLAY_MESSAGES_MAX + 9)]),
+        replay_pb2.ReplayRequest(source_ranges=[source_span(1, 1)] * (REPLAY_RANGES_MAX + 1)),
+    ],
+)
+def test_ranges_that_are_none_or_too_much_are_refused(server: RpcServer, request_: replay_pb2.ReplayRequest) -> None:
+    request_.channel_id = 1
+    with pytest.raises(grpc.RpcError) as refused:
+        replay(server, CLIENT, request_)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "bearer",
+    [
+        token("adapter", feeds=("bonds",)),
+        token("adapter"),
+        token("client", feeds=("equities",)),
+        token("client", topics=("futures.#",)),
+    ],
+)
+def test_neither_an_adapter_of_another_feed_nor_a_client_of_other_topics_is_served(
+    server: RpcServer, bearer: str
+) -> None:
+    for request in (
+        replay_pb2.ReplayRequest(channel_id=1, ranges=[span(1, 1)]),
+        replay_pb2.ReplayRequest(channel_id=1, source_ranges=[source_span(10, 10)]),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            replay(server, bearer, request)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
