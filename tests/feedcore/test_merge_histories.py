@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feedcore.counters import Counter
 from feedcore.lineage import Lineage
-from feedcore.merge_effects import Gap, RequestReplay, Takeover
+from feedcore.merge_effects import Gap, ProvisionalGap, RequestReplay, Takeover
 from feedcore.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
@@ -182,12 +182,34 @@ def cut(draw: st.DrawFn, epoch: Epoch, adapter: int) -> list[OutputPacket]:
     return packets
 
 
+def provisionals(draw: st.DrawFn, history: list[Source]) -> list[OutputPacket]:
+    """What adapters without a lease may have forwarded: any stretch of any source stream, numbered as they like."""
+    packets = []
+    for _ in range(draw(st.integers(0, 8))):
+        stream = draw(st.sampled_from(STREAMS))
+        first = draw(st.integers(1, 1 + sum(each == stream for each, _ in history)))
+        stretch = [(stream, seq) for seq in range(first, first + draw(st.integers(1, 4)))]
+        number = draw(st.integers(1, 50))
+        packets.append(packet(number, stretch, adapter=draw(st.integers(1, 3)), flags=OutputFlag.PROVISIONAL))
+    return packets
+
+
 def answer(listener: Listener, journal: list[OutputPacket]) -> None:
     """Serve every request from one adapter's journal."""
     requests, listener.requests = listener.requests, []
     for request in requests:
         for each in journal:
-            if any(each.first_message_seq <= last and each.end_message_seq > first for first, last in request.ranges):
+            if each.flags & OutputFlag.PROVISIONAL:
+                run = each.runs[0]
+                is_wanted = any(
+                    run.source_stream_id == stream and run.first_source_seq <= last and run.end_source_seq > first
+                    for stream, first, last in request.source_ranges
+                )
+            else:
+                is_wanted = any(
+                    each.first_message_seq <= last and each.end_message_seq > first for first, last in request.ranges
+                )
+            if is_wanted:
                 listener.hear(each._replace(flags=each.flags | OutputFlag.RETRANSMISSION))
 
 
@@ -198,6 +220,9 @@ def names_of_gaps(listener: Listener, histories: dict[int, list[Source]], seen: 
     for effect in listener.effects[seen:]:
         if isinstance(effect, Gap):
             named |= set(history[effect.first_message_seq - 1 : effect.last_message_seq])
+        elif isinstance(effect, ProvisionalGap):
+            first, last = effect.first_source_seq, effect.last_source_seq
+            named |= {(effect.source_stream_id, seq) for seq in range(first, last + 1)}
     return named
 
 
@@ -215,6 +240,9 @@ def test_every_message_of_the_newest_history_comes_once_and_in_order_or_a_gap_na
             journals[adapter] += packed
             air += packed
         air.append(heartbeat(len(epoch.history) + 1, epoch.lineage.entries, adapter=1))
+    for forwarded in provisionals(draw, made[-1].history) if draw(st.booleans()) else ():
+        journals[forwarded.adapter_id].append(forwarded)
+        air.append(forwarded)
     order = draw(st.lists(st.sampled_from(air), max_size=3 * len(air)))  # lost, repeated and in any order
     listener = Listener()
     listener.hear(heartbeat(1, FIRST))
