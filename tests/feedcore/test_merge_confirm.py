@@ -173,3 +173,19 @@ def test_copies_of_a_history_that_no_longer_counts_confirm_nothing() -> None:
     for adapter in (2, 3):
         listener.hear(packet(4, [(2, 1), (1, 4)], adapter=adapter, epoch=2, epoch_first=4))
     assert listener.delivered == [*line(1, 3), (2, 1), (1, 4)]
+
+
+def test_one_adapter_s_packets_with_other_boundaries_confirm_nothing() -> None:
+    listener = Listener(CONFIRMING)
+    listener.hear(packet(1, line(1, 4)), packet(1, line(1, 2)), packet(3, line(3, 6)))
+    assert not listener.delivered
+
+
+def test_the_old_active_s_copy_does_not_confirm_the_new_one_s() -> None:
+    listener = Listener(CONFIRMING)
+    listener.hear(heartbeat(1, FIRST), packet(1, line(1, 3)))
+    listener.hear(heartbeat(1, ((1, 1), (2, 1)), adapter=2))
+    listener.hear(packet(1, line(1, 3), adapter=2, epoch=2))
+    assert not listener.delivered
+    listener.hear(packet(1, line(1, 3), adapter=3, epoch=2))
+    assert listener.delivered == line(1, 3)
