@@ -29,7 +29,7 @@ from feedcore.effects import (
 from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.peers import ConsentConfig
-from feedcore.replica_config import OnSilence, ReplicaConfig
+from feedcore.replica_config import ReplicaConfig
 from feedcore.source_tracker import TrackerConfig
 from feedcore.states import ReplicaState
 from tests.simulation.output_journal import OutputJournal
@@ -66,6 +66,7 @@ class AdapterActor:
         self.journal = OutputJournal()
         self.engine: AdapterEngine
         self.converters: dict[int, ToyConverter] = {}
+        self.counters: list[CounterSet] = []  # of every life
         self.from_source: Link = world.link(SOURCE, self.name)
         self._world, self._cluster, self._plan, self._own = world, cluster, plan, own
         self._calls = PeerCalls(world, cluster, self)
@@ -86,10 +87,10 @@ class AdapterActor:
             RequestSnapshot: self._calls.request_snapshot,
             RequestBuckets: self._calls.request_buckets,
             NumberForGood: self._number_for_good,
-            ReleaseLease: lambda effect: None,
+            ReleaseLease: lambda effect: cluster.admin.on_released(self, effect.epoch),
             RequestEpoch: lambda effect: cluster.admin.on_next_epoch(self, effect.epoch),
-            RequestHandOver: lambda effect: None,
-            AskToFail: lambda effect: None,
+            RequestHandOver: lambda effect: cluster.admin.on_hand_over_wish(self, effect.epoch, effect.reason),
+            AskToFail: lambda effect: cluster.admin.on_ask_to_fail(self, effect.reason),
             RenewLease: lambda effect: cluster.admin.on_renew(self, effect.epoch),
             StateMoved: self._tell_move,
             RunsLost: self._tell_loss,
@@ -112,9 +113,9 @@ class AdapterActor:
         self._datagrams_waiting = self._busy_until_ns = 0
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
-        self.engine = AdapterEngine(
-            _config(self._plan, self.adapter_id), self.converters, CounterSet(), self.clock_ns()
-        )
+        self.counters.append(CounterSet())
+        config = _config(self._plan, self.adapter_id)
+        self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
         for state, runs in self.journal.resumable():
             self.engine.resume_from(state, runs, self.clock_ns())
         self._world.tell("{} starts", self.name)
@@ -279,7 +280,11 @@ class AdapterActor:
         self.journal.append(effect.packet)
 
     def _number_for_good(self, effect: NumberForGood) -> None:
-        self.journal.number_for_good(effect.channel_id, effect.epoch, effect.first_message_seq, effect.end_message_seq)
+        packets = self.journal.number_for_good(effect)
+        text = "{} numbers channel {} {}..{} for good in epoch {}: {} packets"
+        first, last = effect.first_message_seq, effect.end_message_seq - 1
+        self._world.tell(text, self.name, effect.channel_id, first, last, effect.epoch, len(packets))
+        self._cluster.on_numbered(packets)
 
     def _transmit(self, effect: Transmit) -> None:
         world, packet = self._world, effect.packet
@@ -324,8 +329,9 @@ def _config(plan: Plan, adapter_id: int) -> EngineConfig:
             state_interval_ns=timing.state_interval_ns,
             snapshot_retry_ns=100 * MS,
             tracker=TrackerConfig(declare_after_ns=timing.source_declare_after_ns),
-            digest_interval_messages=64,
-            on_silence=OnSilence.PROCEED,
+            digest_interval_messages=timing.digest_interval_messages,
+            publish=plan.publish,
+            on_silence=plan.on_silence,
             intake=IntakeConfig(),
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),

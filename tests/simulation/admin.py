@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision, Vacated
+from admin_server.lease_core import FeedLease, LeaseConfig
+from admin_server.lease_decisions import (
+    Granted,
+    HandedOver,
+    HandOverRefused,
+    LeaseDecision,
+    Offered,
+    OfferWithdrawn,
+    OrderedHandOver,
+    Renewed,
+    Vacated,
+)
 from admin_server.lease_records import EPOCH_BLOCK
+from feedcore.channel_state import PeerState
 from feedcore.effects import AdapterEffect
 from feedcore.engine import AdapterEngine
 from feedcore.states import ReplicaState
@@ -70,6 +82,7 @@ class AdminActor:
         # What outlives the process:
         self._reserved_end = EPOCH_BLOCK
         self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
+        self._failed: dict[int, str] = {}
         self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
 
     @property
@@ -104,7 +117,7 @@ class AdminActor:
         self.lease = FeedLease(self._config, self._adapter_ids)
         now_ns, next_epoch = self._world.now_ns, self._reserved_end + 1
         epoch, holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
-        self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch)
+        self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch, failed=self._failed)
         self._reserved_end += EPOCH_BLOCK
         for adapter in self._cluster.adapters:  # those whose stream only fell silent find it broken now
             if adapter.is_alive:
@@ -155,6 +168,8 @@ class AdminActor:
             self.lease.on_resume(adapter_id)
         else:
             self._perform(self.lease.on_attend(adapter_id, self._world.now_ns))
+        if (reason := self._failed.get(adapter_id)) is not None:
+            self._send(adapter, adapter.engine.on_failed, reason)
         self._tell_everybody()
         self._schedule()
 
@@ -162,10 +177,7 @@ class AdminActor:
 
     def on_report(self, adapter: AdapterActor) -> None:
         """An adapter tells its state."""
-        states = adapter.states
-        state = min(states, key=WORST.index)
-        position = sum(replica.line.next_message_seq for replica in adapter.engine.replicas.values())
-        report = (adapter, adapter.life, adapter.clock_ns(), state, position)
+        report = (adapter, adapter.life, adapter.clock_ns(), adapter.engine.report(adapter.clock_ns(), adapter.life))
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear_report, report)
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
@@ -182,24 +194,99 @@ class AdminActor:
         adapter, life, sent_at_ns, epoch = request
         if self._note(adapter, life, sent_at_ns):
             self._perform(self.lease.next_epoch(adapter.adapter_id, epoch, self._world.now_ns))
+            self._schedule()
 
-    def _hear_report(self, report: tuple[AdapterActor, int, int, ReplicaState, int]) -> None:
-        adapter, life, sent_at_ns, state, position = report
+    def on_released(self, adapter: AdapterActor, epoch: int) -> None:
+        """The holder gave its epoch up, in order."""
+        self._world.tell("{} has released epoch {}", adapter.name, epoch)
+        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_release, request)
+
+    def _hear_release(self, request: tuple[AdapterActor, int, int, int]) -> None:
+        adapter, life, sent_at_ns, epoch = request
+        if self._note(adapter, life, sent_at_ns):
+            self._perform(self.lease.on_released(adapter.adapter_id, epoch, self._world.now_ns))
+            self._schedule()
+
+    def on_hand_over_wish(self, adapter: AdapterActor, epoch: int, reason: str) -> None:
+        """The holder wants another to take over."""
+        self._world.tell("{} wants to hand over epoch {}: {}", adapter.name, epoch, reason)
+        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_hand_over_wish, request)
+
+    def _hear_hand_over_wish(self, request: tuple[AdapterActor, int, int, int]) -> None:
+        adapter, life, sent_at_ns, epoch = request
+        if self._note(adapter, life, sent_at_ns) and (adapter.adapter_id, epoch) == (
+            self.lease.holder,
+            self.lease.epoch,
+        ):
+            self.hand_over(None)
+
+    def hand_over(self, heir: int | None) -> None:
+        """An admin, or the active itself, orders a planned hand-over. None: to the best."""
+        if not self.is_up:
+            return
+        decisions = self.lease.hand_over(heir, self._world.now_ns)
+        if decisions and isinstance(decisions[0], HandOverRefused):
+            self._world.tell("no hand-over: {}", decisions[0].reason)
+            return
+        self._perform(decisions)
+        self._schedule()
+
+    def on_ask_to_fail(self, adapter: AdapterActor, reason: str) -> None:
+        """An adapter thinks that it should leave the group."""
+        self._world.tell("{} asks to fail: {}", adapter.name, reason)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_ask_to_fail, (adapter, adapter.life, reason))
+
+    def _hear_ask_to_fail(self, request: tuple[AdapterActor, int, str]) -> None:
+        adapter, life, reason = request
+        attendance, now_ns = self._attending.get(adapter.adapter_id), self._world.now_ns
+        if not self.is_up or attendance is None or attendance.life != life:
+            return
+        refusal = self.lease.refusal_to_fail(adapter.adapter_id, now_ns, is_own_wish=True)
+        if refusal is not None:
+            self._world.tell("{} is not failed: it {}", adapter.name, refusal)
+            return
+        self._failed[adapter.adapter_id] = reason
+        self._world.tell("{} is failed: {}", adapter.name, reason)
+        self._send(adapter, adapter.engine.on_failed, reason)
+        self._perform(self.lease.fail(adapter.adapter_id, reason, now_ns))
+        self._schedule()
+
+    def readmit_all(self) -> None:
+        """An admin lets every failed adapter in again."""
+        for adapter_id in list(self._failed):
+            del self._failed[adapter_id]
+            self.lease.readmit(adapter_id)
+            if (attendance := self._attending.get(adapter_id)) is not None:
+                self._send(attendance.adapter, attendance.adapter.engine.on_readmitted)
+
+    def _hear_report(self, report: tuple[AdapterActor, int, int, PeerState]) -> None:
+        adapter, life, sent_at_ns, state = report
         if not self._note(adapter, life, sent_at_ns):
             return
         self._send(adapter, adapter.engine.on_admin_heard)
-        self._perform(self.lease.on_report(adapter.adapter_id, state, position, 1.0, self._world.now_ns))
+        decisions = self.lease.on_report(
+            adapter.adapter_id,
+            min((channel.state for channel in state.channels), key=WORST.index),
+            sum(channel.position.next_message_seq for channel in state.channels),
+            state.health,
+            self._world.now_ns,
+            history_epoch=min(channel.position.epoch for channel in state.channels),
+            abstains=state.abstains,
+        )
+        self._perform(decisions)
         self._schedule()
 
     def _hear_renewal(self, request: tuple[AdapterActor, int, int, int]) -> None:
         adapter, life, sent_at_ns, epoch = request
         if not self._note(adapter, life, sent_at_ns):
             return
-        engine = adapter.engine
-        if self.lease.renew(adapter.adapter_id, epoch, self._world.now_ns):
-            self._send(adapter, engine.on_lease_renewed, epoch, sent_at_ns + self._term_at_holder_ns)
-        else:
-            self._send(adapter, engine.on_lease_lost, epoch, "the lease is not this adapter's any more")
+        decisions = self.lease.renew(adapter.adapter_id, epoch, self._world.now_ns)
+        if not decisions:
+            reason = "the lease is not this adapter's any more"
+            self._send(adapter, adapter.engine.on_lease_lost, epoch, reason)
+        self._perform(decisions)
         self._schedule()
 
     def _note(self, adapter: AdapterActor, life: int, sent_at_ns: int) -> bool:
@@ -230,13 +317,40 @@ class AdminActor:
 
     def _perform(self, decisions: list[LeaseDecision]) -> None:
         for decision in decisions:
-            if isinstance(decision, Granted):
-                self._grant(decision)
-            elif isinstance(decision, Vacated):
-                self._world.tell("epoch {} is vacant: {}", decision.epoch, decision.reason)
-                self._cluster.checks.terms.on_vacated(decision.epoch, decision.reason)
-        if decisions:
+            self._perform_one(decision)
+        if any(not isinstance(decision, Renewed | Offered | OrderedHandOver) for decision in decisions):
             self._tell_everybody()
+
+    def _perform_one(self, decision: LeaseDecision) -> None:
+        """As `admin_server.lease_keeper` does."""
+        terms, tell = self._cluster.checks.terms, self._world.tell
+        match decision:
+            case Granted():
+                self._grant(decision)
+            case Renewed(adapter_id, epoch):
+                attendance = self._attending[adapter_id]
+                until_ns = attendance.reported_at_ns + self._term_at_holder_ns
+                self._send(attendance.adapter, attendance.adapter.engine.on_lease_renewed, epoch, until_ns)
+            case Vacated(epoch, reason):
+                tell("epoch {} is vacant: {}", epoch, reason)
+                terms.on_vacated(epoch, reason)
+            case Offered(heir, epoch, after_epoch):
+                attendance = self._attending[heir]
+                tell("epoch {} is offered to {}, after {}", epoch, attendance.adapter.name, after_epoch)
+                terms.on_offered(epoch)
+                until_ns = attendance.reported_at_ns + self._term_at_holder_ns
+                order = attendance.adapter.engine.on_lease_offered
+                self._send(attendance.adapter, order, epoch, after_epoch, until_ns)
+            case OrderedHandOver(holder, epoch, heir):
+                adapter = self._attending[holder].adapter
+                self._send(adapter, adapter.engine.on_hand_over, epoch, heir)
+            case HandedOver(adapter_id, epoch, former):
+                tell("epoch {} is adapter {}'s, handed over by {}", epoch, adapter_id, former)
+                self._notes.append((epoch, adapter_id))
+            case OfferWithdrawn(heir, epoch, reason):
+                tell("the offer of epoch {} is withdrawn: {}", epoch, reason)
+                if (former_heir := self._attending.get(heir)) is not None:
+                    self._send(former_heir.adapter, former_heir.adapter.engine.on_lease_lost, epoch, reason)
 
     def _grant(self, granted: Granted) -> None:
         assert granted.epoch <= self._reserved_end, "no run grants half a block of epochs"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from feedcore.effects import NumberForGood
-from feedcore.merge_effects import Deliver, Diverged, Ended, Filled, Gap, MergeEffect, SourceGap
+from feedcore.control_messages import SBE_MESSAGE_HEADER, SOURCE_GAP_BODY
+from feedcore.merge_effects import Deliver, Diverged, Ended, Filled, Gap, MergeEffect, ProvisionalGap, SourceGap
 from feedcore.output_packet import (
     ANNOUNCEMENT_BIT,
     OUTPUT_FRAME,
@@ -65,18 +65,27 @@ def is_application(body: bytes) -> bool:
     return body[4:6] == b"\x01\x00"
 
 
+def identities(message: Message) -> tuple[tuple[int, int], ...]:
+    """The source messages that a message stands for."""
+    stream, source_seq, body = message
+    if is_application(body):
+        return ((stream, source_seq),)
+    _, first, last = SOURCE_GAP_BODY.unpack(body[SBE_MESSAGE_HEADER.size :])
+    return tuple((stream, lost) for lost in range(first, last + 1))
+
+
 class Truth:
     """What the source sent, and so what must come out.
 
     Attributes:
         has_holes: messages may be declared lost, which changes every later running sum of their symbol.
-        corrupted: symbols whose running sum some adapter's memory spoilt, per channel.
+        corrupted: symbols whose running sum some adapter's memory spoilt, and per channel how far it was then.
     """
 
     def __init__(self, expected: dict[int, list[list[bytes]]], *, has_holes: bool) -> None:
         self.expected = expected
         self.has_holes = has_holes
-        self.corrupted: set[int] = set()
+        self.corrupted: dict[int, dict[int, int]] = {}
 
     def is_right(self, body: bytes, wanted: bytes) -> bool:
         """True if a message is what its source message must become; the sum counts only where it can be known."""
@@ -95,7 +104,8 @@ class ContentChecker:
     """
 
     def __init__(self, reader: PacketReader, truth: Truth, undecided_channels: frozenset[int] = frozenset()) -> None:
-        self.where: dict[tuple[int, int, int], tuple[int, int]] = {}  # (channel, epoch, message_seq) -> source identity
+        # (channel, epoch, message_seq) -> source identities: several in a declared source gap
+        self.where: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
         self._reader, self._truth, self._undecided = reader, truth, undecided_channels
         self._bodies: dict[tuple[int, int, int], Message] = {}
         self._decided: set[tuple[int, int, int]] = set()
@@ -103,7 +113,10 @@ class ContentChecker:
 
     def on_transmit(self, packet: OutputPacket, *, is_active: bool, journal: OutputJournal) -> None:
         """A packet goes out. `journal`: its sender's."""
-        if not packet.message_count or packet.flags & (PROVISIONAL_BIT | ANNOUNCEMENT_BIT):
+        if packet.flags & ANNOUNCEMENT_BIT:
+            self._announce(packet)
+            return
+        if not packet.message_count or packet.flags & PROVISIONAL_BIT:
             return
         if not journal.holds(packet):
             raise Violation(
@@ -113,17 +126,21 @@ class ContentChecker:
         if self._seen.get(place) == packet.payload:
             return
         self._seen[place] = packet.payload
+        self.note(packet, is_active=is_active)
+
+    def note(self, packet: OutputPacket, *, is_active: bool) -> None:
+        """The packet's messages are the content of their place. `is_active`: they are decisions."""
         for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
             self._note((packet.channel_id, packet.epoch, seq), message, packet.adapter_id, is_active)
 
-    def on_numbered(self, effect: NumberForGood) -> None:
-        """What was sent provisionally is decided now."""
-        for seq in range(effect.first_message_seq, effect.end_message_seq):
-            self._decided.add((effect.channel_id, effect.epoch, seq))
+    def _announce(self, packet: OutputPacket) -> None:
+        """Decisions without their messages: whoever hears of them may transmit them."""
+        for seq in range(packet.first_message_seq, packet.end_message_seq):
+            self._decided.add((packet.channel_id, packet.epoch, seq))
 
     def _note(self, key: tuple[int, int, int], message: Message, adapter_id: int, is_active: bool) -> None:
         known = self._bodies.setdefault(key, message)
-        self.where[key] = known[:2]
+        self.where[key] = identities(known)
         if known != message and not self._is_excused(known, message):
             raise Violation(
                 "4", f"(channel, epoch, message_seq) {key} is source {known[:2]} and {message[:2]}, or differs"
@@ -170,6 +187,8 @@ class DeliveryChecker:
                     self._take(*message)
         elif isinstance(effect, Gap):
             self._on_gap(effect)
+        elif isinstance(effect, ProvisionalGap):
+            self._on_provisional_gap(effect)
         elif isinstance(effect, SourceGap):
             self._on_source_gap(effect)
         elif isinstance(effect, Diverged) and not self._truth.corrupted:
@@ -177,16 +196,17 @@ class DeliveryChecker:
         elif isinstance(effect, Ended):
             self._has_ended = True
 
-    def at_end(self, where: dict[tuple[int, int, int], tuple[int, int]], channel: int) -> None:
+    def at_end(self, where: dict[tuple[int, int, int], tuple[tuple[int, int], ...]], channel: int) -> None:
         """Everything was delivered, or named by a gap.
 
         Args:
-            where: source identity of each (channel, epoch, message_seq) that was ever transmitted.
+            where: source identities of each (channel, epoch, message_seq) that was ever transmitted.
         """
         gaps = self._gaps
         excused = {
             identity
-            for (known, _, seq), identity in where.items()
+            for (known, _, seq), found in where.items()
+            for identity in found
             if gaps and known == channel and any(gap.first_message_seq <= seq <= gap.last_message_seq for gap in gaps)
         }
         for stream, counts in self._counts.items():
@@ -206,8 +226,8 @@ class DeliveryChecker:
             return
         if self._has_ended:
             raise Violation("1", f"{self.name} was told the end and then got {effect.first_message_seq}")
-        last = self._last_message_seq.get(packet.epoch, 0)
-        if not packet.flags & PROVISIONAL_BIT:  # which has no place in any total order
+        if not packet.flags & PROVISIONAL_BIT:  # a provisional packet's message_seq means nothing to others
+            last = self._last_message_seq.get(packet.epoch, 0)
             if effect.first_message_seq <= last:
                 raise Violation(
                     "3", f"{self.name} got {effect.first_message_seq} of epoch {packet.epoch} behind {last}"
@@ -234,6 +254,12 @@ class DeliveryChecker:
         if not self._may_gap:
             raise Violation("1", f"{self.name} was told of {gap}, and no journal lost anything")
         self._gaps.append(gap)
+
+    def _on_provisional_gap(self, gap: ProvisionalGap) -> None:
+        if not self._may_gap:
+            raise Violation("1", f"{self.name} was told of {gap}, and no journal lost anything")
+        stream = gap.source_stream_id
+        self._lost |= {(stream, source_seq) for source_seq in range(gap.first_source_seq, gap.last_source_seq + 1)}
 
     def _on_source_gap(self, gap: SourceGap) -> None:
         if not self._truth.has_holes:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from feedcore.counters import CounterSet
+from feedcore.merge_config import MergerConfig
 from feedcore.merge_effects import Deliver, Ended, MergeEffect, RequestReplay
 from feedcore.merger import StreamMerger
 from feedcore.output_packet import OutputPacket
@@ -14,6 +15,7 @@ from tests.simulation.plan import ClientPlan, Plan
 from tests.simulation.world import START_NS, World
 
 if TYPE_CHECKING:
+    from tests.simulation.adapter import AdapterActor
     from tests.simulation.cluster import Cluster
 
 SOCKET_QUEUE_MAX = 200
@@ -39,7 +41,8 @@ class ClientActor:
         self.ended: set[int] = set()
         start_seq = None if own.is_live else 1
         channels = range(1, len(plan.channels) + 1)
-        self.mergers = {number: StreamMerger(number, CounterSet(), start_message_seq=start_seq) for number in channels}
+        config = MergerConfig(confirm=own.confirm)
+        self.mergers = {number: StreamMerger(number, CounterSet(), config, start_seq) for number in channels}
         self._world, self._cluster, self._watch = world, cluster, watch
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
@@ -115,19 +118,24 @@ class ClientActor:
         self._schedule()
 
     def _ask(self, request: RequestReplay) -> None:
-        """Any adapter's replay service; one that does not answer is another's turn the next time."""
-        adapter, world = self._random.choice(self._cluster.adapters), self._world
+        """As many adapters' replay services as copies are wanted; one that does not answer is another's turn."""
+        adapters = list(self._cluster.adapters)
+        self._random.shuffle(adapters)
+        adapters.sort(key=lambda adapter: adapter.adapter_id in request.held_adapter_ids)
+        for adapter in adapters[: request.copy_count]:
+            self._world.call(self._world.link(self.name, adapter.name), self._answer, (adapter, request))
 
-        def answer(_: object) -> None:
-            if adapter.is_alive and not adapter.is_paused:
-                packets = adapter.journal.replay(request.channel_id, request.ranges)
-                world.call(world.link(adapter.name, self.name), hear, packets)
+    def _answer(self, question: tuple[AdapterActor, RequestReplay]) -> None:
+        """At the adapter."""
+        adapter, request = question
+        if adapter.is_alive and not adapter.is_paused:
+            packets = adapter.journal.replay(request.channel_id, request.ranges)
+            packets += adapter.journal.replay_provisional(request.channel_id, request.source_ranges)
+            self._world.call(self._world.link(adapter.name, self.name), self._hear, packets)
 
-        def hear(packets: list[OutputPacket]) -> None:
-            for packet in packets:
-                self.on_output(packet)
-
-        world.call(world.link(self.name, adapter.name), answer)
+    def _hear(self, packets: list[OutputPacket]) -> None:
+        for packet in packets:
+            self.on_output(packet)
 
 
 def tell(effect: MergeEffect) -> str:

@@ -6,12 +6,13 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from feedcore.effects import AdapterEffect, NumberForGood, StateMoved, Transmit
+from feedcore.counters import Counter
+from feedcore.effects import AdapterEffect, StateMoved, Transmit
 from feedcore.merge_effects import MergeEffect
-from feedcore.output_packet import FROM_ACTIVE_BIT
+from feedcore.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
-from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, Truth
+from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, TotalOrderChecker, Truth
 from tests.simulation.client import ClientActor
 from tests.simulation.faults import Strikes
 from tests.simulation.plan import CALM, MS, Plan
@@ -24,6 +25,7 @@ from tests.simulation.world import START_NS, World
 AFTER_STORM_NS = 50 * MS  # between the last packet of the source and the end of all faults
 CALM_NS = 20_000 * MS
 LOOK_EVERY_NS = 5 * MS
+REPAIR_NS = 1_000 * MS  # for digests to be told, buckets to be asked for and set
 COMPARE_EVERY_NS = 40 * MS
 
 
@@ -61,7 +63,7 @@ class Checks:
                 reader,
                 self.truth,
                 is_live=client.is_live,
-                may_gap=plan.may_lose_journals,
+                may_gap=plan.may_lose_journals or client.confirm > 1,
             )
             for client in plan.clients
             for channel, streams in enumerate(plan.channels, 1)
@@ -114,9 +116,17 @@ class Cluster:
         world.run_until(START_NS + plan.source_start_ns + plan.storm_ns + AFTER_STORM_NS)
         self._heal()
         calm_ns = self._await_convergence()
+        if self.truth.corrupted:
+            world.run_until(world.now_ns + REPAIR_NS)
         for (_, channel), checker in self.checks.deliveries.items():
             checker.at_end(self.checks.content.where, channel)
         self.checks.states.compare(is_end=True)
+        if plan.has_total_order and not any(
+            counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters
+        ):
+            for channel in range(1, len(plan.channels) + 1):
+                found = (check for (_, number), check in self.checks.deliveries.items() if number == channel)
+                TotalOrderChecker.at_end(found)
         digest = self._trace.hexdigest() if self._trace else ""
         return Outcome(plan.seed, digest, self.admin.lease.epoch, plan.message_count * len(plan.streams), calm_ns)
 
@@ -124,9 +134,6 @@ class Cluster:
 
     def on_effects(self, adapter: AdapterActor, effects: list[AdapterEffect]) -> None:
         """An adapter is about to perform these, in this order."""
-        for effect in effects:
-            if isinstance(effect, NumberForGood):
-                self.checks.content.on_numbered(effect)
         if self._trace:
             for effect in effects:
                 self._trace.update(f"{self.world.now_ns} {adapter.name} {effect!r}\n".encode())
@@ -137,6 +144,11 @@ class Cluster:
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
         self.checks.content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
+
+    def on_numbered(self, packets: tuple[OutputPacket, ...]) -> None:
+        """Provisional packets have become decisions; whoever hears of them may transmit them."""
+        for packet in packets:
+            self.checks.content.note(packet, is_active=True)
 
     def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
         """A channel of an adapter moved."""
@@ -168,6 +180,7 @@ class Cluster:
                 adapter.start()
         for client in self.clients:
             client.resume()
+        self.admin.readmit_all()
 
     def _await_convergence(self) -> int:
         began_ns = self.world.now_ns

@@ -7,8 +7,9 @@ other. The sizes are seen to in `SIZES`; what they cost, in docs/simulation.md.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from feedcore.replica_config import OnSilence, PublishMode
 from tests.simulation.plan import (
     ACTIVE,
     EVERYBODY,
@@ -23,9 +24,11 @@ from tests.simulation.plan import (
     Timing,
     Weather,
 )
+from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
 ALL_OF_IT = 1_000_000  # journal entries: more than any run has
+HOLD_SHARE = 0.3  # of runs: on silence they hold, the others proceed
 HEARD_BY_SOME_PERCENT = 0  # of holes: see docs/simulation.md, "Not yet drawn"
 
 
@@ -63,6 +66,8 @@ KINDS = {  # how often each kind of fault is drawn
     FaultKind.ADMIN_VANISH: 1,
     FaultKind.SOURCE_STOP: 1,
     FaultKind.SOURCE_RESET: 1,
+    FaultKind.CORRUPT: 1,
+    FaultKind.HAND_OVER: 3,
 }
 
 
@@ -76,7 +81,9 @@ def draw_plan(seed: int) -> Plan:
         AdapterPlan(number, chance.randrange(20 * MS), chance.randrange(1 << 40), chance.randint(-200, 200))
         for number in range(1, chance.choice(size.adapters) + 1)
     )
-    clients = tuple(_draw_client(chance, number, storm_ns) for number in range(1, chance.choice(size.clients) + 1))
+    clients = tuple(
+        _draw_client(chance, number, storm_ns, len(adapters)) for number in range(1, chance.choice(size.clients) + 1)
+    )
     channels = _draw_channels(chance, size)
     count = chance.randint(*size.messages)
     has_holes = chance.random() < 0.1
@@ -100,6 +107,8 @@ def draw_plan(seed: int) -> Plan:
         datagram_size_max=chance.choice((256, 256, 512)),
         has_real_codec=chance.random() < 0.1,
         timing=timing,
+        publish=PublishMode.ACKED if chance.random() < 0.15 else PublishMode.ASYNC,
+        on_silence=OnSilence.HOLD if chance.random() < HOLD_SHARE else OnSilence.PROCEED,
         weather=_draw_weather(chance),
         holes=holes,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)),
@@ -114,24 +123,20 @@ def _draw_timing(chance: random.Random, size: Size) -> Timing:
         state_interval_ns=chance.choice((20, 100, 400)) * MS,
         heartbeat_interval_ns=chance.choice(size.heartbeat_ms) * MS,
         grace_ns=chance.choice((100, 300)) * MS,
+        digest_interval_messages=chance.choice((8, 64, 8_192)),
     )
 
 
 def _impatient(chance: random.Random, timing: Timing) -> Timing:
     """Where the source journal has holes, they are declared while the run lasts."""
-    return Timing(
-        timing.lease_ttl_ns,
-        timing.sync_interval_ns,
-        timing.state_interval_ns,
-        timing.heartbeat_interval_ns,
-        timing.grace_ns,
-        source_declare_after_ns=chance.choice((80, 200)) * MS,
-    )
+    return replace(timing, source_declare_after_ns=chance.choice((80, 200)) * MS)
 
 
-def _draw_client(chance: random.Random, number: int, storm_ns: int) -> ClientPlan:
+def _draw_client(chance: random.Random, number: int, storm_ns: int, adapter_count: int) -> ClientPlan:
     is_late = chance.random() < 0.15
-    return ClientPlan(number, chance.randrange(storm_ns) if is_late else 0, is_live=chance.random() < 0.15)
+    is_live = chance.random() < 0.15
+    confirm = 2 if adapter_count > 1 and chance.random() < 0.12 else 1
+    return ClientPlan(number, chance.randrange(storm_ns) if is_late else 0, is_live, confirm)
 
 
 def _draw_channels(chance: random.Random, size: Size) -> tuple[tuple[int, ...], ...]:
@@ -192,6 +197,10 @@ def _draw_fault(
             whom, other = other, whom
     elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
         whom, amount = ADMIN, chance.choice((0, 0, 1, 3))
+    elif kind is FaultKind.CORRUPT:
+        amount = chance.randrange(SYMBOLS)
+    elif kind is FaultKind.HAND_OVER:
+        whom, other, length_ns = ADMIN, chance.choice(("", *names)), 0
     elif kind in (FaultKind.SOURCE_STOP, FaultKind.SOURCE_RESET):
         whom = SOURCE
     return Fault(kind, at_ns, length_ns, whom, other, amount)

@@ -39,6 +39,10 @@ class Strikes:
         elif kind is FaultKind.SOURCE_RESET:
             world.tell("another session is numbered on the source's groups")
             cluster.source.number_foreign_session(world.now_ns + fault.length_ns)
+        elif kind is FaultKind.HAND_OVER:
+            heir = self._adapter(fault.other)
+            world.tell("an admin orders a hand-over to {}", fault.other or "the best")
+            cluster.admin.hand_over(heir.adapter_id if heir else None)
         elif fault.whom.startswith("client"):
             self._pause_client(fault)
         else:
@@ -64,9 +68,10 @@ class Strikes:
             self._corrupt(adapter, fault.amount % SYMBOLS)
 
     def _corrupt(self, adapter: AdapterActor, symbol: int) -> None:
-        for converter in adapter.converters.values():
+        places = self._cluster.truth.corrupted.setdefault(symbol, {})
+        for channel, converter in adapter.converters.items():
             converter.sums[symbol] ^= 1 << 40
-        self._cluster.truth.corrupted.add(symbol)
+            places[channel] = max(places.get(channel, 0), adapter.engine.replicas[channel].line.next_message_seq)
         self._world.tell("{}: the state of symbol {} changes by itself", adapter.name, symbol)
 
     def _pause_client(self, fault: Fault) -> None:

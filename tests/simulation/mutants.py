@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from feedcore.epoch_history import EpochHistory
-
 from admin_server.lease_core import FeedLease, Granted
+from feedcore.bucket_repair import BucketRepair
+from feedcore.deciding import Decider
 from feedcore.decision_intake import DecisionIntake
-from feedcore.decision_log import DecisionLog
 from feedcore.effects import AppendToJournal, Transmit
+from feedcore.followed_lineage import FollowedLineage
 from feedcore.gap_repair import GapRepair
 from feedcore.lease_view import LeaseView
+from feedcore.lineage import UNLIMITED
 from feedcore.merger import StreamMerger
 from feedcore.output_packet import OutputFlag
 from feedcore.production import ProductionLine
@@ -159,7 +160,7 @@ def _forgets_reservations(right: Method) -> Method:
 
 
 def _transmits_first(right: Method) -> Method:
-    def decide(self: ChannelReplica, piece: Any, effects: list[Any], now_ns: int) -> None:
+    def decide(self: Decider, piece: Any, effects: list[Any], now_ns: int) -> None:
         place = len(effects)
         right(self, piece, effects, now_ns)
         effects[place:] = sorted(effects[place:], key=lambda effect: isinstance(effect, AppendToJournal))
@@ -169,12 +170,16 @@ def _transmits_first(right: Method) -> Method:
 
 
 def _says_the_end_early(right: Method) -> Method:
-    return lambda self: right(self) | OutputFlag.END_OF_STREAM
+    def heartbeat(self: ChannelReplica, now_ns: int) -> Transmit:
+        packet = right(self, now_ns).packet
+        return Transmit(packet._replace(flags=packet.flags | OutputFlag.END_OF_STREAM))
+
+    return heartbeat
 
 
 MUTANTS = (
     Mutant("the client forgets which source messages it delivered", StreamMerger, "_deliver", _forgets_sources, 300),
-    Mutant("the client takes packets of epochs that ended", EpochHistory, "limit", _always(None), 1_500),
+    Mutant("the client takes packets of epochs that ended", FollowedLineage, "end_of", _always(UNLIMITED), 1_500),
     Mutant("the client gives a hole up at once", GapRepair, "is_hopeless", _always(True), 50),
     Mutant("the client is deaf for heartbeats", StreamMerger, "_on_heartbeat", _always(None), 20),
     Mutant("a lease never ends at its holder", LeaseView, "on_granted", _never_ends, 300),
@@ -184,11 +189,12 @@ MUTANTS = (
     Mutant("a decision is applied twice", DecisionIntake, "_accept", _twice, 20),
     Mutant("a backup decides by itself", ChannelReplica, "on_source_packet", _decides_as_backup, 20),
     Mutant("a backup ignores the active's position", DecisionIntake, "on_position", _always(None), 2_000),
-    Mutant("a decision log has a seam", DecisionLog, "_check_reach", _always(None), 300),
     Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience, 50),
     Mutant("a source gap is never declared", SourceTracker, "lost", _always(None), 100),
-    Mutant("a packet is journalled after it is transmitted", ChannelReplica, "_decide", _transmits_first, 20),
-    Mutant("the end is said before it came", ChannelReplica, "_heartbeat_flags", _says_the_end_early, 50),
+    Mutant("a packet is journalled after it is transmitted", Decider, "decide", _transmits_first, 20),
+    Mutant("the end is said before it came", ChannelReplica, "_heartbeat", _says_the_end_early, 50),
+    Mutant("digests are not compared", ChannelReplica, "_compare", _always([]), 1_500),
+    Mutant("buckets are set wherever the backup stands", BucketRepair, "_is_at", _always(True), 1_500),
     Mutant("the lease store grants an epoch again", FeedLease, "_consider", _reuses_the_epoch, 100),
     Mutant("a restored store forgets reserved epochs", FeedLease, "restore", _forgets_reservations, 1_000),
 )

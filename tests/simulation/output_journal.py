@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 from feedcore.channel_state import ChannelSnapshot
+from feedcore.effects import NumberForGood
 from feedcore.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
 from feedcore.position import Run
 
-Entry = OutputPacket | ChannelSnapshot
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Provisional packets are decisions of an epoch from here on."""
+
+    channel_id: int
+    packets: tuple[OutputPacket, ...]
+
+
+Entry = OutputPacket | ChannelSnapshot | Numbering
 
 
 class OutputJournal:
@@ -39,23 +50,29 @@ class OutputJournal:
                 self._index(entry)
         return lost
 
-    def number_for_good(self, channel_id: int, epoch: int, first_seq: int, end_seq: int) -> None:
-        """The newest provisional packets of a channel are decisions of an epoch."""
-        for place, entry in enumerate(self._entries):
-            if (
-                isinstance(entry, OutputPacket)
-                and entry.flags & PROVISIONAL_BIT
-                and entry.channel_id == channel_id
-                and first_seq <= entry.first_message_seq
-                and entry.end_message_seq <= end_seq
-            ):
-                self._entries[place] = counting = entry._replace(
+    def number_for_good(self, effect: NumberForGood) -> tuple[OutputPacket, ...]:
+        """The newest provisional packets of a channel are decisions of an epoch; returns them as such."""
+        found: list[OutputPacket] = []
+        end_seq = effect.end_message_seq
+        for entry in reversed(self._entries):
+            if not isinstance(entry, OutputPacket) or entry.channel_id != effect.channel_id:
+                continue
+            if not entry.flags & PROVISIONAL_BIT or entry.end_message_seq != end_seq:
+                continue
+            if entry.first_message_seq < effect.first_message_seq or (found and end_seq == effect.first_message_seq):
+                break
+            end_seq = entry.first_message_seq
+            found.append(
+                entry._replace(
                     flags=entry.flags & ~PROVISIONAL_BIT | OutputFlag.FROM_ACTIVE,
-                    epoch=epoch,
-                    epoch_first_message_seq=first_seq,
-                    runs=tuple(run._replace(epoch=epoch) for run in entry.runs),
+                    epoch=effect.epoch,
+                    epoch_first_message_seq=effect.first_message_seq,
+                    runs=tuple(run._replace(epoch=effect.epoch) for run in entry.runs),
                 )
-                self._index(counting)
+            )
+        numbering = Numbering(effect.channel_id, tuple(reversed(found)))
+        self.append(numbering)
+        return numbering.packets
 
     def resumable(self) -> list[tuple[ChannelSnapshot, list[Run]]]:
         """The newest state of each channel, and the decisions behind it."""
@@ -63,9 +80,28 @@ class OutputJournal:
         for entry in self._entries:
             if isinstance(entry, ChannelSnapshot):
                 newest[entry.channel_id] = entry, []
-            elif entry.channel_id in newest and not entry.flags & PROVISIONAL_BIT:
-                newest[entry.channel_id][1].extend(entry.runs)
+            elif entry.channel_id in newest:
+                for packet in entry.packets if isinstance(entry, Numbering) else (entry,):
+                    if not packet.flags & PROVISIONAL_BIT:
+                        newest[entry.channel_id][1].extend(packet.runs)
         return list(newest.values())
+
+    def replay_provisional(
+        self, channel_id: int, source_ranges: tuple[tuple[int, int, int], ...]
+    ) -> list[OutputPacket]:
+        """The provisional packets that hold these source messages (stream, first, last), as retransmissions."""
+        return [
+            entry._replace(flags=entry.flags | RETRANSMISSION_BIT)
+            for entry in self._entries
+            if isinstance(entry, OutputPacket)
+            and entry.flags & PROVISIONAL_BIT
+            and entry.channel_id == channel_id
+            and any(
+                run.source_stream_id == stream and run.first_source_seq <= last and run.end_source_seq > first
+                for run in entry.runs
+                for stream, first, last in source_ranges
+            )
+        ]
 
     def replay(self, channel_id: int, ranges: tuple[tuple[int, int], ...]) -> list[OutputPacket]:
         """The packets that hold these `message_seq`, each once, flagged as retransmissions."""
@@ -84,6 +120,10 @@ class OutputJournal:
         return found
 
     def _index(self, entry: Entry) -> None:
+        if isinstance(entry, Numbering):
+            for packet in entry.packets:
+                self._index(packet)
+            return
         if isinstance(entry, ChannelSnapshot) or not entry.message_count or entry.flags & PROVISIONAL_BIT:
             return
         firsts, packets = self._channels.setdefault(entry.channel_id, ([], []))

@@ -11,6 +11,8 @@ from enum import Enum
 
 import msgspec
 
+from feedcore.replica_config import OnSilence, PublishMode
+
 US = 1_000
 MS = 1_000_000
 ACTIVE = "active"  # as the victim of a fault: whoever holds the lease at that moment
@@ -94,11 +96,13 @@ class AdapterPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """One client. `is_live`: it begins with the first packet heard, not with message_seq 1."""
+    """One client. `is_live`: it begins with the first packet heard, not with message_seq 1. `confirm`: how many
+    adapters must have transmitted what it delivers."""
 
     number: int
     start_ns: int = 0
     is_live: bool = False
+    confirm: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class Timing:
     heartbeat_interval_ns: int = 10 * MS
     grace_ns: int = 400 * MS
     source_declare_after_ns: int = 60_000 * MS
+    digest_interval_messages: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,8 @@ class Plan:
     datagram_size_max: int = 256
     has_real_codec: bool = False
     timing: Timing = Timing()
+    publish: PublishMode = PublishMode.ASYNC
+    on_silence: OnSilence = OnSilence.PROCEED
     weather: Weather = CALM
     holes: tuple[SourceHole, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -156,6 +163,13 @@ class Plan:
         """True if a fault takes journal entries along, so that a client may be told of a gap."""
         return any(fault.kind in (FaultKind.CRASH, FaultKind.VANISH) and fault.amount for fault in self.faults)
 
+    @property
+    def has_total_order(self) -> bool:
+        """True if all clients must deliver in one order: publishing is acknowledged, and at most one adapter fails."""
+        failing = (FaultKind.CRASH, FaultKind.VANISH, FaultKind.PAUSE, FaultKind.PAUSE_BEFORE_SENDING)
+        count = sum(fault.kind in failing for fault in self.faults)
+        return self.publish is PublishMode.ACKED and self.on_silence is OnSilence.HOLD and count <= 1
+
     def has(self, kind: FaultKind) -> bool:
         """True if a fault of this kind is planned."""
         return any(fault.kind is kind for fault in self.faults)
@@ -168,6 +182,8 @@ class Plan:
             f"{len(self.adapters)} adapters, {len(self.clients)} clients, channels {self.channels}",
             f"{self.message_count} messages a stream, storm of {self.storm_ns / MS:.0f} ms, datagrams of "
             f"{self.datagram_size_max} bytes{', real codec' if self.has_real_codec else ''}",
+            f"publishing {self.publish.value}, on silence {self.on_silence.value}, digests every "
+            f"{timing.digest_interval_messages} messages",
             f"lease {timing.lease_ttl_ns / MS:.0f} ms, sync {timing.sync_interval_ns / MS:.0f} ms, states every "
             f"{timing.state_interval_ns / MS:.0f} ms, heartbeats {timing.heartbeat_interval_ns / MS:.0f} ms",
             f"loss {weather.loss:.0%}, duplication {weather.duplication:.0%}, delay {weather.delay_min_ns / MS:.2f} to "
@@ -179,6 +195,7 @@ class Plan:
         ]
         lines += [
             f"client{each.number} starts at {each.start_ns / MS:.1f} ms, {'live' if each.is_live else 'from the start'}"
+            f", confirm={each.confirm}"
             for each in self.clients
         ]
         return lines + [str(hole) for hole in self.holes] + [str(fault) for fault in self.faults]

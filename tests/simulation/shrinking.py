@@ -95,8 +95,8 @@ def _fewer_clients(plan: Plan) -> Iterator[Plan]:
         for client in plan.clients:
             yield replace(plan, clients=tuple(each for each in plan.clients if each is not client))
     for place, client in enumerate(plan.clients):
-        if client.start_ns or client.is_live:
-            plain = replace(client, start_ns=0, is_live=False)
+        if client.start_ns or client.is_live or client.confirm > 1:
+            plain = replace(client, start_ns=0, is_live=False, confirm=1)
             yield replace(plan, clients=(*plan.clients[:place], plain, *plan.clients[place + 1 :]))
 
 

@@ -26,25 +26,31 @@ class TermChecker:
     def __init__(self, adapters: Sequence[AdapterActor]) -> None:
         self._adapters = adapters
         self._active_of: dict[tuple[int, int], int] = {}  # (epoch, channel) -> adapter
-        self._granted = 0
-        self._passed: set[int] = set()  # epochs whose term has passed at the store
+        self._granted = self._offered = 0
+        self._ended_otherwise: set[int] = set()  # epochs that ended at the store before their term had passed
+        self._passed_until = 0  # epochs up to here have ended at the store
+        self._begun = 0  # the newest epoch in which anybody became active
 
     def on_grant(self, epoch: int) -> None:
         """The store granted an epoch."""
-        if epoch <= self._granted:
+        if epoch <= self._granted and epoch != self._offered:
             raise Violation("5", f"epoch {epoch} is granted after {self._granted}")
-        self._granted = epoch
+        self._granted, self._offered = max(self._granted, epoch), 0
+
+    def on_offered(self, epoch: int) -> None:
+        """The store promised an epoch to an heir; it may be granted to it later, once."""
+        self.on_grant(epoch)
+        self._offered = epoch
 
     def on_vacated(self, epoch: int, reason: str) -> None:
-        """A lease ended at the store. If its term passed, its holder must have stopped believing in it."""
-        if reason != PASSED:
-            return
-        self._passed.add(epoch)
-        for adapter in self._adapters:
-            is_holder = adapter.is_alive and adapter.engine.lease.epoch == epoch
-            lease = adapter.engine.lease if is_holder else None
-            if lease is not None and lease.may_transmit(adapter.clock_ns()) and not lease.is_by_consent:
-                raise Violation("5", f"{adapter.name} still believes in epoch {epoch}, whose term has passed")
+        """A lease ended at the store."""
+        if reason == PASSED:
+            self._passed_until = self._granted
+        else:
+            self._ended_otherwise.add(epoch)
+
+    def _has_passed(self, epoch: int) -> bool:
+        return epoch <= self._passed_until and epoch not in self._ended_otherwise
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
         """A packet goes out; if it says that it comes from the active, it must."""
@@ -54,13 +60,31 @@ class TermChecker:
         owner = self._active_of.setdefault(place, adapter.adapter_id)
         if owner != adapter.adapter_id:
             raise Violation("5", f"adapters {owner} and {adapter.adapter_id} are both active in epoch {packet.epoch}")
-        if packet.epoch in self._passed and not adapter.is_late and not adapter.engine.lease.is_by_consent:
-            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, whose term has passed")
+        if self._has_passed(packet.epoch) and packet.epoch < self._begun and not adapter.is_late:
+            raise Violation(
+                "5", f"{adapter.name} is active in {packet.epoch}, which passed, and {self._begun} has begun"
+            )
         if packet.epoch > self._granted:
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which nobody granted")
 
     def on_moved(self, adapter: AdapterActor, new: ReplicaState) -> None:
-        """A channel moved; who becomes active must hold the newest epoch it knows of."""
+        """A channel moved. Who becomes active must hold the newest epoch it knows of, and be alone in it.
+
+        A holder may outlast its term at the store as long as all others have promised to accept no grant, so what
+        counts is not when the term passed but when the next one began.
+        """
         lease = adapter.engine.lease
-        if new is ReplicaState.ACTIVE and lease.epoch and lease.epoch < lease.last_epoch:
+        if new is not ReplicaState.ACTIVE:
+            return
+        if lease.epoch and lease.epoch < lease.last_epoch:
             raise Violation("5", f"{adapter.name} becomes active in epoch {lease.epoch}, knowing of {lease.last_epoch}")
+        self._begun = max(self._begun, lease.epoch)
+        for other in self._adapters:
+            if other is adapter or not other.is_alive or not 0 < other.engine.lease.epoch < lease.epoch:
+                continue
+            held = other.engine.lease
+            if self._has_passed(held.epoch) and held.may_transmit(other.clock_ns()):
+                text = (
+                    f"{adapter.name} becomes active in epoch {lease.epoch} while {other.name} believes in {held.epoch}"
+                )
+                raise Violation("5", f"{text}, whose term has passed")
