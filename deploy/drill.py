@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     results: list[DrillResult] = []
     refused: list[str] = []
-    signal.signal(signal.SIGTERM, _interrupt)
+    former = signal.signal(signal.SIGTERM, _interrupt)
     try:
         for plan in plans:
             try:
@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         console.print("drill: interrupted; everything it had started is gone")
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, former)
     print_ledger(rows, refused)
     _write(arguments, rows, results, refused)
     if any(folder.iterdir()):

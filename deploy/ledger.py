@@ -10,6 +10,7 @@ source's sending (by the stamp on each packet), which stands still when the sour
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -64,7 +65,8 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
     """One round. Stalls are in milliseconds: of deliveries, transmissions and source while the fault lasted, and of
-    deliveries from the mending until the cluster was whole."""
+    deliveries from the mending until the cluster was whole. `served_by`: by adapter_id, the share of batches delivered
+    while the fault lasted of which its copy came first."""
 
     number: int
     feed_id: int
@@ -77,6 +79,7 @@ class RoundFigures:
     transmit_stall_ms: float
     source_stall_ms: float
     return_stall_ms: float
+    served_by: dict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def judge_rounds(rounds: Sequence[Round], seen: Mapping[int, Seen]) -> list[Roun
                 transmit_stall_ms=_stall_ms(record, transmit_times, *fault),
                 source_stall_ms=_stall_ms(record, source_times, *fault),
                 return_stall_ms=_stall_ms(record, delivery_times, each.mended_ns, each.whole_ns),
+                served_by=_served_by(record, *fault),
             )
         )
     return judged
@@ -206,6 +210,15 @@ def _stall_ms(
 ) -> float:
     """Of the channel that stood still the longest."""
     return max((longest_pause_ms(times_of(each), from_ns, until_ns) for each in record.channels.values()), default=0.0)
+
+
+def _served_by(record: DeliveryRecord, from_ns: int, until_ns: int) -> dict[int, float]:
+    counts: Counter[int] = Counter()
+    for channel in record.channels.values():
+        times = delivery_times(channel)
+        inside = channel.rows[np.searchsorted(times, from_ns) : np.searchsorted(times, until_ns, "right")]
+        counts.update(inside["adapter_id"].tolist())
+    return {adapter_id: round(count / counts.total(), 3) for adapter_id, count in sorted(counts.items())}
 
 
 def summary(values: Iterable[float]) -> dict[str, float] | None:

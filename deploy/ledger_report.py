@@ -12,7 +12,6 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from deploy.faults.table import FAULTS
 from deploy.ledger import MS, delivery_times, is_clean
 from deploy.report import STYLE, GapPlot, marked, plot_panels
 from deploy.rounds import DrillResult
@@ -110,7 +109,7 @@ def _stalls(row: Mapping[str, Any]) -> list[str]:
     def part(name: str, which: str) -> str:
         return f"{row[name][which]:.1f}" if row[name] else ""
 
-    aim = FAULTS[row["fault"]].stall_aim_ms if row["fault"] in FAULTS else None
+    aim = row["stall_aim_ms"]
     normal = f"{row['normal_interarrival_max_ms']:.1f}"
     return [
         part("stall_ms", "p50"),

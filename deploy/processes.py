@@ -120,10 +120,17 @@ class ManagedProcess:
         return self._await(self.logged, event, since, timeout_s)
 
     def say(self, line: str) -> None:
-        """Write a line to its stdin."""
+        """Write a line to its stdin.
+
+        Raises:
+            ProcessFailed: it has ended.
+        """
         assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.failed("ended") from None
 
     def wait(self, timeout_s: float) -> int:
         """Its exit status.

@@ -59,6 +59,12 @@ class DrillPlan:
     shape: Shape
 
     @property
+    def stall_aim_ms(self) -> float | None:
+        """What a client's stall should stay below; None: below the stream's normal maximum."""
+        # In a channel of one source stream a backup waits for nobody's decision: there is nothing to take over.
+        return None if self.shape.streams_per_channel == 1 else self.fault.stall_aim_ms
+
+    @property
     def message_count(self) -> int:
         """So many messages a feed's source needs for all rounds."""
         per_round = self.fault.round_s + QUIET_S + QUIET_CHANCE_S
@@ -127,7 +133,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     judged = judge_rounds(play.rounds, seen)
     observed = {name: getattr(play.observed, name) for name in ("lost", "duplicated", "out_of_order")}
     normal_ms = normal_interarrival_max_ms(play.rounds, seen, play.began_ns, play.ended_ns)
-    return DrillResult(play.rounds, judged, seen, ledger_row(plan.name, judged, seen, observed, normal_ms))
+    row = ledger_row(plan.name, judged, seen, observed, normal_ms) | {"stall_aim_ms": plan.stall_aim_ms}
+    return DrillResult(play.rounds, judged, seen, row)
 
 
 @contextlib.contextmanager

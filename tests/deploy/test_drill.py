@@ -47,10 +47,12 @@ def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tm
     assert row["normal_interarrival_max_ms"] > 0
     if fault.endswith("-active"):
         assert row["takeovers"] >= 1
+    if fault == "cut-active-from-clients":
+        assert max(row["detail"][0]["served_by"].values()) > 0.9  # the backup alone was heard
 
 
 @processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_several_feeds_of_several_channels_with_two_backups_are_struck_in_turn(tmp_path: Path) -> None:
     size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "2"]
     row = drilled(tmp_path, "kill-active", "--rounds", "2", *size, rate=2_000)
@@ -58,7 +60,7 @@ def test_several_feeds_of_several_channels_with_two_backups_are_struck_in_turn(t
 
 
 @processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_four_backups_lose_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
     drilled(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=2_000)
 

@@ -69,6 +69,15 @@ def test_a_stall_belongs_to_the_round_in_whose_time_it_lies() -> None:
     assert [each.return_stall_ms for each in judged] == [1.0, 1.0]
 
 
+def test_who_served_the_client_during_the_fault_is_told() -> None:
+    seen = {1: seen_of(steady(400))}
+    rows = seen[1].record.channels[1].rows
+    rows["adapter_id"] = 1
+    rows["adapter_id"][150:350] = 2
+    (judged,) = judge_rounds([round_at(1, 100, 199, 250)], seen)
+    assert judged.served_by == {1: 0.5, 2: 0.5}
+
+
 def test_a_pause_while_the_cluster_mends_is_told_apart_from_the_fault_s() -> None:
     seen = {1: seen_of(steady(1_000, (105, 110), (210, 240)))}
     (judged,) = judge_rounds([round_at(1, 100, 200, 300)], seen)
@@ -157,7 +166,7 @@ def test_the_ledger_reads_the_same_printed_and_as_a_page() -> None:
     seen = {1: seen_of(steady(2_000, (505, 512)))}
     rounds = [round_at(1, 500, 600, 700)]
     judged = judge_rounds(rounds, seen)
-    row = ledger_row("kill-active", judged, seen, NONE, 1.0)
+    row = ledger_row("kill-active", judged, seen, NONE, 1.0) | {"stall_aim_ms": 10.0}
     result = DrillResult(rounds, judged, seen, row)
     out = io.StringIO()
     console = Console(file=out, width=100)
