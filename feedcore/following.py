@@ -112,8 +112,10 @@ class Follower:
         Raises:
             ConversionDiverged: this replica's conversion state is not the active's.
         """
-        ready = self.intake.ready
-        while ready and self.repair.may_apply(self.line.position()) if self.repair.is_under_way else ready:
+        ready, repair = self.intake.ready, self.repair
+        while ready:
+            if repair.buckets and not repair.may_apply(self.line.position()):
+                return
             run = ready[0]
             is_old = run.end_message_seq <= quiet_end
             if is_quiet and not is_old:
@@ -147,7 +149,9 @@ class Follower:
         Raises:
             ConversionDiverged: the state still differs.
         """
-        answer: Buckets | None = self.repair.due_answer(self.line.position()) if self.repair.is_under_way else None
+        if not self.repair.buckets:
+            return False
+        answer: Buckets | None = self.repair.due_answer(self.line.position())
         if answer is None:
             return False
         self.repair.end()

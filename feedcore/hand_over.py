@@ -25,6 +25,11 @@ class HandOver:
         """This adapter holds `epoch`, which begins where the one before it ends."""
         self._offer = epoch, now_ns + self._patience_ns
 
+    @property
+    def is_awaited(self) -> bool:
+        """True while an epoch that this adapter holds has not begun here."""
+        return self._offer is not None
+
     def cancel(self) -> None:
         """Nothing is waited for any more."""
         self._offer = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from feedcore.position import FIRST_SEQ, Run
 from feedcore.refusal import PacketRefused, Refusal
@@ -27,19 +27,18 @@ class Lineage:
 
     Attributes:
         entries: (epoch, first `message_seq`) each; empty before any epoch.
+        epoch: the newest; 0 before any. Every packet asks for it, so it is no property.
+        first_message_seq: where the newest epoch begins.
     """
 
     entries: tuple[tuple[int, int], ...] = ()
+    epoch: int = field(init=False, repr=False, compare=False)
+    first_message_seq: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def epoch(self) -> int:
-        """The newest epoch; 0 before any."""
-        return self.entries[-1][0] if self.entries else 0
-
-    @property
-    def first_message_seq(self) -> int:
-        """Where the newest epoch begins."""
-        return self.entries[-1][1] if self.entries else FIRST_SEQ
+    def __post_init__(self) -> None:
+        epoch, first = self.entries[-1] if self.entries else (0, FIRST_SEQ)
+        object.__setattr__(self, "epoch", epoch)
+        object.__setattr__(self, "first_message_seq", first)
 
     def opened(self, epoch: int, first_message_seq: int) -> Lineage:
         """This history, continued by a new epoch."""

@@ -124,7 +124,8 @@ class ChannelReplica:
             self.follower.hear(packet, now_ns)
         except OutOfStep as contradiction:
             return effects + self._rejoin(str(contradiction), now_ns, is_trouble=True)
-        return effects + self._apply(now_ns)
+        applied = self._apply(now_ns)
+        return effects + applied if effects else applied
 
     def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Another adapter's state from the sync channel: compare positions and conversion-state digests."""
@@ -280,6 +281,8 @@ class ChannelReplica:
         return self._try_promotion(now_ns)
 
     def _try_promotion(self, now_ns: int) -> list[AdapterEffect]:
+        if not self._hand_over.is_awaited:
+            return []
         epoch = self._hand_over.due_epoch(
             self.intake.epoch, self.line.next_message_seq, now_ns, is_blocked=self.follower.is_blocked
         )
@@ -434,16 +437,23 @@ class ChannelReplica:
         if self.state is ReplicaState.JOINING:
             return effects
         self._judge(now_ns, effects)
-        if self.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED) and follower.may_anticipate():
+        if follower.is_single_source and self._is_level() and follower.may_anticipate():
             follower.anticipate(effects)
         if self.state is ReplicaState.AHEAD:
             follower.forward(effects, now_ns, is_throttled=not self._is_active_silent(now_ns))
-        return effects + self._try_promotion(now_ns)
+        if self._hand_over.is_awaited:
+            effects += self._try_promotion(now_ns)
+        return effects
+
+    def _is_level(self) -> bool:
+        return self.state is ReplicaState.SYNCHRONIZED or self.state is ReplicaState.DETACHED
 
     def _judge(self, now_ns: int, effects: list[AdapterEffect]) -> None:
         """Which of the backup's states fits what is outstanding and who is heard."""
         if not self.follower.is_blocked:
             self._blocked_since_ns = None
+            if self.state is ReplicaState.SYNCHRONIZED and self._active.heard_at_ns == now_ns:
+                return  # the hot path: every packet of the active's comes by here
         elif self._blocked_since_ns is None:
             self._blocked_since_ns = now_ns
         blocked = self._blocked_since_ns
