@@ -105,6 +105,7 @@ class FollowingAdapter:
             admin_pb2.RegisterRequest(feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1"),
             lambda order, _valid_until_ns: self.orders.put(order),
             lambda reply: self.incarnations.append(reply.self.incarnation),
+            lambda: None,
         )
         assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
         self._registry.start()

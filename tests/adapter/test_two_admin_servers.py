@@ -1,0 +1,113 @@
+"""Real adapters and a real client under two real admin servers on a real ZooKeeper: the data does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+from client_lib import Subscription, connect
+from feedcore.merge_effects import Takeover
+from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
+from tests.adapter.test_adapter_processes import collect
+from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of
+from tests.admin_server.zookeeper_pair import Pair, await_serving
+from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
+
+pytestmark = [pytest.mark.processes, needs_zookeeper]
+ROUNDS = 20
+# A machine with other work to do must not pass for a dead adapter.
+PATIENT = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 2000\nsync_interval_ms = 200")
+
+
+class Feed:
+    """Two adapters, a source, a client that has delivered everything so far."""
+
+    def __init__(self, pair: Pair, source: SourceByHand, subscription: Subscription, folder: Path) -> None:
+        self.pair, self._source, self._subscription, self._folder = pair, source, subscription, folder
+        self.adapters = {name: self.start(name) for name in "ab"}
+        self._seen: list[tuple[int, int]] = []
+
+    def start(self, name: str) -> AdapterUnderTest:
+        server = self.pair.secret_folder
+        return AdapterUnderTest(server, name, self._folder, admin=self.pair.addresses)  # type: ignore[arg-type]
+
+    def flow(self) -> list[object]:
+        """Send, and see that all of it is delivered once and in order: the events between."""
+        for _ in range(ROUNDS):
+            self._source.send(1, 5)
+            self._source.send(2, 5)
+        delivered, events = collect(self._subscription, ROUNDS * 10)
+        self._seen += delivered
+        for stream, end in self._source.next_seq.items():
+            assert [seq for each, seq in self._seen if each == stream] == list(range(1, end))
+        return events
+
+    def moves(self, name: str) -> list[str]:
+        """The states that an adapter went through."""
+        return [log["new"] for log in self.adapters[name].logs if log.get("event") == "state moved"]
+
+    def story(self) -> str:
+        """What the adapters' logs say, for a failure."""
+        rows = [(log.get("time", ""), name, log) for name, each in self.adapters.items() for log in each.logs]
+        return "\n".join(f"{name} {log}" for _, name, log in sorted(rows, key=lambda row: row[:2]))
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with running_zookeeper(tmp_path / "zookeeper") as server:
+        yield server
+
+
+@contextmanager
+def running_feed(folder: Path, zookeeper: ZooKeeperServer) -> Iterator[Feed]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with ExitStack() as opened:
+        opened.callback(context.term)
+        pair = Pair(folder, zookeeper, PATIENT, opened)
+        source = SourceByHand(context)
+        opened.callback(source.close)
+        secret = secret_of(pair.secret_folder, "reader")
+        client = opened.enter_context(
+            connect(admin=pair.addresses, ca=ca_of(pair.secret_folder), identity="reader", secret=secret)
+        )
+        subscription = opened.enter_context(client.subscribe("equities", start=1))
+        feed = Feed(pair, source, subscription, folder)
+        opened.callback(lambda: [adapter.stop() for adapter in feed.adapters.values()])
+        feed.adapters["a"].await_state("active")
+        feed.adapters["b"].await_state("synchronized")
+        yield feed
+
+
+def test_the_active_admin_server_dies_and_the_data_flows_on_in_its_epoch_until_the_standby_serves(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with running_feed(tmp_path, zookeeper) as feed:
+        feed.flow()
+        feed.pair.first.kill()
+        events = feed.flow()  # nobody serves: the session of the dead one lasts
+        await_serving(feed.pair.second)
+        events += feed.flow()
+        assert not any(isinstance(event, Takeover) for event in events), events
+        assert feed.moves("a")[-1] == "active", feed.story()
+        feed.adapters["a"].kill()  # and the standby now does what an admin server is for
+        feed.adapters["b"].await_state("active")
+        assert any(isinstance(event, Takeover) for event in feed.flow())
+
+
+def test_zookeeper_goes_away_and_comes_back_and_the_data_flows_on_in_its_epoch(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with running_feed(tmp_path, zookeeper) as feed:
+        feed.flow()
+        zookeeper.stop()
+        for server in (feed.pair.first, feed.pair.second):
+            await_serving(server, is_serving=False)
+        events = feed.flow()
+        zookeeper.start()
+        events += feed.flow()
+        assert not any(isinstance(event, Takeover) for event in events), events
+        assert feed.moves("a")[-1] == "active", feed.story()
