@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,7 +145,10 @@ def test_an_adapter_that_waits_for_the_admin_server_stops_when_told_to(server: A
 def test_bad_datagrams_are_counted_and_the_stream_goes_on(
     server: AdminServer, source: SourceByHand, tmp_path: Path
 ) -> None:
-    adapter = AdapterUnderTest(server, "a", tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        metrics_port = free.getsockname()[1]
+    adapter = AdapterUnderTest(server, "a", tmp_path, metrics_port=metrics_port)
     try:
         adapter.await_state("active")
         ca = (server.folder.path / "ca.pem").read_bytes()
@@ -158,8 +162,25 @@ def test_bad_datagrams_are_counted_and_the_stream_goes_on(
             source.send(1, 3)
             delivered, _ = collect(subscription, 6)
             assert delivered == [(1, seq) for seq in range(1, 7)]
+        metrics = metrics_at(metrics_port)
+        assert metrics['tandemfeed_refused_packets_total{reason="unknown_stream"}'] == 1
+        assert metrics["tandemfeed_source_packets_total"] == 2
+        assert metrics['tandemfeed_replica_state{state="active"}'] == 1
+        assert (metrics["tandemfeed_is_active"], metrics["tandemfeed_is_abstaining"]) == (1, 0)
+        assert metrics['tandemfeed_epoch{channel="1"}'] >= 1
+        assert metrics['tandemfeed_next_message_seq{channel="1"}'] == 7
+        assert metrics['tandemfeed_provisional{channel="1"}'] == 0
+        assert 0 < metrics["tandemfeed_health_score"] <= 1
     finally:
         assert adapter.stop() == 0
+
+
+def metrics_at(port: int) -> dict[str, float]:
+    """What an adapter's Prometheus port says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, _, value in samples}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""What a feed's definition says about its adapters, with real processes: acked publishing, channels of one source."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import zmq
+
+from feedcore.merge_effects import Gap, Takeover
+from feedcore.output_packet import OutputFlag
+from tests.adapter.adapter_processes import WAIT_S
+from tests.adapter.clusters import Feed, Reader, running_cluster
+from transport.dgram import MulticastReceiver
+
+pytestmark = pytest.mark.processes
+
+
+def test_an_acked_feed_announces_waits_goes_on_alone_and_survives_its_active(tmp_path: Path) -> None:
+    feed = Feed(options='lease_ttl_ms = 1000\nsync_interval_ms = 200\npublish = "acked"')
+    with running_cluster(tmp_path, feed) as cluster:
+        cluster.start_adapters("ab")
+        with cluster.subscription() as subscription:
+            reader, source = Reader(subscription), cluster.source
+            active = "ab"[cluster.await_active("equities", synchronized_count=1).active_adapter_id - 1]
+            backup = "b" if active == "a" else "a"
+            ears = MulticastReceiver(source.context, "127.0.0.1", feed.output_group(active, 1))
+            try:
+                for _ in range(20):
+                    source.send(1, 20)
+                    source.send(2, 10)
+                reader.take(600)
+                _await_announcement(ears)
+            finally:
+                ears.close()
+            cluster.adapters[backup].signal(signal.SIGSTOP)
+            source.send(1, 20)
+            reader.take(20)  # nobody acknowledges: the active goes on alone
+            cluster.adapters[backup].signal(signal.SIGCONT)
+            source.send(2, 20)
+            reader.take(20)
+            cluster.await_active("equities", synchronized_count=1)
+            cluster.kill(active)
+            for _ in range(20):
+                source.send(1, 20)
+                source.send(2, 10)
+            reader.take(600)
+            reader.assert_everything_once_and_in_order(source.next_seq)
+            assert not any(isinstance(event, Gap) for event in reader.events)
+
+
+def test_the_backup_of_a_channel_of_one_source_stream_does_not_wait_for_the_lease(tmp_path: Path) -> None:
+    feed = Feed(channels={1: (1,)}, options="lease_ttl_ms = 60000")  # longer than the test may take
+    with running_cluster(tmp_path, feed) as cluster:
+        cluster.start_adapters("ab")
+        with cluster.subscription() as subscription:
+            reader, source = Reader(subscription), cluster.source
+            before = cluster.await_active("equities", synchronized_count=1)
+            active, backup = (before.active_adapter_id, 3 - before.active_adapter_id)
+            source.send(1, 20)
+            reader.take(20)
+            cluster.adapters["ab"[active - 1]].signal(signal.SIGSTOP)  # its connections stay: its lease goes on
+            reader.adapter_ids.clear()
+            for _ in range(20):
+                source.send(1, 20)
+            reader.take(400)
+            assert reader.adapter_ids == {backup}
+            assert {event.epoch for event in reader.events if isinstance(event, Takeover)} <= {before.epoch}
+            cluster.kill("ab"[active - 1])
+            for _ in range(20):
+                source.send(1, 20)
+            reader.take(400)
+            after = cluster.await_active("equities", other_than=active)
+            assert (after.active_adapter_id, after.epoch > before.epoch) == (backup, True)
+            source.send(1, 20)
+            reader.take(20)
+            reader.assert_everything_once_and_in_order(source.next_seq)
+
+
+def _await_announcement(ears: MulticastReceiver) -> None:
+    while ears.socket.poll(int(WAIT_S * 1_000), zmq.POLLIN):
+        datagram = ears.receive()
+        if datagram is not None and datagram[5] & OutputFlag.ANNOUNCEMENT:
+            return
+    raise AssertionError("no announcement")
