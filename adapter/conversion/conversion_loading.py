@@ -104,9 +104,9 @@ class ConversionLoader:
 
     def load(self) -> Conversion:
         """The conversion."""
-        guards, output_guards = self._guards()
         orders = OrderLoader(self)
         self._orders += [orders.load(node) for node in self.node.all("order")]
+        guards, output_guards = self._guards()  # behind the orders: a guard may be on what an order was
         for node in self.node.children:
             if node.tag in ("let", "keep"):
                 if node.tag == "keep" and not function_of(node, self.shared.functions).keeps_state:

@@ -1,0 +1,90 @@
+"""Converting recordings to the common tick model, and reading the output with a decoder that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from sbedecoder import SBESchema
+from sbedecoder.message import CompositeMessageField, EnumMessageField, SBEMessage
+
+from adapter.conversion import InterpretedConverter
+from adapter.conversion.formats import document
+from adapter.conversion.formats.chunks import FrameChunk
+from adapter.conversion.loading import load_checked_table
+from adapter.conversion.table import ConverterTable
+from feedcore.converter import Converter
+from feedcore.output_packet import OUTPUT_FRAME
+
+OUT_SIZE = 1 << 20
+FRAME_SIZE = OUTPUT_FRAME.size
+
+
+@cache
+def shipped_table(name: str) -> ConverterTable:
+    """A shipped format's table to the tick model."""
+    return load_checked_table(document(f"{name}.xml"), document(f"{name}-to-tick.xml"), document("tick.xml"))
+
+
+@cache
+def _schema() -> SBESchema:
+    schema = SBESchema()
+    schema.parse(str(document("tick.xml")))
+    return schema
+
+
+def converted(converter: Converter, chunks: Iterable[FrameChunk], session: int = 20191230) -> Iterator[bytes]:
+    """The output of all chunks, packet by packet; every source message is consumed."""
+    out = np.zeros(OUT_SIZE, np.uint8)
+    for chunk in chunks:
+        packet = chunk.source_packet(feed_id=1, source_stream_id=1, session=session)
+        assert converter.check(packet)
+        done = 0
+        while done < chunk.message_count:
+            result = converter.convert(packet, done, chunk.message_count - done, out, 0, OUT_SIZE)
+            assert result.source_count > 0
+            done += result.source_count
+            yield bytes(out[: result.end])
+
+
+def messages(frames: bytes) -> Iterator[bytes]:
+    """Each framed message without its frame."""
+    offset = 0
+    while offset < len(frames):
+        size, _ = OUTPUT_FRAME.unpack_from(frames, offset)
+        yield frames[offset + FRAME_SIZE : offset + size]
+        offset += size
+
+
+def as_another_decoder_reads(message: bytes) -> tuple[str, dict[str, Any]]:
+    """(name, what is set) of an output message, as sbedecoder reads it by our message model.
+
+    A decimal is its mantissa, an enumeration its character; what is null or blank is left out.
+    """
+    other = SBEMessage.parse_message(_schema(), message)
+    values: dict[str, Any] = {}
+    for field in other.fields:
+        if field.name in ("block_length", "template_id", "schema_id", "version"):
+            continue
+        if isinstance(field, CompositeMessageField):
+            value = field.mantissa.value
+        elif isinstance(field, EnumMessageField):
+            value = field.raw_value.strip("\0")
+        else:
+            value = field.value
+        if value not in (None, ""):
+            values[field.original_name] = value
+    return other.name, values
+
+
+def interpreted(name: str, chunks: Iterable[FrameChunk], session: int = 20191230) -> list[tuple[str, dict[str, Any]]]:
+    """Everything a shipped table makes of these messages; none of them may be refused."""
+    converter = InterpretedConverter(shipped_table(name))
+    found = [
+        as_another_decoder_reads(each) for frames in converted(converter, chunks, session) for each in messages(frames)
+    ]
+    refused = {reason: count for reason, count in converter.counts().items() if count and reason != "unknown_order"}
+    assert not refused
+    return found
