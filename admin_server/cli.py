@@ -6,18 +6,19 @@ import argparse
 import getpass
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from rich.console import Console
-from rich.table import Table
+from google.protobuf.message import Message
 
 from admin_server.metrics import FeedCollector
 from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from admin_server.settings import SettingsError
 from admin_server.state_folder import hash_secret
+from admin_server.tables import print_feeds, print_status
 from admin_server.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.admin_servers import AdminServers, ask_active
@@ -33,6 +34,8 @@ from transport.process_shell import (
     serve_metrics,
 )
 from transport.rpc import open_channel
+
+ANSWER_TIMEOUT_S = 70  # a hand-over is done, or not, within a lease's term, and that is a minute at most
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
@@ -77,82 +80,91 @@ def serve(argv: Sequence[str] | None = None) -> int:
 
 
 def admin(argv: Sequence[str] | None = None) -> int:
-    """Ask the stream administration server."""
-    parser = argparse.ArgumentParser(prog="tandemfeed admin", description=admin.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    status = commands.add_parser("status", help="feeds, adapters, epochs and positions")
-    status.add_argument("--feed", default="", metavar="NAME", help="just this feed")
-    status.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    add_connection_arguments(status)
-    feeds = commands.add_parser("feeds", help="feeds, their channels and source streams")
-    feeds.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    feeds.set_defaults(feed="")
-    add_connection_arguments(feeds)
-    commands.add_parser("hash-secret", help="read a secret, print the salted verifier to keep at rest")
+    """Ask the stream administration server, or tell it."""
+    parser = _admin_parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "hash-secret":
         return _hash_secret()
-    connection = connection_from(status, arguments)
+    connection = connection_from(parser, arguments)
+    request, show = _request(arguments)
     try:
-        reply = _ask_status(connection, arguments.feed)
+        reply = _call(connection, request)
     except AuthenticationRefused as refused:
         parser.exit(2, f"admin: {refused}\n")
     except grpc.RpcError as error:
         parser.exit(2, f"admin: {error.code().name}: {error.details()}\n")
     if arguments.json:
         print(json.dumps(MessageToDict(reply, preserving_proto_field_name=True)))
-    elif arguments.command == "feeds":
-        _print_feeds(reply)
     else:
-        _print_status(reply)
+        show(reply)
     return 0
 
 
-def _ask_status(connection: Connection, feed: str) -> admin_pb2.GetStatusReply:
+def _admin_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tandemfeed admin", description=admin.__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, summary: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=summary, description=summary)
+        added.add_argument("--json", action="store_true", help="one JSON object")
+        add_connection_arguments(added)
+        return added
+
+    status = command("status", "feeds, adapters, epochs, positions, health")
+    status.add_argument("--feed", default="", metavar="NAME", help="just this feed")
+    command("feeds", "feeds, their channels and source streams").set_defaults(feed="")
+    failover = command("failover", "have a synchronised backup take over, without losing a message")
+    failover.add_argument("feed", metavar="FEED")
+    failover.add_argument("--to", default="", metavar="ADAPTER", help="the heir; default: the best backup")
+    fail = command("fail", "take an adapter out of its feed until it is readmitted; an active one hands over first")
+    readmit = command("readmit", "let a failed adapter in again")
+    for one in (fail, readmit):
+        one.add_argument("feed", metavar="FEED")
+        one.add_argument("adapter", metavar="ADAPTER")
+    fail.add_argument("--reason", required=True, metavar="TEXT", help="told to the adapter, kept, shown by status")
+    fail.add_argument("--force", action="store_true", help="even if no synchronised backup is left")
+    commands.add_parser("hash-secret", help="read a secret, print the salted verifier to keep at rest")
+    return parser
+
+
+def _request(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], None]]:
+    """What to ask, and how to show the answer."""
+    feed: str = arguments.feed
+    match arguments.command:
+        case "failover":
+            return admin_pb2.FailoverRequest(feed=feed, to=arguments.to), lambda reply: print(
+                f"feed {feed}: {reply.active} is active in epoch {reply.epoch}"
+            )
+        case "fail":
+            request = admin_pb2.FailAdapterRequest(
+                feed=feed, adapter=arguments.adapter, reason=arguments.reason, force=arguments.force
+            )
+            return request, lambda _reply: print(f"feed {feed}: {arguments.adapter} is failed: {arguments.reason}")
+        case "readmit":
+            readmitted = admin_pb2.ReadmitAdapterRequest(feed=feed, adapter=arguments.adapter)
+            return readmitted, lambda _reply: print(f"feed {feed}: {arguments.adapter} is readmitted")
+        case "feeds":
+            return admin_pb2.GetStatusRequest(), print_feeds
+        case _:
+            return admin_pb2.GetStatusRequest(feed=feed), print_status
+
+
+def _call(connection: Connection, request: Message) -> Message:
     servers = AdminServers(connection.admin)
     token = login(servers, connection.ca_pem, connection.identity, connection.secret).token
 
-    def ask(address: str, timeout_s: float) -> admin_pb2.GetStatusReply:
+    def ask(address: str, timeout_s: float) -> Message:
         with open_channel(address, connection.ca_pem, token) as channel:
-            stub = admin_pb2_grpc.OperationsStub(channel)
-            return stub.GetStatus(admin_pb2.GetStatusRequest(feed=feed), timeout=timeout_s)
+            operations = admin_pb2_grpc.OperationsStub(channel)
+            methods: dict[type[Message], Callable[..., Message]] = {
+                admin_pb2.GetStatusRequest: operations.GetStatus,
+                admin_pb2.FailoverRequest: operations.Failover,
+                admin_pb2.FailAdapterRequest: operations.FailAdapter,
+                admin_pb2.ReadmitAdapterRequest: operations.ReadmitAdapter,
+            }
+            return methods[type(request)](request, timeout=timeout_s)
 
-    return ask_active(servers, ask, timeout_s=10)
-
-
-def _print_status(reply: admin_pb2.GetStatusReply) -> None:
-    console = Console()
-    for feed in reply.feeds:
-        table = Table(title=f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers")
-        for heading in ("adapter", "state", "attending", "next message_seq", "health", "incarnation"):
-            table.add_column(heading)
-        for row in feed.adapters:
-            positions = " ".join(str(channel.position.next_message_seq) for channel in row.state.channels)
-            mark = " *" if row.adapter.adapter_id == feed.active_adapter_id else ""
-            table.add_row(
-                row.adapter.name + mark,
-                row.adapter.replica_state,
-                "yes" if row.attending else "no",
-                positions,
-                f"{row.state.health.score:.2f}",
-                str(row.adapter.incarnation),
-            )
-        console.print(table)
-
-
-def _print_feeds(reply: admin_pb2.GetStatusReply) -> None:
-    console = Console()
-    for row in reply.feeds:
-        feed = row.feed
-        table = Table(title=f"feed {feed.name} (id {feed.feed_id}), session {feed.session}")
-        for heading in ("channel", "topic", "source stream", "group"):
-            table.add_column(heading)
-        streams = {stream.source_stream_id: stream for stream in feed.source_streams}
-        for channel in feed.channels:
-            for place, stream_id in enumerate(channel.source_stream_ids):
-                names = ("", "") if place else (str(channel.channel_id), channel.topic)
-                table.add_row(*names, f"{stream_id} {streams[stream_id].name}", streams[stream_id].group)
-        console.print(table)
+    return ask_active(servers, ask, timeout_s=ANSWER_TIMEOUT_S)
 
 
 def _hash_secret() -> int:

@@ -14,6 +14,7 @@ from spark_feed.send_core import stamped
 from spark_feed.sent_index import SentIndex
 from spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
+from transport.rpc import caller_of
 
 SERVICE_NAME = "tandemfeed.v1.SourceReplay"
 CALLER_ROLES = frozenset({"adapter"})
@@ -47,10 +48,15 @@ class JournalReader:
 
 
 class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
-    """Answers `Fill`."""
+    """Answers `Fill`.
 
-    def __init__(self, index: SentIndex, reader: JournalReader) -> None:
+    Args:
+        feed: its name; adapters of another feed are refused, whatever stream they ask for.
+    """
+
+    def __init__(self, index: SentIndex, reader: JournalReader, feed: str) -> None:
         self._index = index
+        self._feed = feed
         self._reader = reader
         self.datagram_count = 0
 
@@ -58,6 +64,10 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
         self, request: replay_pb2.FillRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.FillChunk]:
         """The packets that hold any message asked for; nothing for what has not been sent yet."""
+        caller = caller_of(context)
+        if not caller.is_adapter_of(self._feed):
+            text = f"{caller.identity} is no adapter of feed {self._feed!r}"
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         stream_id = request.source_stream_id
         if stream_id not in self._index.source_stream_ids:
             known = ", ".join(map(str, self._index.source_stream_ids))

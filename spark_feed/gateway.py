@@ -97,7 +97,7 @@ class SourceGateway:
         self._stored_at_ns = 0
         self._is_begun = False
         self._recover()
-        self.replay = SourceReplayService(self.index, JournalReader(options.journal))
+        self.replay = SourceReplayService(self.index, JournalReader(options.journal), description.name)
         self._context: zmq.Context[Any] = zmq.Context()
         self._sender = MulticastSender(
             self._context, interface, datagram_size_max=description.datagram_size_max or 1_472

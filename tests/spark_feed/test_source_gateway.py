@@ -61,7 +61,35 @@ name = "a"
 identity = "adapter-a"
 groups = {{ 1 = "239.192.7.3:5703" }}
 """
-POLICY = '[identity.adapter-a]\nroles = ["adapter"]\n[identity.source]\nroles = ["source"]\n'
+BONDS = f"""
+[[feed]]
+feed_id = 9
+name = "bonds"
+session = 20261121
+message_model = "{SOURCE_FORMAT.parent / "message-model.xml"}"
+source_replay_endpoint = "127.0.0.1:7412"
+[[feed.channel]]
+channel_id = 1
+topic = "bonds.ticks"
+source_stream_ids = [1]
+[[feed.source_stream]]
+source_stream_id = 1
+name = "all"
+group = "239.192.7.4:5704"
+[[feed.adapter]]
+adapter_id = 1
+name = "b"
+identity = "adapter-b"
+groups = {{ 1 = "239.192.7.5:5705" }}
+"""
+POLICY = """
+[identity.adapter-a]
+roles = ["adapter"]
+[identity.adapter-b]
+roles = ["adapter"]
+[identity.source]
+roles = ["source"]
+"""
 PATIENCE_S = 60.0
 
 
@@ -94,7 +122,7 @@ def _process(folder: Path, entry: str, *arguments: str) -> Iterator[tuple[subpro
 
 @pytest.fixture
 def admin(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    (tmp_path / "cluster.toml").write_text(CLUSTER + BONDS)
     (tmp_path / "policy.toml").write_text(POLICY)
     arguments = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
     arguments += ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
@@ -203,10 +231,16 @@ def _assert_refusals(folder: Path, admin: str, endpoint: str) -> None:
         _fill(folder, admin, endpoint, 9, (1, 1))
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
     ca_pem = (folder / "state" / "ca.pem").read_bytes()
-    secret = (folder / "state" / "secrets" / "source.secret").read_text().strip()
+
+    def token_of(identity: str) -> str:
+        return login(
+            admin, ca_pem, identity, (folder / "state" / "secrets" / f"{identity}.secret").read_text().strip()
+        ).token
+
     for token, code in (
         (None, grpc.StatusCode.UNAUTHENTICATED),
-        (login(admin, ca_pem, "source", secret).token, grpc.StatusCode.PERMISSION_DENIED),
+        (token_of("source"), grpc.StatusCode.PERMISSION_DENIED),
+        (token_of("adapter-b"), grpc.StatusCode.PERMISSION_DENIED),  # an adapter, but of another feed
     ):
         with open_channel(endpoint, ca_pem, token) as channel:
             with pytest.raises(grpc.RpcError) as refused:

@@ -183,7 +183,7 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
             index.add_former(stream_id, first, count, journal_index)
         else:
             index.add(stream_id, SentPacket(first, record[PACKET_HEAD.size :], 77), count, journal_index)
-    service = SourceReplayService(index, JournalReader(tmp_path / "journal"))
+    service = SourceReplayService(index, JournalReader(tmp_path / "journal"), "equities")
     source = random.Random(5)
     for stream_id in FEED.source_stream_ids:
         own = [(*packet_numbers(record)[1:], record) for _, record in packets if packet_numbers(record)[0] == stream_id]

@@ -1,0 +1,63 @@
+"""What `tandemfeed admin` prints for people. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from tandemfeed.v1 import admin_pb2, common_pb2
+
+STATUS_HEADINGS = ("adapter", "state", "attending", "epoch", "next message_seq", "health", "incarnation", "failed")
+
+
+def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None) -> None:
+    """A table a feed; the active has a star."""
+    console = console or Console()
+    for feed in reply.feeds:
+        table = Table(title=f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers")
+        for heading in STATUS_HEADINGS:
+            table.add_column(heading)
+        for row in feed.adapters:
+            channels = row.state.channels
+            table.add_row(
+                row.adapter.name + (" *" if row.adapter.adapter_id == feed.active_adapter_id else ""),
+                row.adapter.replica_state,
+                "yes" if row.attending else "no",
+                _distinct(channel.position.epoch for channel in channels),
+                " ".join(str(channel.position.next_message_seq) for channel in channels),
+                _health(row.state.health) if row.HasField("state") else "",
+                str(row.adapter.incarnation or ""),
+                row.failed_reason,
+            )
+        console.print(table)
+
+
+def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None) -> None:
+    """A table a feed: its channels and what feeds them."""
+    console = console or Console()
+    for row in reply.feeds:
+        feed = row.feed
+        table = Table(title=f"feed {feed.name} (id {feed.feed_id}), session {feed.session}")
+        for heading in ("channel", "topic", "source stream", "group"):
+            table.add_column(heading)
+        streams = {stream.source_stream_id: stream for stream in feed.source_streams}
+        for channel in feed.channels:
+            for place, stream_id in enumerate(channel.source_stream_ids):
+                names = ("", "") if place else (str(channel.channel_id), channel.topic)
+                table.add_row(*names, f"{stream_id} {streams[stream_id].name}", streams[stream_id].group)
+        console.print(table)
+
+
+def _distinct(epochs: Iterable[int]) -> str:
+    """One number, unless channels are in different epochs."""
+    return " ".join(map(str, dict.fromkeys(epochs)))
+
+
+def _health(health: common_pb2.HealthState) -> str:
+    return (
+        f"{health.score:.2f}\n"
+        f"memory free {health.memory_available_ratio:.0%}, cpu {health.cpu_ratio:.0%}\n"
+        f"{health.messages_per_second:,.0f} msg/s, lag {health.source_lag_messages}, errors {health.error_count}"
+    )
