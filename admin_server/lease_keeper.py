@@ -152,6 +152,7 @@ class LeaseKeeper:
 
     def _offer(self, offered: Offered) -> None:
         heir = self._attending[offered.heir]
+        self._write_down(offered.epoch, offered.heir)  # it may be active before this server hears of it
         order = admin_pb2.LeaseOffered(
             epoch=offered.epoch,
             after_epoch=offered.after_epoch,
@@ -162,6 +163,8 @@ class LeaseKeeper:
         self.note("lease offered", epoch=offered.epoch, adapter_id=offered.heir)
 
     def _withdraw(self, withdrawn: OfferWithdrawn) -> None:
+        if self.lease.holder > 0:
+            self._write_down(self.lease.epoch, self.lease.holder)
         if (heir := self._attending.get(withdrawn.heir)) is not None:
             heir.order(lease_lost=admin_pb2.LeaseLost(epoch=withdrawn.epoch, reason=withdrawn.reason))
         self.note("offer withdrawn", epoch=withdrawn.epoch, adapter_id=withdrawn.heir, reason=withdrawn.reason)

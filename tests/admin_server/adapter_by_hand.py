@@ -25,7 +25,7 @@ class Adapter:
     def __init__(self, server: Server, name: str, incarnation: int = 0) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
-        self.adapter_id = "ab".index(name) + 1
+        self.adapter_id = "abc".index(name) + 1
         self.registered = self._stub.Register(
             admin_pb2.RegisterRequest(
                 feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", resume_incarnation=incarnation
@@ -46,12 +46,12 @@ class Adapter:
             pass
         self.ended.set()
 
-    def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int) -> None:
+    def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int | str) -> None:
         self._told = (state, next_seq)
         position = common_pb2.MessageStreamState(next_message_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
-        self._reports.put(admin_pb2.AdapterReport(state=told, **fields))
+        self._reports.put(admin_pb2.AdapterReport(state=told, **fields))  # type: ignore[arg-type]
 
     def await_order(self, kind: str) -> admin_pb2.AdapterOrder:
         """The next order of a kind; meanwhile reports again at every sync interval, as adapters do."""

@@ -47,10 +47,20 @@ identity = "adapter-b"
 groups = { 1 = "239.192.2.2:5012" }
 """
 
+THIRD_ADAPTER = """
+[[feed.adapter]]
+adapter_id = 3
+name = "c"
+identity = "adapter-c"
+groups = { 1 = "239.192.2.3:5013" }
+"""
+
 POLICY = """
 [identity.adapter-a]
 roles = ["adapter"]
 [identity.adapter-b]
+roles = ["adapter"]
+[identity.adapter-c]
 roles = ["adapter"]
 [identity.source]
 roles = ["source"]
@@ -92,9 +102,11 @@ class Server(Protocol):
 
 
 @contextmanager
-def running_server(folder: Path, subscriber_count_max: int = SUBSCRIBER_COUNT_MAX) -> Iterator[AdminServer]:
+def running_server(
+    folder: Path, subscriber_count_max: int = SUBSCRIBER_COUNT_MAX, cluster_text: str = CLUSTER
+) -> Iterator[AdminServer]:
     """A server on a free port of the loopback interface."""
-    cluster, policy = write_settings(folder)
+    cluster, policy = write_settings(folder, cluster_text)
     server = AdminServer(cluster, policy, folder / "state", "127.0.0.1:0", subscriber_count_max)
     try:
         yield server

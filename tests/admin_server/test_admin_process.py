@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,52 @@ def test_the_admin_command_shows_feeds_and_adapters(tmp_path: Path, capsys: pyte
             admin(["status", *wrong])
         assert secret_of(server, "operator") not in capsys.readouterr().err
         adapter.vanish()
+
+
+def test_the_admin_command_hands_over_fails_and_readmits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with server_process(tmp_path, cluster=LONG_LEASE) as server, ThreadPoolExecutor(1) as hands:
+        state = server.folder.path
+        options = ["--admin", server.endpoint, "--ca", str(state / "ca.pem"), "--identity", "operator"]
+        options += ["--secret-file", str(state / "secrets" / "operator.secret")]
+        active, backup = Adapter(server, "a"), Adapter(server, "b")
+        epoch = active.await_order("lease_granted").lease_granted.epoch
+        active.report(ReplicaState.ACTIVE, 51, renew_epoch=epoch)
+        active.await_order("lease_renewed")
+        backup.report(ReplicaState.SYNCHRONIZED, 51, report_id=3)
+        while backup.await_order("report_heard").report_heard.report_id != 3:
+            pass
+
+        def obey() -> None:
+            active.await_order("hand_over")
+            active.report(ReplicaState.SYNCHRONIZED, 51, released_epoch=epoch)
+
+        obedience = hands.submit(obey)
+        assert admin(["failover", "equities", "--to", "b", *options]) == 0
+        obedience.result(STOP_TIMEOUT_S)
+        assert capsys.readouterr().out == f"feed equities: b is active in epoch {epoch + 1}\n"
+        for words, complaint in (
+            (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is active already"),
+            (["fail", "equities", "a", "--reason", "slow"], "FAILED_PRECONDITION: a is the last synchronised backup"),
+            (["readmit", "equities", "a"], "FAILED_PRECONDITION: a is not failed"),
+            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; there are equities"),
+        ):
+            with pytest.raises(SystemExit, match="2"):
+                admin([*words, *options])
+            assert complaint in capsys.readouterr().err
+        assert admin(["fail", "equities", "a", "--reason", "slow disk", "--force", *options]) == 0
+        assert capsys.readouterr().out == "feed equities: a is failed: slow disk\n"
+        assert active.await_order("failed").failed.reason == "slow disk"
+        assert admin(["status", *options]) == 0
+        shown = capsys.readouterr().out
+        assert all(word in shown for word in ("slow disk", "b *", "memory free", "51"))
+        assert admin(["readmit", "equities", "a", "--json", *options]) == 0
+        assert capsys.readouterr().out == "{}\n"
+        active.await_order("readmitted")
+        for adapter in (active, backup):
+            adapter.vanish()
 
 
 def test_a_secret_becomes_a_salted_verifier_on_the_command_line() -> None:

@@ -24,7 +24,7 @@ from tests.admin_server.cluster_files import (
     write_settings,
 )
 from transport.login import AuthenticationRefused, login
-from transport.rpc import open_channel
+from transport.rpc import TokenVerifier, open_channel
 
 
 @pytest.fixture
@@ -133,6 +133,54 @@ def test_a_synchronised_backup_is_granted_the_next_epoch_when_the_actives_stream
     backup.vanish()
 
 
+def test_an_adapter_is_told_how_its_feed_behaves(tmp_path: Path) -> None:
+    chosen = 'publish = "acked"\non_silence = "hold"\nfail_policy = "below_threshold"\nfail_threshold = 0.25\n'
+    for words, told in (
+        ("", ("async", "proceed", "lowest", 0.0)),
+        (chosen, ("acked", "hold", "below_threshold", 0.25)),
+    ):
+        text = CLUSTER.replace("lease_ttl_ms = 300\n", words)
+        with running_server(tmp_path, cluster_text=text) as server:
+            adapter = Adapter(server, "a")
+            protocol = adapter.registered.protocol
+            assert (protocol.publish, protocol.on_silence, protocol.fail_policy, protocol.fail_threshold) == told
+            adapter.vanish()
+
+
+def test_an_adapter_of_one_feed_is_none_of_another(tmp_path: Path) -> None:
+    bonds = CLUSTER.replace("feed_id = 1", "feed_id = 2").replace("equities", "bonds").replace("adapter-b", "adapter-c")
+    with running_server(tmp_path, cluster_text=CLUSTER + _moved(bonds)) as server:
+        for identity, feed in (("adapter-a", "bonds"), ("adapter-b", "equities"), ("source", "bonds")):
+            with channel_as(server, identity) as channel:
+                stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+                assert stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed=feed)).name == feed
+        with channel_as(server, "adapter-b") as channel:
+            stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+            with pytest.raises(grpc.RpcError, match="adapter-b is no adapter of feed 'bonds'") as refused:
+                stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed="bonds"))
+            assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
+        token = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b")).token
+        caller = TokenVerifier(server.folder.token_key.public_key().public_bytes_raw()).verify(token)
+        assert caller.is_adapter_of("equities")
+        assert not caller.is_adapter_of("bonds")
+    audit = (tmp_path / "state" / "audit.jsonl").read_text()
+    assert '"description refused"' in audit
+
+
+def _moved(cluster: str) -> str:
+    """On groups and ports of its own."""
+    return cluster.replace("239.192.", "239.193.").replace(":50", ":60")
+
+
+def test_every_state_reported_is_answered(server: AdminServer) -> None:
+    adapter = Adapter(server, "a")
+    for report_id in (7, 8):
+        adapter.report(report_id=report_id)
+        while adapter.await_order("report_heard").report_heard.report_id != report_id:
+            pass
+    adapter.vanish()
+
+
 def test_an_adapter_registers_only_as_itself(server: AdminServer) -> None:
     with channel_as(server, "adapter-a") as channel:
         stub = admin_pb2_grpc.AdapterRegistryStub(channel)
@@ -190,6 +238,21 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
         ("groups = { 1 =", "groups = { x =", "'x' is no channel_id"),
         ("[1, 2]", "[1, [2]]", "source_stream_ids: .2. is not of type int"),
         ('"equities.ticks"', '"equities..ticks"', "topic: 'equities..ticks' is no topic"),
+        ("lease_ttl_ms = 300", 'publish = "sync"', "publish: 'sync' is none of async, acked"),
+        ("lease_ttl_ms = 300", 'on_silence = "wait"', "on_silence: 'wait' is none of proceed, hold"),
+        ("lease_ttl_ms = 300", 'fail_policy = "any"', "fail_policy: 'any' is none of lowest, lower_than_any"),
+        ("lease_ttl_ms = 300", "fail_threshold = 0.5", "fail_threshold: is only for fail_policy = 'below_threshold'"),
+        ("lease_ttl_ms = 300", 'fail_policy = "below_threshold"', "fail_threshold: is missing"),
+        (
+            "lease_ttl_ms = 300",
+            'fail_policy = "below_threshold"\nfail_threshold = 30',
+            "fail_threshold: 30 is not within 0 and 1",
+        ),
+        (
+            "lease_ttl_ms = 300",
+            'fail_policy = "below_threshold"\nfail_threshold = "low"',
+            "fail_threshold: 'low' is not of type int | float",
+        ),
         ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint: '7411' does not have the form"),
     ],
 )

@@ -1,0 +1,74 @@
+"""Stream keys that come, begin and expire, told to whoever is there without a restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from admin_server.audit import AuditLog
+from admin_server.broker import FeedBroker
+from admin_server.key_ring import KeyRing
+from admin_server.key_times import SECOND, KeyTimes
+from admin_server.settings import load_cluster
+from admin_server.store import Store
+from tests.admin_server.cluster_files import write_settings
+
+DAY = 86_400 * SECOND
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "leases.sqlite", KeyTimes(3 * SECOND, 2 * SECOND, SECOND))
+    yield opened
+    opened.close()
+
+
+def test_a_successor_is_made_a_day_before_a_key_ends_and_begins_a_minute_later() -> None:
+    times = KeyTimes()
+    assert times.next_begins_ns(None, 5) == 5, "without any, at once"
+    assert times.next_begins_ns(30 * DAY, 29 * DAY - 1) is None
+    assert times.next_begins_ns(30 * DAY, 29 * DAY) == 29 * DAY + 60 * SECOND
+
+
+def test_times_that_would_leave_nothing_to_seal_with_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        KeyTimes(valid_ns=SECOND, overlap_ns=SECOND, lead_ns=1)
+
+
+def test_keys_overlap_and_no_number_comes_twice(store: Store) -> None:
+    ring = KeyRing(store, 1, (1, 2))
+    (first,) = ring.keys([1])
+    seen: set[int] = set()
+    end_ns = first.expires_unix_ns + 2 * SECOND
+    while (now_ns := time.time_ns()) < end_ns:
+        keys = ring.keys([1])
+        assert [key for key in keys if key.not_before_unix_ns <= now_ns < key.expires_unix_ns], "none to seal with"
+        seen.update(key.key_id for key in ring.keys([1, 2]))
+        time.sleep(max(0.0, (ring.look_again_unix_ns - time.time_ns()) / SECOND))
+        ring.refresh(time.time_ns())
+    assert len(seen) >= 6
+    assert first.key_id not in {key.key_id for key in ring.keys([1])}
+
+
+def test_a_subscriber_is_told_of_a_key_before_it_begins_and_when_it_does(store: Store, tmp_path: Path) -> None:
+    cluster, _ = write_settings(tmp_path)
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
+    try:
+        subscriber = broker.subscribe("reader", frozenset({1}))
+        first = {key.key_id for key in broker.update_for(subscriber.channel_ids, is_first=True).keys}
+        heard: list[tuple[int, list[tuple[int, int]]]] = []
+        while len({key_id for _, keys in heard for key_id, _ in keys} - first) < 2:
+            assert subscriber.updates.get(timeout=20)
+            keys = broker.update_for(subscriber.channel_ids, is_first=False).keys
+            heard.append((time.time_ns(), [(key.key_id, key.not_before_unix_ns) for key in keys]))
+        key_id, begins_ns = next(key for _, keys in heard for key in keys if key[0] not in first)
+        told_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]
+        assert told_ns[0] < begins_ns, "before anybody seals with it"
+        assert any(at_ns >= begins_ns for at_ns in told_ns), "adapters change over when they hear behind its beginning"
+    finally:
+        broker.stop()
+        audit.close()
