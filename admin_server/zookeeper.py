@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -30,6 +31,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from admin_server.settings import SettingsError
@@ -38,9 +40,11 @@ LOG = logging.getLogger("admin_server.zookeeper")
 DEFAULT_ROOT = "/tandemfeed"
 SESSION_MS = 4_000  # the shortest that a ZooKeeper with its usual tick of 2 s gives
 CONNECT_TIMEOUT_S = 10.0
+RETRIES_AT_START = {"max_tries": 5, "delay": 0.2, "max_delay": 2.0}
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 HOSTS = re.compile(r"[^\s,:]+:\d{1,5}(,[^\s,:]+:\d{1,5})*")
 ROOT = re.compile(r"(/[A-Za-z0-9._-]+)+")
+Result = TypeVar("Result")
 AWAY = (KazooException, KazooTimeoutError)  # what a call of the client raises
 
 
@@ -112,10 +116,14 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
             f"ZooKeeper at {settings.hosts} does not answer within {CONNECT_TIMEOUT_S:g} s: "
             "start it, or correct --zookeeper"
         ) from silent
-    try:
+
+    def make_root() -> None:
         for each in ("", "/election", "/feeds"):
             client.ensure_path(settings.root + each)
         client.get_children(settings.root)
+
+    try:
+        KazooRetry(**RETRIES_AT_START)(make_root)
     except AWAY as refused:
         client.stop()
         client.close()
@@ -127,8 +135,12 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
 
 
 def cluster_fingerprint(client: KazooClient, settings: ZooKeeperSettings) -> str:
-    """Names the authority and token key that the cluster's servers share; "" before the first server came."""
-    row, _ = read(client, f"{settings.root}/identity", CONNECT_TIMEOUT_S)
+    """Names the authority and token key that the cluster's servers share; "" before the first server came.
+
+    Raises:
+        ZooKeeperRefused: no answer.
+    """
+    row, _ = _at_start(settings, lambda: read(client, f"{settings.root}/identity", CONNECT_TIMEOUT_S))
     return "" if row is None else str(row["fingerprint"])
 
 
@@ -136,15 +148,28 @@ def note_fingerprint(client: KazooClient, settings: ZooKeeperSettings, own: str,
     """See that this server shares authority and token key with the others; the first one says which they are.
 
     Raises:
-        ZooKeeperRefused: it has others.
+        ZooKeeperRefused: it has others, or no answer.
     """
-    with suppress(NodeExistsError):
-        client.create(f"{settings.root}/identity", json.dumps({"fingerprint": own}).encode())
+
+    def tell() -> None:
+        with suppress(NodeExistsError):
+            client.create(f"{settings.root}/identity", json.dumps({"fingerprint": own}).encode())
+
+    _at_start(settings, tell)
     if cluster_fingerprint(client, settings) != own:
         raise ZooKeeperRefused(
             f"{folder}: its ca.pem and token.key are not those of the cluster at {settings.hosts}{settings.root}: copy "
             "ca.pem, ca.key, token.key and credentials.json from another admin server's state folder"
         )
+
+
+def _at_start(settings: ZooKeeperSettings, call: Callable[[], Result]) -> Result:
+    """Call, again if the connection breaks meanwhile."""
+    try:
+        result: Result = KazooRetry(**RETRIES_AT_START)(call)
+    except AWAY as away:
+        raise ZooKeeperRefused(f"ZooKeeper at {settings.hosts}: {type(away).__name__}: see its log") from away
+    return result
 
 
 def read(client: KazooClient, path: str, timeout_s: float) -> tuple[Any, int]:

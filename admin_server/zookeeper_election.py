@@ -113,6 +113,7 @@ class Election:
         else:
             self._is_connected.clear()
             self._end_term()
+            self._candidate.follow("")  # who is active now is not known here
         self._moved.set()
 
     def _end_term(self) -> None:
@@ -130,11 +131,7 @@ class Election:
                     self._lead(own_node)
             except (*AWAY, Conflict, RecordsUnavailable) as away:
                 LOG.warning("not active", extra={"why": f"{type(away).__name__}: {away}"})
-            except (
-                OSError,
-                ValueError,
-                LookupError,
-            ):  # unusable records, a full disk
+            except Exception:  # whatever it is: without this thread the server is a standby for ever
                 LOG.exception("not active")
             finally:
                 self._withdraw()
@@ -180,6 +177,7 @@ class Election:
                 self._confirm(term, own_node)
         finally:
             term.end()
+            self._candidate.follow("")
             self._candidate.close()
             LOG.info("standby", extra={"generation": term.generation})
         self._resign(term)
