@@ -143,7 +143,8 @@ class SourceByHand:
         self, context: zmq.Context[Any], *, feed_id: int = 1, groups: Mapping[int, bytes] | None = None
     ) -> None:
         self.context = context
-        self._feed_id, self._groups = feed_id, groups or GROUPS
+        self.feed_id, self._groups = feed_id, groups or GROUPS
+        self.sent: dict[int, list[bytes]] = {stream: [] for stream in self._groups}
         self._sender = MulticastSender(context, "127.0.0.1")
         self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
         self.next_seq = dict.fromkeys(self._groups, 1)
@@ -155,7 +156,7 @@ class SourceByHand:
         symbols = np.array([b"AB%d" % (number % 7) for number in numbers])
         rows = self._trade.encode({"symbol": symbols, "price": numbers * 1_000, "size": numbers % 90 + 1}, count)
         header = encode_source_header(
-            feed_id=self._feed_id,
+            feed_id=self.feed_id,
             source_stream_id=stream,
             message_count=count,
             session=SESSION,
@@ -164,6 +165,7 @@ class SourceByHand:
         )
         self.next_seq[stream] += count
         datagram = header + rows.tobytes()
+        self.sent[stream].append(datagram)
         self.send_raw(stream, datagram)
         return datagram
 
@@ -173,7 +175,7 @@ class SourceByHand:
             self.send_raw(
                 stream,
                 encode_source_header(
-                    feed_id=self._feed_id,
+                    feed_id=self.feed_id,
                     source_stream_id=stream,
                     message_count=0,
                     session=SESSION,

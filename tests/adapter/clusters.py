@@ -34,6 +34,7 @@ class Feed:
         channels: channel_id -> its source streams.
         adapters: one letter each, their names; unlike in every other feed.
         options: more lines for the feed's section.
+        source_replay: where the source's replay service would be.
     """
 
     adapters: str = "ab"
@@ -41,6 +42,7 @@ class Feed:
     feed_id: int = 1
     name: str = "equities"
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
+    source_replay: str = "127.0.0.1:7411"
 
     def source_group(self, stream: int) -> str:
         """Where a source stream is multicast."""
@@ -61,7 +63,7 @@ class Feed:
         streams = sorted(stream for each in self.channels.values() for stream in each)
         lines = [
             f'[[feed]]\nfeed_id = {self.feed_id}\nname = "{self.name}"\nsession = {SESSION}',
-            f'message_model = "message-model.xml"\nsource_replay_endpoint = "127.0.0.1:7411"\n{self.options}',
+            f'message_model = "message-model.xml"\nsource_replay_endpoint = "{self.source_replay}"\n{self.options}',
         ]
         for channel_id, fed_by in self.channels.items():
             topic = f'topic = "equities.{self.name}-{channel_id}"'
@@ -82,7 +84,8 @@ class ServerProcess:
     """A `tandemfeed admin-server` that is always at one address."""
 
     def __init__(self, folder: Path, feeds: tuple[Feed, ...]) -> None:
-        policy = '[identity.operator]\nroles = ["admin"]\n'
+        policy = '[identity.source]\nroles = ["source"]\n'
+        policy += '[identity.operator]\nroles = ["admin"]\n'
         policy += '[identity.reader]\nroles = ["client"]\nsubscribe = ["equities.#"]\n'
         policy += '[identity.stranger]\nroles = ["client"]\nsubscribe = ["futures.#"]\n'
         policy += "".join(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import grpc
 import pytest
 
+from adapter.saved_state import MAGIC as SAVED_STATE
 from feedcore.merge_effects import Gap, Takeover
+from journal import Tailer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
-from tests.adapter.adapter_processes import SourceByHand
+from tests.adapter.adapter_processes import WAIT_S, SourceByHand
 from tests.adapter.clusters import Feed, Reader, running_cluster
+from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import Server, ca_of, channel_as, secret_of
 from transport.login import login
 from transport.rpc import open_channel
@@ -98,21 +102,58 @@ def test_adapters_that_all_start_again_at_once_go_on_where_their_journals_end(tm
         with cluster.subscription() as subscription:
             reader = Reader(subscription)
             cluster.await_active("equities", synchronized_count=2)
-            for _ in range(10):
-                source.send(1, 20)
-                source.send(2, 10)
-            reader.take(300)
+            _send_and_take(source, reader)
             for adapter in cluster.adapters.values():
                 assert adapter.stop() == 0
             cluster.start_adapters("abc")
             cluster.await_active("equities", synchronized_count=2)
-            for _ in range(10):
-                source.send(1, 20)
-                source.send(2, 10)
-            reader.take(300)
+            _send_and_take(source, reader)
             reader.assert_everything_once_and_in_order(source.next_seq)
             takeovers = [event.first_message_seq for event in reader.events if isinstance(event, Takeover)]
             assert takeovers[-1] == 301
+
+
+def test_adapters_that_were_all_killed_at_once_lose_nothing(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        replay_at = f"127.0.0.1:{free.getsockname()[1]}"
+    with running_cluster(tmp_path, Feed("abc", source_replay=replay_at)) as cluster:
+        source = cluster.source
+        replay = SourceReplay(source, replay_at, cluster.server.folder.path)
+        try:
+            cluster.start_adapters("abc")
+            with cluster.subscription() as subscription:
+                reader = Reader(subscription)
+                cluster.await_active("equities", synchronized_count=2)
+                _send_and_take(source, reader)
+                for name in "abc":
+                    _await_saved_state(tmp_path / f"journal-{name}")
+                _send_and_take(source, reader)  # behind the states that were saved
+                for name in "abc":
+                    cluster.kill(name)
+                cluster.start_adapters("abc")
+                source.beat()
+                cluster.await_active("equities", synchronized_count=2)
+                _send_and_take(source, reader)
+                reader.assert_everything_once_and_in_order(source.next_seq)
+                assert not any(isinstance(event, Gap) for event in reader.events)
+        finally:
+            replay.close()
+
+
+def _send_and_take(source: SourceByHand, reader: Reader) -> None:
+    for _ in range(10):
+        source.send(1, 20)
+        source.send(2, 10)
+    reader.take(300)
+
+
+def _await_saved_state(journal: Path) -> None:
+    with Tailer(journal) as tailer:
+        while True:
+            assert tailer.wait(WAIT_S), f"no state is saved in {journal}"
+            if any(record[:4] == SAVED_STATE for _, record in tailer.read_many(1_000)):
+                return
 
 
 def _send_everywhere(sources: dict[str, SourceByHand], readers: dict[str, Reader]) -> None:
