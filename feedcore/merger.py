@@ -135,13 +135,12 @@ class StreamMerger:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next."""
-        deadlines = (
-            self._streams.next_deadline_ns(),
-            self._repair.next_deadline_ns(),
-            self._provisional.next_deadline_ns(),
-            self._gate.next_deadline_ns(),
-        )
-        return min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
+        deadline_ns = self._streams.next_deadline_ns
+        for core in (self._repair, self._provisional, self._gate):
+            at_ns = core.next_deadline_ns()
+            if at_ns is not None and (deadline_ns is None or at_ns < deadline_ns):
+                deadline_ns = at_ns
+        return deadline_ns
 
     def missing(self) -> list[tuple[int, int]]:
         """The holes, each (first, last) inclusive, in order, at most as many as one request may name."""

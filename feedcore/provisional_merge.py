@@ -99,6 +99,8 @@ class ProvisionalMerge:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` is wanted next."""
+        if not self._patience:
+            return None
         deadlines = (patience.next_deadline_ns() for patience in self._patience.values())
         return min((at for at in deadlines if at is not None), default=None)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import time
 
 import pytest
 
+from client_lib import Client
+from client_lib.grant import GrantedAdapter
 from client_lib.items import Batch
-from client_lib.replay import SILENCE_MAX_S
+from client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
 from client_lib.wanted import Wanted
 from feedcore.merge_effects import RequestReplay
 from feedcore.output_packet import OutputFlag, encode_output_packet
@@ -112,3 +115,58 @@ def test_what_is_still_wanted_shrinks_with_what_came() -> None:
     assert [(each.range.first_seq, each.range.last_seq) for each in message.source_ranges] == [(7, 9)]
     wanted.came([encode_output_packet(packet(1, 1, 30))])
     assert wanted.is_empty
+
+
+class Letters:
+    """What a worker leaves for the loop, and the wait for it."""
+
+    def __init__(self, cluster: ToyCluster, client: Client) -> None:
+        self._letters: queue.SimpleQueue[Replayed] = queue.SimpleQueue()
+        self.worker = ReplayWorker(client._session, self._put)
+        self.worker.use_adapters(
+            tuple(
+                GrantedAdapter(each.adapter_id, f"toy-{each.adapter_id}", each.rpc.endpoint, {})
+                for each in cluster.adapters
+            )
+        )
+
+    def _put(self, letter: Replayed) -> bool:
+        self._letters.put(letter)
+        return True
+
+    def take(self) -> Replayed:
+        return self._letters.get(timeout=30)
+
+
+def test_every_channel_has_a_request_of_its_own_and_the_newest_replaces_an_older_one(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    for adapter in (a, b):
+        adapter.lose(*(packet(first, first, 5) for first in (1, 6, 11, 16)))
+    with cluster.connect() as client:
+        letters = Letters(cluster, client)
+        with letters.worker._condition:  # all of them before the thread gets its turn
+            letters.worker.request(RequestReplay(1, ((1, 5),)))
+            letters.worker.request(RequestReplay(2, ((1, 5), (16, 20))))
+            letters.worker.request(RequestReplay(1, ((6, 10), (16, 20))))
+        first, second = letters.take(), letters.take()
+        assert len(first.packets) == len(second.packets) == 2
+        asked = [
+            (request.channel_id, [(each.first_seq, each.last_seq) for each in request.ranges])
+            for adapter in (a, b)
+            for request in adapter.asked
+        ]
+        assert sorted(asked) == [(1, [(6, 10), (16, 20)]), (2, [(1, 5), (16, 20)])]
+        letters.worker.close()
+
+
+def test_as_many_adapters_are_asked_as_copies_are_wanted_those_whose_copy_is_here_last(cluster: ToyCluster) -> None:
+    third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
+    cluster.adapters.append(third)
+    for adapter in cluster.adapters:
+        adapter.lose(packet(1, 1, 5))
+    with cluster.connect() as client:
+        letters = Letters(cluster, client)
+        for _ in range(6):
+            letters.worker.request(RequestReplay(1, ((1, 5),), copy_count=2, held_adapter_ids=(2,)))
+            assert {letters.take().adapter_id, letters.take().adapter_id} == {1, 3}
+        letters.worker.close()
