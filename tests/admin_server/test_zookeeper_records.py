@@ -84,6 +84,20 @@ def test_one_leads_the_other_follows_and_takes_over_at_once_when_the_first_leave
 
 
 @needs_zookeeper
+def test_a_successor_waits_out_what_its_predecessor_may_still_believe(settings: ZooKeeperSettings) -> None:
+    client = connect(settings)  # as a server that died while it led
+    try:
+        client.create(f"{settings.root}/leader", b'{"endpoint": "gone:1", "validity_ns": 1500000000}')
+    finally:
+        client.stop()
+        client.close()
+    began_at_s = time.monotonic()
+    with leading(settings, Ed25519PrivateKey.generate()) as successor:
+        successor.lead()
+        assert time.monotonic() - began_at_s >= 1.5
+
+
+@needs_zookeeper
 def test_stream_keys_lie_sealed_and_only_for_users_of_the_credential(
     zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
