@@ -14,6 +14,7 @@ import zmq
 
 from adapter.conversion import load_converter
 from adapter.feed_settings import engine_config
+from adapter.lifeline import Lifeline, LifelineUnavailable
 from adapter.loop import AdapterLoop, ServerRequest
 from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
@@ -92,6 +93,7 @@ class AdapterProcess:
             self._on_registered,
             self._on_server_lost,
         )
+        self._lifeline = self._begin_lifeline()
         try:
             registered = self._registry.register(self._stop)
             if registered is not None:
@@ -99,9 +101,18 @@ class AdapterProcess:
                 self._serve(registered, rpc)
         finally:
             self._registry.stop()
+            if self._lifeline is not None:
+                self._lifeline.close()
             rpc.stop(0.2)
             self._journal.close()
             self._context.destroy(0)  # a start that failed half-way has left sockets open
+
+    def _begin_lifeline(self) -> Lifeline | None:
+        try:
+            return Lifeline(self._connection)
+        except LifelineUnavailable as unavailable:
+            LOG.warning("no lifeline: a kill of this process is noticed later", extra={"why": str(unavailable)})
+            return None
 
     def _serve(self, registered: admin_pb2.RegisterReply, rpc: RpcServer) -> None:
         serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._reporter.gauges))
@@ -181,6 +192,8 @@ class AdapterProcess:
     # ---- the admin server's orders; in the registry's thread ----
 
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
+        if self._lifeline is not None:
+            self._lifeline.use_incarnation(registered.self.incarnation)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol

@@ -143,6 +143,15 @@ class FeedBroker:
             self._tell_everybody()
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
+    def end(self, adapter_id: int, incarnation: int) -> None:
+        """This start of the adapter has ended, whether or not its stream has."""
+        with self._lock:
+            attendance = self.attending.get(adapter_id)
+        if attendance is not None and attendance.incarnation == incarnation:
+            self.leave(attendance)
+            attendance.orders.put(None)
+        self._audit.write("ended", feed=self.feed.name, adapter_id=adapter_id, incarnation=incarnation)
+
     # ---- subscribers ----
 
     def subscribe(self, identity: str, channel_ids: frozenset[int]) -> Subscriber:

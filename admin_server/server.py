@@ -155,8 +155,8 @@ class AdminServer:
         registry = AdapterRegistryService(self.brokers, public_key, self._audit)
         operations = OperationsService(self.brokers)
         certificate, key = self.folder.server_certificate
-        # Twice: an adapter's new stream comes before its former one has ended.
-        adapter_stream_count_max = 2 * sum(len(feed.adapters) for feed in self._feeds.values())
+        # Each has its own and its lifeline's, and new ones come before the former have ended.
+        adapter_stream_count_max = 4 * sum(len(feed.adapters) for feed in self._feeds.values())
         return serve(
             [
                 lambda server: admin_pb2_grpc.add_AuthenticationServicer_to_server(self.authentication, server),

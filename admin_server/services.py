@@ -192,6 +192,16 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         ).start()
         yield from _drain(attendance.orders, lambda: broker.leave(attendance))
 
+    def Guard(  # noqa: N802
+        self, request_iterator: Iterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
+    ) -> admin_pb2.GuardReply:
+        """Nothing is said until an adapter's process has ended."""
+        context.send_initial_metadata(())
+        for ended in request_iterator:
+            broker, adapter = self._registered(ended.incarnation, caller_of(context).identity, context)
+            broker.end(adapter.adapter_id, ended.incarnation)
+        return admin_pb2.GuardReply()
+
     def DescribeFeed(  # noqa: N802
         self, request: admin_pb2.DescribeFeedRequest, context: grpc.ServicerContext
     ) -> common_pb2.FeedDescription:

@@ -284,6 +284,11 @@ class AdapterRegistryStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.AdapterReport.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AdapterOrder.FromString,
                 _registered_method=True)
+        self.Guard = channel.stream_unary(
+                '/tandemfeed.v1.AdapterRegistry/Guard',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.AdapterEnded.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.GuardReply.FromString,
+                _registered_method=True)
         self.DescribeFeed = channel.unary_unary(
                 '/tandemfeed.v1.AdapterRegistry/DescribeFeed',
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.DescribeFeedRequest.SerializeToString,
@@ -310,6 +315,14 @@ class AdapterRegistryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Guard(self, request_iterator, context):
+        """From an adapter's lifeline, a small process beside it: its one message says that the adapter's process has ended.
+        Sooner than the end of Attend, which waits until the kernel has freed the dead process's memory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeFeed(self, request, context):
         """For feed sources: the feed's description and nothing secret.
         """
@@ -329,6 +342,11 @@ def add_AdapterRegistryServicer_to_server(servicer, server):
                     servicer.Attend,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AdapterReport.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_admin__pb2.AdapterOrder.SerializeToString,
+            ),
+            'Guard': grpc.stream_unary_rpc_method_handler(
+                    servicer.Guard,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.AdapterEnded.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.GuardReply.SerializeToString,
             ),
             'DescribeFeed': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeFeed,
@@ -391,6 +409,33 @@ class AdapterRegistry:
             '/tandemfeed.v1.AdapterRegistry/Attend',
             tandemfeed_dot_v1_dot_admin__pb2.AdapterReport.SerializeToString,
             tandemfeed_dot_v1_dot_admin__pb2.AdapterOrder.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Guard(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/tandemfeed.v1.AdapterRegistry/Guard',
+            tandemfeed_dot_v1_dot_admin__pb2.AdapterEnded.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.GuardReply.FromString,
             options,
             channel_credentials,
             insecure,

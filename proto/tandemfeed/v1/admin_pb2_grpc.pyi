@@ -123,6 +123,10 @@ class AdapterRegistryStub:
     """One stream for the adapter's life. Its end is the adapter's end: if it held the lease, the next candidate gets
     the next epoch at once.
     """
+    Guard: _grpc.StreamUnaryMultiCallable[_admin_pb2.AdapterEnded, _admin_pb2.GuardReply]
+    """From an adapter's lifeline, a small process beside it: its one message says that the adapter's process has ended.
+    Sooner than the end of Attend, which waits until the kernel has freed the dead process's memory.
+    """
     DescribeFeed: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeFeedRequest, _common_pb2.FeedDescription]
     """For feed sources: the feed's description and nothing secret."""
 
@@ -136,6 +140,10 @@ class AdapterRegistryAsyncStub(AdapterRegistryStub):
     Attend: _aio.StreamStreamMultiCallable[_admin_pb2.AdapterReport, _admin_pb2.AdapterOrder]  # type: ignore[assignment]
     """One stream for the adapter's life. Its end is the adapter's end: if it held the lease, the next candidate gets
     the next epoch at once.
+    """
+    Guard: _aio.StreamUnaryMultiCallable[_admin_pb2.AdapterEnded, _admin_pb2.GuardReply]  # type: ignore[assignment]
+    """From an adapter's lifeline, a small process beside it: its one message says that the adapter's process has ended.
+    Sooner than the end of Attend, which waits until the kernel has freed the dead process's memory.
     """
     DescribeFeed: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeFeedRequest, _common_pb2.FeedDescription]  # type: ignore[assignment]
     """For feed sources: the feed's description and nothing secret."""
@@ -159,6 +167,16 @@ class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.AdapterOrder], _abc.AsyncIterator[_admin_pb2.AdapterOrder]]:
         """One stream for the adapter's life. Its end is the adapter's end: if it held the lease, the next candidate gets
         the next epoch at once.
+        """
+
+    @_abc_1.abstractmethod
+    def Guard(
+        self,
+        request_iterator: _MaybeAsyncIterator[_admin_pb2.AdapterEnded],
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GuardReply, _abc.Awaitable[_admin_pb2.GuardReply]]:
+        """From an adapter's lifeline, a small process beside it: its one message says that the adapter's process has ended.
+        Sooner than the end of Attend, which waits until the kernel has freed the dead process's memory.
         """
 
     @_abc_1.abstractmethod

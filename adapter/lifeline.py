@@ -1,0 +1,196 @@
+"""A small process beside the adapter's that tells the admin server of the adapter's death at once.
+
+When a process is killed, the kernel frees its memory before it closes its sockets: tens of milliseconds for the
+hundreds of megabytes of an adapter, in which the admin server hears nothing. What the kernel does first of all is mark
+the robust mutexes that the dead thread held (set_robust_list(2)) and wake whoever waits for one. So the adapter's main
+thread holds such a mutex in shared memory, and this process waits for it. An adapter that ends in order unlocks it, and
+nobody is told anything: its stream ends.
+
+Without it (another C library, no memory for the process) nothing is lost but those milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import logging
+import mmap
+import os
+import queue
+import subprocess
+import sys
+import threading
+
+import grpc
+
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from transport.admin_servers import AdminServers
+from transport.login import AuthenticationRefused, TokenSource
+from transport.process_shell import Connection, configure_logging
+from transport.rpc import open_channel
+
+LOG = logging.getLogger("adapter.lifeline")
+PAGE_SIZE = 4096
+INCARNATION_OFFSET = 1024  # behind the mutex, which has 40 bytes on x86-64 and 48 on AArch64
+MUTEX_SIZE_MAX = 128
+PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST = 1, 1  # pthread.h of the GNU C library
+TOLD_TIMEOUT_S = 2.0
+_Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
+
+
+class LifelineUnavailable(Exception):
+    """This system has no robust mutexes, or no memory for the process."""
+
+
+class _SharedPage:
+    """A mutex and the adapter's incarnation, in memory that both processes map."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, PAGE_SIZE)
+        self._mutex = ctypes.c_char.from_buffer(self._map)
+        self._incarnation = ctypes.c_uint32.from_buffer(self._map, INCARNATION_OFFSET)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    @property
+    def incarnation(self) -> int:
+        """The start of the adapter that the admin server knows."""
+        return int(self._incarnation.value)
+
+    @incarnation.setter
+    def incarnation(self, value: int) -> None:
+        self._incarnation.value = value
+
+    def initialise(self) -> None:
+        """Make the mutex, before anybody else maps the page."""
+        attributes = ctypes.create_string_buffer(MUTEX_SIZE_MAX)
+        self._call("pthread_mutexattr_init", attributes)
+        self._call("pthread_mutexattr_setpshared", attributes, PTHREAD_PROCESS_SHARED)
+        self._call("pthread_mutexattr_setrobust", attributes, PTHREAD_MUTEX_ROBUST)
+        self._call("pthread_mutex_init", ctypes.byref(self._mutex), attributes)
+
+    def lock(self) -> bool:
+        """Wait for the mutex; True if its holder died."""
+        return self._call("pthread_mutex_lock", ctypes.byref(self._mutex)) == errno.EOWNERDEAD
+
+    def unlock(self) -> None:
+        """From the thread that locked it."""
+        self._call("pthread_mutex_unlock", ctypes.byref(self._mutex))
+
+    def _call(self, name: str, *arguments: object) -> int:
+        try:
+            result = int(getattr(self._libc, name)(*arguments))
+        except AttributeError as missing:
+            raise LifelineUnavailable(f"the C library has no {name}") from missing
+        if result not in (0, errno.EOWNERDEAD):
+            raise LifelineUnavailable(f"{name}: {os.strerror(result)}")
+        return result
+
+
+class Lifeline:
+    """The adapter's side. Made, and closed, in the thread that lives as long as the process: the main one.
+
+    Raises:
+        LifelineUnavailable: the adapter can do without; the text says why.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        try:
+            descriptor = os.memfd_create("tandemfeed-lifeline")
+        except OSError as refused:
+            raise LifelineUnavailable(f"memfd_create: {refused.strerror}") from refused
+        with os.fdopen(descriptor, "r+b") as file:
+            os.ftruncate(descriptor, PAGE_SIZE)
+            self._page = _SharedPage(descriptor)
+            self._page.initialise()
+            self._page.lock()
+            command = [sys.executable, "-m", "adapter.lifeline", str(descriptor)]
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[file.fileno()]
+                )
+            except OSError as refused:
+                raise LifelineUnavailable(f"{command[0]}: {refused.strerror}") from refused
+        assert self._process.stdin is not None
+        words = {
+            "admin": connection.admin,
+            "ca": connection.ca_pem.decode(),
+            "identity": connection.identity,
+            "secret": connection.secret,
+        }
+        self._process.stdin.write(json.dumps(words).encode())
+        self._process.stdin.close()
+
+    def use_incarnation(self, incarnation: int) -> None:
+        """Which start of the adapter the admin server is to be told of."""
+        self._page.incarnation = incarnation
+
+    def close(self) -> None:
+        """The adapter ends in order: nobody is to be told anything."""
+        self._page.incarnation = 0
+        self._page.unlock()
+        try:
+            self._process.wait(TOLD_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class _Guard:
+    """The lifeline's side: keeps a call open at the active admin server, so that one message is enough."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._servers = AdminServers(connection.admin)
+        self._ca_pem = connection.ca_pem
+        self._token = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
+        self._messages = _Messages()  # of the call that is open
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
+        self._thread.start()
+
+    def tell(self, incarnation: int) -> None:
+        """The adapter has ended."""
+        with self._lock:
+            self._over.set()
+            self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
+            self._messages.put(None)
+        self._thread.join(TOLD_TIMEOUT_S)
+
+    def _keep_calling(self) -> None:
+        while True:
+            address = self._servers.current
+            try:
+                with open_channel(address, self._ca_pem, self._token) as channel:
+                    stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+                    call = stub.Guard.future(
+                        iter(self._messages.get, None), wait_for_ready=not self._servers.are_several
+                    )
+                    call.initial_metadata()  # the server is there
+                    LOG.info("guarded", extra={"server": address})
+                    self._servers.answered(address)
+                    call.result()
+                return
+            except (grpc.RpcError, AuthenticationRefused) as refused:
+                pause_s = self._servers.move_on(address, refused)
+            with self._lock:
+                if self._over.is_set():
+                    return  # what was said has been lost with the call: the adapter's stream tells in its time
+                self._messages.put(None)  # ends the broken call's reader
+                self._messages = _Messages()
+            self._over.wait(pause_s)
+
+
+def main() -> int:
+    """Wait for the adapter's end."""
+    configure_logging("lifeline", "info")
+    page = _SharedPage(int(sys.argv[1]))
+    words = json.load(sys.stdin)
+    guard = _Guard(Connection(words["admin"], words["ca"].encode(), words["identity"], words["secret"], ""))
+    if page.lock() and page.incarnation:
+        guard.tell(page.incarnation)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
