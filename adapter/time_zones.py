@@ -7,6 +7,7 @@ import zoneinfo
 from functools import cache
 
 EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
+STEP_DAYS = 4  # no zone changed twice within so few
 DAYS_END = datetime.date(2100, 1, 1).toordinal() - EPOCH_ORDINAL
 
 
@@ -35,9 +36,17 @@ def offset_at_midnight_s(zone: str, day: int) -> int:
 @cache
 def zone_changes(zone: str) -> tuple[tuple[int, int], ...]:
     """(day since 1970, offset in seconds) for each day until 2100 on which the offset is not that of the day before."""
-    found: list[tuple[int, int]] = []
-    for day in range(DAYS_END):
-        seconds = offset_at_midnight_s(zone, day)
-        if not found or found[-1][1] != seconds:
-            found.append((day, seconds))
+    found = [(0, offset_at_midnight_s(zone, 0))]
+    for end in range(STEP_DAYS, DAYS_END + STEP_DAYS, STEP_DAYS):
+        low, high = end - STEP_DAYS, min(end, DAYS_END - 1)
+        after = offset_at_midnight_s(zone, high)
+        if after == found[-1][1]:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            if offset_at_midnight_s(zone, middle) == found[-1][1]:
+                low = middle
+            else:
+                high = middle
+        found.append((high, after))
     return tuple(found)

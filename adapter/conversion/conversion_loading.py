@@ -320,6 +320,8 @@ class ConversionLoader:
                 raise node.error(f"{function.name} takes no by: the <order> says which")
         elif not acted:
             key = self.key(node.need("by"), node)
+            if type_of(key).text_size > 8:
+                raise node.error(f"by={node.need('by')!r}: a book's key is a number or a text of at most 8 bytes")
             if (number, key) not in self._book_reads:
                 if any(other == number for other, _ in self._book_reads):
                     raise node.error(f"book {name!r} by another key in the same <convert>")

@@ -66,7 +66,7 @@ def check_cast(use: Use) -> Checked:
     if low > high:
         raise use.node.error(f"{of} has nothing in common with {kind.name}")
     what = {
-        "refuse": ("reason = OUT_OF_RANGE",) * 2,
+        "refuse": ("reason = reason or OUT_OF_RANGE",) * 2,
         "null": ("{r} = NULL",) * 2,
         "clamp": (f"{{r}} = {low}", f"{{r}} = {high}"),
     }

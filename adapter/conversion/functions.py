@@ -15,7 +15,7 @@ from adapter.conversion.function_use import COMPARISONS, Checked, Use
 from adapter.conversion.values import NULL
 
 OF = ("of",)
-FAIL = "    reason = OUT_OF_RANGE"
+FAIL = "    reason = reason or OUT_OF_RANGE"  # what failed first is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
             (
                 "{r}, failed = parse_number(datagram, {of_at}, {of_size}, {exponent})",
                 "if failed:",
-                "    reason = NOT_A_NUMBER",
+                "    reason = reason or NOT_A_NUMBER",
             ),
             skips_null=False,
         ),

@@ -48,28 +48,31 @@ class InterpretedState:
 
     def act(self, conversion: Conversion, scope: Scope, session: int, counts: dict[Reason, int]) -> None:
         """What a message changes, and the values that depend on it."""
-        rows = {
-            (operation.space, key): self._row(operation.space, key, session)
-            for operation in conversion.stateful
-            if operation.space is not None
-            for key in [self._key(scope, operation.keys)]
-        }
+        rows: dict[tuple[int, Key], list[int] | None] = {}
+        for operation in conversion.stateful:
+            if operation.space is not None:
+                key = self._key(scope, operation.keys)
+                rows[operation.space, key] = self._row(operation.space, key, session)
+        if None in rows.values():
+            raise Refused(Reason.TOO_MANY_KEYS)
         books = {action.book: action.key for action in conversion.orders} | dict(conversion.book_reads)
         keys = {book: scope.number(key) for book, key in books.items()}
-        for book, key in keys.items():
-            self._row(self._table.books[book].spaces.books, (key,), session)
+        has_room = True
         told: dict[int, tuple[int, int, int]] = {action.book: (NULL, 0, NULL) for action in conversion.orders}
         for action in conversion.orders:
             if action.guard is None or scope.holds(action.guard):
-                self._order(action, scope, keys[action.book], told, counts)
+                has_room &= self._order(action, scope, keys[action.book], told, counts)
         for operation in conversion.stateful:
             if operation.space is not None:
                 row = rows[operation.space, self._key(scope, operation.keys)]
+                assert row is not None
                 scope.results[operation.number] = self._cells(operation, scope, row)
             elif operation.book is not None:
                 scope.results[operation.number] = self._of_book(operation, keys, told)
             else:
                 scope.results[operation.number] = compute(scope, operation)
+        if not has_room:
+            raise Refused(Reason.TOO_MANY_KEYS)
 
     @staticmethod
     def _key(scope: Scope, keys: tuple[Operand, ...]) -> Key:
@@ -83,11 +86,12 @@ class InterpretedState:
             words += [int.from_bytes(text[at : at + 8], "little", signed=True) for at in range(0, len(text), 8)]
         return tuple(words)
 
-    def _row(self, number: int, key: Key, session: int) -> list[int]:
+    def _row(self, number: int, key: Key, session: int) -> list[int] | None:
+        """The row of a key, made if it is new; None if there are as many as may be."""
         space, rows = self._spaces[number], self.rows[number]
         if key not in rows:
             if len(rows) == space.keys_max:
-                raise Refused(Reason.TOO_MANY_KEYS)
+                return None
             rows[key] = list(space.initial)
         row = rows[key]
         if space.reset_first is not None and row[-1] != session:
@@ -118,35 +122,39 @@ class InterpretedState:
         key: int,
         told: dict[int, tuple[int, int, int]],
         counts: dict[Reason, int],
-    ) -> None:
+    ) -> bool:
+        """Change a book; False if there are as many orders as may be."""
         spaces = self._table.books[action.book].spaces
         orders = self.rows[spaces.orders]
         values = {name: scope.number(operand) for name, operand in action.operands.items()}
         if action.action == "clear":
             for order in [order for order, row in orders.items() if row[3] == key]:
                 del orders[order]
-            return
+            return True
         order_id = (values["id"],)
         known = orders.get(order_id)
         told[action.book] = (known[0], known[1], 83 if known[2] else 66) if known else (NULL, 0, NULL)
         if action.action in ("add", "modify"):
             side = int(values["side"] != action.bid)
-            self._put(orders, spaces.orders, order_id, [values["price"], values["size"], side, key])
             told[action.book] = (values["price"], values["size"], 83 if side else 66)
-        elif known is None:
+            return self._put(orders, spaces.orders, order_id, [values["price"], values["size"], side, key])
+        if known is None:
             counts[Reason.UNKNOWN_ORDER] += 1
-        else:
-            self._change_known(action, orders, spaces.orders, values, known)
-            left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
-            price = values["price"] if action.action == "replace" else told[action.book][0]
-            told[action.book] = (price, left.get(action.action, 0), told[action.book][2])
+            return True
+        self._change_known(action, orders, spaces.orders, values, known)
+        left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
+        price = values["price"] if action.action == "replace" else told[action.book][0]
+        told[action.book] = (price, left.get(action.action, 0), told[action.book][2])
+        return True
 
-    def _put(self, orders: dict[Key, list[int]], number: int, order_id: Key, row: list[int]) -> None:
+    def _put(self, orders: dict[Key, list[int]], number: int, order_id: Key, row: list[int]) -> bool:
         orders.pop(order_id, None)
-        if row[0] != NULL and row[1] > 0:
-            if len(orders) == self._spaces[number].keys_max:
-                raise Refused(Reason.TOO_MANY_KEYS)
-            orders[order_id] = row
+        if row[0] in (NULL, -NULL - 1) or row[1] <= 0:
+            return True
+        if len(orders) == self._spaces[number].keys_max:
+            return False
+        orders[order_id] = row
+        return True
 
     def _change_known(
         self, action: OrderAction, orders: dict[Key, list[int]], number: int, values: dict[str, int], known: list[int]

@@ -37,10 +37,10 @@ def needed(operands: Iterable[Operand]) -> tuple[set[str], set[int]]:
     return fields, numbers
 
 
-def all_operands(conversion: Conversion) -> list[Operand]:
-    """Everything a conversion looks at."""
+def looked_at(conversion: Conversion) -> list[Operand]:
+    """Everything a conversion looks at, besides what it copies into the output."""
     found: list[Operand] = [guard.operand for guard in (*conversion.guards, *conversion.output_guards)]
-    found += [*conversion.pure, *conversion.stateful, *(operand for _, operand in conversion.writes)]
+    found += [*conversion.pure, *conversion.stateful]
     for action in conversion.orders:
         found += [action.key, *action.operands.values(), *([action.guard.operand] if action.guard else [])]
     return found + [key for _, key in conversion.book_reads]
@@ -62,6 +62,11 @@ class MessageWriter:
             for number, each in enumerate(conversions)
         ]
         self._is_fixed = not source.parts and not source.longer
+
+    @property
+    def name(self) -> str:
+        """The source message's."""
+        return self._source.name
 
     def condition(self) -> str:
         """What type and length must be."""
@@ -115,7 +120,7 @@ class MessageWriter:
         for each in self._conversions:
             if group is None or each.each is group:
                 hidden = each.each.fields if each.each is not None and group is None else {}
-                names |= needed(all_operands(each))[0] - set(hidden)
+                names |= needed([*looked_at(each), *(operand for _, operand in each.writes)])[0] - set(hidden)
         return [field for name, field in fields.items() if name in names and field.constant is None]
 
     def _block_min(self) -> int:
@@ -178,8 +183,7 @@ class MessageWriter:
             return True
         looked: set[str] = set()
         for each in self._conversions:
-            written = [operand for _, operand in each.writes if operand is field]
-            looked |= needed(operand for operand in all_operands(each) if operand not in written)[0]
+            looked |= needed(looked_at(each))[0]
         return field.name in looked
 
     def _load_body(self) -> list[str]:
@@ -254,9 +258,11 @@ class MessageWriter:
         for number, conversion in enumerate(self._conversions):
             act = self._act_one(number, conversion)
             if conversion.each is None:
-                lines += self._guarded(number, conversion, act)
+                act = self._guarded(number, conversion, act)
+                lines += act if number == 0 else ["if reason == 0:", *indented(act)]
                 continue
             first, rest = self._pure(number, conversion)  # the values of each entry are computed anew
+            act = ["if reason == 0:", *indented(act)]
             lines += self._per_entry(number, conversion, [*first, *self._guarded(number, conversion, [*rest, *act])])
         return [*lines, "if reason != 0:", "    cursor, written = cursor_before, written_before"]
 
@@ -272,13 +278,13 @@ class MessageWriter:
         books: dict[int, Operand] = {action.book: action.key for action in conversion.orders} | dict(
             conversion.book_reads
         )
-        for book, key in books.items():
-            spaces = self._table.books[book].spaces
-            rows += [f"book_{book} = find_book(arena, SPACE_{spaces.books}, {values.variable(key)})"]
-            rows += [f"if book_{book} < 0:", "    reason = TOO_MANY_KEYS"]
         lines: list[str] = []
         for place, action in enumerate(conversion.orders):
             lines += self._order(values, conversion, action, is_first=place == 0)
+        for book, key in books.items():
+            if any(operation.book == book and "level" in operation.function.value for operation in conversion.stateful):
+                header = f"SPACE_{self._table.books[book].spaces.books}"
+                lines += [f"book_{book} = seek_book(arena, {header}, {values.variable(key)})"]
         for operation in conversion.stateful:
             lines += values.operation(operation, names | self._book_names(operation))
         output = self._output(values, conversion)
@@ -333,13 +339,13 @@ class MessageWriter:
             lines += [f"{told[0]}, {told[1]}, {told[2]} = known_order(arena, SPACE_{spaces.orders}, {given['id']})"]
         if action.action in ("add", "modify"):
             side = f"0 if {given['side']} == {action.bid} else 1"
-            call = f"add_order({both}, book_{action.book}, {values.variable(action.key)}, {given['id']}, {side}, "
+            call = f"add_order({both}, {values.variable(action.key)}, {given['id']}, {side}, "
             lines += [f"if not {call}{given['price']}, {given['size']}):", "    reason = TOO_MANY_KEYS"]
             if asked:
                 lines += [f"{told[0]}, {told[1]} = {given['price']}, {given['size']}"]
                 lines += [f"{told[2]} = 66 if {given['side']} == {action.bid} else 83"]
         elif action.action == "clear":
-            lines += [f"clear_book({both}, book_{action.book})"]
+            lines += [f"clear_book({both}, {values.variable(action.key)})"]
         else:
             call, left = {
                 "reduce": (

@@ -152,7 +152,7 @@ class ValueWriter:
         count = len(value_map.entries)
         names = {"map_at": str(self._data.map(value_map)), "map_count": str(count)}
         if value_map.default is None:
-            return names | {"missing": "reason = UNMAPPED"}
+            return names | {"missing": "reason = reason or UNMAPPED"}
         if value_map.has_text_values:
             return names | {"missing": f"{result} = {count}"}
         return names | {"missing": f"{result} = {value_map.default!r}"}

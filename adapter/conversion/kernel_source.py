@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from adapter.conversion.kernel_messages import MessageWriter
+from adapter.conversion.kernel_operations import indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.reasons import Reason
 from adapter.conversion.state_store import header_of
@@ -38,6 +39,7 @@ ANSWER = types.UniTuple(types.int64, 4)
 MASK32 = 0xFFFF_FFFF
 KEY = 18
 {constants}
+{functions}
 
 @compiled(types.boolean(DATAGRAM))
 def check(datagram):
@@ -85,6 +87,14 @@ def convert(datagram, skip, count, out, start, end, arena, tables):
         reason = 0
 '''
 
+# Beyond so many conversions each message type is a function of its own: compilers take their time over long functions.
+CONVERSIONS_INLINE_MAX = 6
+GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_ns, arena, tables"
+CALL = """cursor, more, reason = message_{number}({given})
+if reason == FULL:
+    break
+written += more"""
+
 FOOTER = """        if reason != 0:
             note_bad(arena, position, index, reason)
             refused += 1
@@ -120,13 +130,20 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     """The kernel's source."""
     data = TableData()
     framing = table.source_format.framing
-    branches: list[str] = []
     by_message: dict[str, list[Conversion]] = {}
     for conversion in table.conversions:
         by_message.setdefault(conversion.source.name, []).append(conversion)
-    for conversions in by_message.values():
-        writer = MessageWriter(table, conversions[0].source, conversions, data)
-        branches += [f"        {'if' if not branches else 'elif'} {writer.condition()}:", *writer.lines()]
+    writers = [MessageWriter(table, each[0].source, each, data) for each in by_message.values()]
+    bodies = [writer.lines() for writer in writers]
+    is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
+    given = ", ".join([GIVEN, *(f"midnight_{number}" for number in range(len(data.zones)))])
+    functions, branches = "", ""
+    for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
+        branches += f"        {'if' if number == 0 else 'elif'} {writer.condition()}:\n"
+        if is_split:
+            functions += _function(number, writer, body, given, framing.header_size)
+            body = indented(CALL.format(number=number, given=given).splitlines(), 3)
+        branches += "\n".join(body) + "\n"
     text = MODULE.format(
         name=table.name,
         tables=f", with reference tables {data.digest()}" if data.words else "",
@@ -140,12 +157,32 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         length=_length(framing),
         kind=_framed(framing, framing.type.size, framing.type_offset),
         body=framing.header_size,
+        functions=functions,
     )
-    return KernelSource(text + "\n".join(branches) + "\n" + _otherwise(table) + FOOTER, tuple(data.words))
+    return KernelSource(text + branches + _otherwise(table) + FOOTER, tuple(data.words))
+
+
+def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:
+    """One message type as a function of its own."""
+    lines = [line[8:] for line in body]
+    lines = [
+        line.replace("break", "return cursor, written, FULL") if line.strip() == "break" else line for line in lines
+    ]
+    head = [
+        "",
+        "@compiled()",
+        f"def message_{number}({given}):",
+        f'    """(end, written, reason) of one {writer.name}; FULL if its output does not fit."""',
+        f"    body = position + {header_size}",
+        "    limit = position + length",
+        "    reason = 0",
+        "    written = 0",
+    ]
+    return "\n".join([*head, *lines, "    return cursor, written, reason", "", ""])
 
 
 def _constants(table: ConverterTable) -> str:
-    lines = [f"{reason.name} = {int(reason)}" for reason in Reason]
+    lines = [f"{reason.name} = {int(reason)}" for reason in Reason] + ["FULL = -1"]
     for number, space in enumerate(table.spaces):
         lines.append(f"SPACE_{number} = {header_of(number)}  # state by {space.name}")
     return "\n".join(lines)

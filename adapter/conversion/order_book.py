@@ -39,7 +39,7 @@ SIDE = 3  # words per side in a book's row
 NULL = (1 << 63) - 1
 BID, ASK = 0, 1
 PRICE, SIZE, ORDER_SIDE, BOOK_KEY, BOOK_ROW = 0, 1, 2, 3, 4  # an order's cells
-BOOK_CELLS = 2 * SIDE + 1  # the last one counts changes of the best level
+BOOK_CELLS = 2 * SIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,36 @@ def change_level(arena, books, book, side, price, size, orders):  # type: ignore
 
 
 @compiled()
-def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
-    """The book's cells, made if it is new; -1 if there are as many as may be."""
+def seek_book(arena, books, book_key):  # type: ignore[no-untyped-def]
+    """The book's cells; -1 if it has no order."""
     arena[books + KEY] = book_key
+    _, row = seek_row(arena, books, hash_of_key(arena, books + KEY, 1))
+    return row + 2 if row >= 0 else np.int64(-1)
+
+
+@compiled()
+def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
+    """The book's cells, made if it is new. There are never more books than orders, and room for as many."""
+    cells = seek_book(arena, books, book_key)
+    return cells if cells >= 0 else add_row(arena, books, hash_of_key(arena, books + KEY, 1)) + 2
+
+
+@compiled()
+def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
+    """A book without levels gives back what it holds: else a table of all keys ever seen would grow."""
+    if arena[book + 2] > 0 or arena[book + SIDE + 2] > 0:
+        return
+    for at in (book, book + SIDE):
+        if arena[at + 1] > 0:
+            log = CAPACITY_FIRST_LOG
+            while (np.int64(1) << log) < arena[at + 1]:
+                log += 1
+            arena[arena[at]] = arena[books + POOL_FREE + log]
+            arena[books + POOL_FREE + log] = arena[at]
+    arena[books + KEY] = arena[book - 2]
     key_hash = hash_of_key(arena, books + KEY, 1)
-    _, row = seek_row(arena, books, key_hash)
-    if row < 0:
-        row = add_row(arena, books, key_hash)
-        if row < 0:
-            return np.int64(-1)
-    return row + 2
+    place, row = seek_row(arena, books, key_hash)
+    drop_row(arena, books, key_hash, place, row)
 
 
 @compiled()
@@ -168,27 +188,28 @@ def drop_order(arena, orders, books, order_id):  # type: ignore[no-untyped-def]
     if row < 0:
         return False
     cells = row + 2
-    change_level(
-        arena, books, arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -arena[cells + SIZE], -1
-    )
+    book, side = arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE]
+    change_level(arena, books, book, side, arena[cells + PRICE], -arena[cells + SIZE], -1)
+    forget_if_empty(arena, books, book)
     drop_row(arena, orders, key_hash, place, row)
     return True
 
 
 @compiled()
-def add_order(arena, orders, books, book, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
+def add_order(arena, orders, books, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
     """Put an order into a book; one of the same id is replaced. False if there are as many orders as may be.
 
     Without a price or a size there is no order.
     """
     drop_order(arena, orders, books, order_id)
-    if price == NULL or size <= 0:
+    if price == NULL or price == -NULL - 1 or size <= 0:  # the smallest price has no rank among asks
         return True
     arena[orders + KEY] = order_id
     row = add_row(arena, orders, hash_of_key(arena, orders + KEY, 1))
     if row < 0:
         return False
     cells = row + 2
+    book = find_book(arena, books, book_key)
     arena[cells + PRICE] = price
     arena[cells + SIZE] = size
     arena[cells + ORDER_SIDE] = side
@@ -221,9 +242,9 @@ def replace_order(arena, orders, books, order_id, new_id, price, size):  # type:
     cells = find_order(arena, orders, order_id)
     if cells < 0:
         return False
-    side, book_key, book = arena[cells + ORDER_SIDE], arena[cells + BOOK_KEY], arena[cells + BOOK_ROW]
+    side, book_key = arena[cells + ORDER_SIDE], arena[cells + BOOK_KEY]
     drop_order(arena, orders, books, order_id)
-    add_order(arena, orders, books, book, book_key, new_id, side, price, size)
+    add_order(arena, orders, books, book_key, new_id, side, price, size)  # in the place of the one that went
     return True
 
 
@@ -238,17 +259,19 @@ def known_order(arena, orders, order_id):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def clear_book(arena, orders, books, book):  # type: ignore[no-untyped-def]
+def clear_book(arena, orders, books, book_key):  # type: ignore[no-untyped-def]
     """Forget all orders of a book. Looks at every order there is: for the rare message that says so."""
     for slot in range(arena[orders + ROW_COUNT]):
         row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
-        if arena[row + 1] != DEAD and arena[row + 2 + BOOK_ROW] == book:
+        if arena[row + 1] != DEAD and arena[row + 2 + BOOK_KEY] == book_key:
             drop_order(arena, orders, books, arena[row])
 
 
 @compiled()
 def level_rank(arena, book, side, depth):  # type: ignore[no-untyped-def]
-    """Where the level at `depth` (0: the best) lies; -1 if the side has not so many."""
+    """Where the level at `depth` (0: the best) lies; -1 if the side has not so many, or there is no book."""
+    if book < 0:
+        return np.int64(-1)
     at = book + SIDE * side
     place = arena[at + 2] - 1 - depth
     return arena[at] + LEVEL * place if place >= 0 else np.int64(-1)
@@ -281,9 +304,11 @@ def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
 def rebuild(arena, orders, books):  # type: ignore[no-untyped-def]
     """Make the levels anew from the orders."""
     for slot in range(arena[books + ROW_COUNT]):
-        cells = arena[books + ROWS] + slot * arena[books + STRIDE] + 2
-        arena[cells + 2] = 0
-        arena[cells + SIDE + 2] = 0
+        row = arena[books + ROWS] + slot * arena[books + STRIDE]
+        if arena[row + 1] != DEAD:
+            arena[row + 4] = 0
+            arena[row + SIDE + 4] = 0
+            forget_if_empty(arena, books, row + 2)
     for slot in range(arena[orders + ROW_COUNT]):
         row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
         if arena[row + 1] != DEAD:

@@ -11,6 +11,7 @@ from feedcore.documents import Node
 if TYPE_CHECKING:
     from adapter.conversion.conversion_loading import ConversionLoader
 
+SIZE_MAX = (1 << 48) - 1  # so that no sum over a level leaves 64 bits
 NEEDED = {
     "add": ("id", "side", "price", "size"),
     "modify": ("id", "side", "price", "size"),
@@ -48,9 +49,9 @@ class OrderLoader:
         exponent = books[node.need("book")].exponent
         if price is not None and price.exponent not in (None, exponent):
             raise node.error(f"price has the exponent {price.exponent}, the book has {exponent}: use scale")
-        for name in ("size",):
-            if name in operands and type_of(operands[name]).minimum < 0:
-                raise node.error(f"{name} may be negative: cast it to an unsigned type")
+        size = type_of(operands["size"]) if "size" in operands else None
+        if size is not None and (size.minimum < 0 or size.maximum > SIZE_MAX or size.is_nullable):
+            raise node.error(f"size is {size}: not negative, not null, at most 48 bits; use cast and default")
         return OrderAction(book, action, key, operands, self._bid(node), self._guard(node), node.line)
 
     def _number(self, node: Node, name: str) -> Operand:

@@ -73,7 +73,7 @@ def load_table(
         first = len(spaces)
         orders_max = _limit(node, "ordersMax", ORDERS_MAX)
         spaces.append(KeySpace(f"{book.name} orders", 1, (0, 0, 0, 0), local=1, keys_max=orders_max))
-        spaces.append(KeySpace(f"{book.name} books", 1, (0,) * BOOK_CELLS, keys_max=keys_max, is_digested=False))
+        spaces.append(KeySpace(f"{book.name} books", 1, (0,) * BOOK_CELLS, keys_max=orders_max, is_digested=False))
         books.append(replace(book, spaces=BookSpaces(first, first + 1)))
     table = ConverterTable(
         root.need("name"),

@@ -1,0 +1,313 @@
+"""Source formats, tables and messages by chance. A table grows element by element: what the loader refuses is left out,
+so that everything it lets through is what kernel and oracle must agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from adapter.conversion import ConverterTable
+from adapter.conversion.loading import load_checked_table
+from feedcore.documents import DocumentError
+from feedcore.source_format import SourceData, SourceFormat, SourceGroup, SourceMessageType, load_source_format
+from feedcore.source_packet import encode_source_header
+
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in range(8, 65, 8)]
+EXPONENTS = range(-6, 4)
+FRAMINGS = (
+    "",
+    '<framing headerSize="4" length="uint16" lengthAdds="2" type="char" typeOffset="2" byteOrder="bigEndian"/>',
+    '<framing headerSize="0" length="uint8" lengthUnit="4" type="uint8" typeOffset="1"/>',
+    '<framing headerSize="8" length="uint16" type="uint16" typeOffset="4" blockLength="uint16" blockLengthOffset="2"/>',
+)
+MODEL = """<messageSchema package="x" id="7" version="2" byteOrder="littleEndian"><types>
+<composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>
+<type name="templateId" primitiveType="uint16"/><type name="schemaId" primitiveType="uint16"/>
+<type name="version" primitiveType="uint16"/></composite>
+{types}
+<type name="Text" primitiveType="char" length="60"/>
+</types>
+{messages}
+</messageSchema>"""
+
+
+def model_types() -> str:
+    decimals = "".join(
+        f'<composite name="D{exponent + 9}"><type name="mantissa" primitiveType="int64"{presence}/>'
+        f'<type name="exponent" primitiveType="int8" presence="constant">{exponent}</type></composite>'
+        for exponent in EXPONENTS
+        for presence in [' presence="optional" nullValue="-77"']
+    )
+    plain = "".join(
+        f'<type name="O{kind}" primitiveType="{kind}" presence="optional"/>'
+        f'<type name="R{kind}" primitiveType="{kind}"/>'
+        for kind in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float", "double")
+    )
+    return decimals + plain
+
+
+TYPES = ["Text", *(f"D{exponent + 9}" for exponent in EXPONENTS)]
+TYPES += [f"{how}{kind}" for kind in ("int64", "uint64", "uint8", "int32", "float", "double") for how in "OR"]
+TABLE_HEAD = """<converterTable name="x" sourceFormat="x" keysMax="40">
+<map name="numbers" default="5"><entry from="1" to="10"/><entry from="0" to="-3"/><entry from="255" to="7"/></map>
+<map name="strict"><entry from="0" to="1"/><entry from="1" to="2"/></map>
+<map name="names" default="other"><entry from="A" to="alpha beta"/><entry from="12" to="x"/></map>
+<map name="texts" default="9" keys="text"><entry from="A" to="1"/><entry from="12" to="2"/></map>
+<book name="book" exponent="-2" ordersMax="25"/>
+"""
+
+
+@dataclass
+class Documents:
+    """Three documents under construction, as text."""
+
+    source_format: str = ""
+    converts: list[list[str]] = field(default_factory=list)
+    outputs: list[list[str]] = field(default_factory=list)
+
+    def load(self, folder: Path) -> ConverterTable:
+        messages = "".join(
+            f'<message name="out{number}" id="{number + 1}">{"".join(fields)}</message>'
+            for number, fields in enumerate(self.outputs)
+        )
+        texts = {
+            "format.xml": self.source_format,
+            "model.xml": MODEL.format(types=model_types(), messages=messages or '<message name="out0" id="1"/>'),
+            "table.xml": TABLE_HEAD + "".join(line for lines in self.converts for line in [*lines, "</convert>\n"])
+            + "</converterTable>",
+        }  # fmt: skip
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        return load_checked_table(folder / "format.xml", folder / "table.xml", folder / "model.xml")
+
+
+def random_field(random: Random, name: str) -> str:
+    kind = random.choice([*INTEGERS, *INTEGERS, "char", "char", "char", "float", "double"])
+    text = f'<field name="{name}" type="{kind}"'
+    if kind == "char":
+        text += f' length="{random.choice([1, 1, 2, 5, 8, 8, 9, 16, 20])}"'
+    elif "int" in kind:
+        text += f' exponent="{random.choice([0, 0, -2, -2, -4, 1])}"'
+        if random.random() < 0.3:
+            text += f' null="{random.choice([0, 1, 127, 255 if kind != "int8" else -1])}"'
+    if random.random() < 0.3:
+        text += f' byteOrder="{random.choice(["bigEndian", "littleEndian"])}"'
+    return text + "/>"
+
+
+def random_format(random: Random) -> str:
+    framing = random.choice(FRAMINGS)
+    lines = [f'<sourceFormat name="x" byteOrder="{random.choice(["bigEndian", "littleEndian"])}">{framing}']
+    for number in range(random.randint(1, 3)):
+        lines.append(f'<message name="m{number}" type="{65 + number}">')
+        if framing == FRAMINGS[2]:
+            lines.append('<field name="length" type="uint8"/><field name="kind" type="uint8"/>')
+        lines += [random_field(random, f"a{place}") for place in range(random.randint(2, 7))]
+        if random.random() < 0.6 and framing != FRAMINGS[2]:
+            count = random.choice(['count="3"', 'count="uint8"', 'headerSize="4" count="uint16" countOffset="2"'])
+            if "uint16" in count:
+                count += ' entrySize="uint16"'
+            lines.append(f'<group name="g" {count}>')
+            lines += [random_field(random, f"g{place}") for place in range(random.randint(1, 4))] + ["</group>"]
+            if random.random() < 0.5:
+                lines.append('<data name="d" length="uint8"/>')
+        lines.append("</message>")
+    return "\n".join([*lines, "</sourceFormat>"])
+
+
+def random_element(random: Random, names: list[str], name: str) -> str:
+    def one() -> str:
+        return random.choice(names)
+
+    by = random.choice([one(), one(), f"{one()} {one()}"])
+    state = f'by="{by}"' + random.choice(["", ' reset="session"'])
+    return f'<let name="{name}" ' + random.choice(
+        [
+            f'function="copy" of="{one()}"/>',
+            f'function="constant" value="{random.choice([0, -5, 70000])}" exponent="-2"/>',
+            f'function="constant" text="{random.choice(["x", "a longer constant text"])}"/>',
+            f'function="scale" of="{one()}" exponent="{random.choice(list(EXPONENTS))}" '
+            f'rounding="{random.choice(["exact", "floor", "half_up"])}"/>',
+            f'function="cast" of="{one()}" type="{random.choice(["int8", "uint8", "uint32", "int64", "int32"])}" '
+            f'otherwise="{random.choice(["refuse", "null", "clamp"])}"/>',
+            f'function="increase" of="{one()}" amount="{random.choice([1, -300, 2**40])}"/>',
+            f'function="default" of="{one()}" value="{random.choice([0, -1, 5])}"/>',
+            f'function="null_if" of="{one()}" value="{random.choice([0, 1, 255])}"/>',
+            f'function="bits" of="{one()}" shift="{random.choice([0, 3])}" mask="{random.choice([1, 15, 2**33])}"/>',
+            f'function="timestamp" of="{one()}" unit="{random.choice(["s", "ms", "us", "ns"])}"/>',
+            f'function="since_midnight" of="{one()}" unit="{random.choice(["s", "ns"])}" zone="America/New_York"/>',
+            f'function="number" of="{one()}" exponent="{random.choice([0, -2, -9])}"/>',
+            f'function="choose" of="{one()}" {random.choice(["is", "above", "atMost"])}="{random.choice([0, 1, 200])}" '
+            f'then="{one()}" otherwise="{one()}"/>',
+            f'function="choose" of="{one()}" isNot="A" then="{one()}" otherwise="{one()}"/>',
+            f'function="choose" of="{one()}" isNull="true" then="{one()}" otherwise="{one()}"/>',
+            f'function="map" of="{one()}" map="{random.choice(["numbers", "strict", "names", "texts"])}"/>',
+            f'function="text" of="{one()}" length="{random.choice([1, 3, 5, 8])}"/>',
+            f'function="text" of="{one()}"/>',
+            f'function="cut" of="{one()}" length="{random.choice([1, 3])}"/>',
+            f'function="digits" of="{one()}"/>',
+            f'function="concatenate" of="{one()} {one()}" separator="{random.choice(["", ".", "--"])}"/>',
+            *(
+                f'function="{function}" of="{one()}" cell="{name}" {state}/>'
+                for function in ("sum", "max", "min", "first", "last")
+            ),
+            f'function="count" cell="{name}" {state}/>',
+            f'function="vwap" of="{one()}" weight="{one()}" cell="{name}" {state}/>',
+            f'function="best_bid" of="{one()}" source="{one()}" sources="3" cell="{name}" {state}/>',
+            f'function="best_ask" of="{one()}" source="{one()}" sources="2" cell="{name}" {state}/>',
+            f'function="peek" cell="c{random.randrange(12)}" by="{by}"/>',
+            *(
+                f'function="book_{what}" book="book" side="{random.choice(["bid", "ask"])}" '
+                f'level="{random.choice([1, 1, 2])}" by="{one()}"/>'
+                for what in ("price", "size", "orders")
+            ),
+        ]
+    )
+
+
+def random_order(random: Random, names: list[str]) -> str:
+    def one() -> str:
+        return random.choice(names)
+
+    action = random.choice(["add", "add", "modify", "reduce", "delete", "replace", "clear"])
+    text = f'<order book="book" action="{action}" by="{one()}"'
+    text += "" if action == "clear" else f' id="{one()}"'
+    text += f' newId="{one()}"' if action == "replace" else ""
+    text += f' side="{one()}" bid="65"' if action in ("add", "modify") else ""
+    text += f' price="{one()}"' if action in ("add", "modify", "replace") else ""
+    text += "" if action in ("clear", "delete") else f' size="{one()}"'
+    return text + random.choice(["/>", f' if="{one()}" above="0"/>', f' if="{one()}" is="A"/>'])
+
+
+def random_documents(random: Random, folder: Path) -> tuple[Documents, ConverterTable]:
+    """Documents, and the table they load as; it has at least one conversion."""
+    documents = Documents(random_format(random))
+    table: ConverterTable | None = None
+
+    def attempt(change: str, lines: list[str]) -> bool:
+        nonlocal table
+        lines.append(change)
+        try:
+            table = documents.load(folder)
+        except DocumentError:
+            lines.pop()
+            return False
+        return True
+
+    (folder / "format.xml").write_text(documents.source_format)
+    source = load_source_format(folder / "format.xml")
+    for number, message in enumerate(random.choices(list(source.messages.values()), k=random.randint(1, 4))):
+        each = ' each="g"' if message.groups and random.random() < 0.6 else ""
+        group = message.groups.get("g")
+        names = [*message.fields, *(group.fields if each and group else ()), "packet.session"]
+        convert = [f'<convert message="{message.name}" to="out{number}"{each}>']
+        output: list[str] = ['<field name="first" id="99" type="Ruint8"/>']
+        documents.converts.append(convert)
+        documents.outputs.append(output)
+        convert.append(
+            '<let name="zero" function="constant" value="0"/><field name="first" function="copy" of="zero"/>'
+        )
+        table = documents.load(folder)
+        names.append("zero")
+        for place in range(random.randint(4, 14)):
+            name = f"c{number * 3 + place}"
+            if random.random() < 0.25:
+                attempt(random_order(random, names), convert)
+            if random.random() < 0.1:
+                attempt(f'<when of="{random.choice(names)}" {random.choice(["above", "isNot"])}="0"/>', convert)
+            if not attempt(random_element(random, names, name), convert):
+                continue
+            names.append(name)
+            for kind in random.sample(TYPES, len(TYPES)):
+                output.append(f'<field name="f{name}" id="{place}" type="{kind}"/>')
+                if attempt(f'<field name="f{name}" function="copy" of="{name}"/>', convert):
+                    break
+                output.pop()
+    assert table is not None
+    return documents, documents.load(folder)
+
+
+def random_bytes(random: Random, size: int) -> bytes:
+    kind = random.random()
+    if kind < 0.3:
+        return random.choice([0, 0, 1, 1, 2, 65, 200]).to_bytes(size, random.choice(["big", "little"]))
+    if kind < 0.5:
+        return random.choice([b"A", b"12", b"-1.5", b" 7", b"", b"1 2", b"99999999999", b"B"])[:size].ljust(size, b" ")
+    if kind < 0.6:
+        return bytes([random.choice([0, 127, 128, 255])]) + bytes([random.choice([0, 255])]) * (size - 1)
+    return random.randbytes(size)
+
+
+def random_block(random: Random, fields: list[int]) -> bytes:
+    return b"".join(random_bytes(random, size) for size in fields)
+
+
+def random_message(random: Random, source_format: SourceFormat, message: SourceMessageType) -> bytes:
+    """One frame, right most of the time."""
+    framing = message.framing
+    order = "big" if framing.is_big_endian else "little"
+    block = random_block(random, [each.size for each in message.fields.values()]).ljust(message.size, b"\1")
+    if framing.block_length is not None and random.random() < 0.2:
+        block = block[: random.randint(0, len(block))] if random.random() < 0.5 else block + random.randbytes(3)
+    body = block
+    for part in message.parts:
+        body += _random_part(random, part)
+    if framing.length_unit > 1:
+        body = body.ljust(-(-len(body) // framing.length_unit) * framing.length_unit, b"\0")
+    if random.random() < 0.06:
+        body = body[: random.randint(0, len(body))]
+    if random.random() < 0.03:
+        body += b"x" * framing.length_unit
+    frame = bytearray(bytes(framing.header_size) + body)
+    if len(frame) < framing.size_min:
+        frame = frame.ljust(framing.size_min, b"\0")
+    frame += bytes(-len(frame) % framing.length_unit)
+    kind = message.type_id if random.random() < 0.97 else random.randint(60, 80)
+
+    def put(offset: int, size: int, value: int) -> None:
+        frame[offset : offset + size] = (value & ((1 << (8 * size)) - 1)).to_bytes(
+            size, "big" if order == "big" else "little"
+        )
+
+    if framing.block_length is not None:
+        put(framing.block_length_offset, framing.block_length.size, len(block))
+    put(framing.type_offset, framing.type.size, kind)
+    put(framing.length_offset, framing.length.size, (len(frame) - framing.length_adds) // framing.length_unit)
+    return bytes(frame)
+
+
+def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
+    if isinstance(part, SourceData):
+        text = random.randbytes(random.randint(0, 5))
+        told = len(text) if random.random() < 0.95 else 255
+        return told.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little") + text
+    count = part.count if part.count is not None else random.randint(0, 4)
+    entries = b"".join(random_block(random, [each.size for each in part.fields.values()]) for _ in range(count))
+    if part.count is not None:
+        return entries
+    header = bytearray(part.header_size)
+    told = count if random.random() < 0.95 else random.choice([200, 65_535])
+
+    def put(offset: int, size: int, value: int) -> None:
+        value &= (1 << (8 * size)) - 1
+        header[offset : offset + size] = value.to_bytes(size, "big" if part.is_big_endian else "little")
+
+    put(part.count_offset, part.count_kind.size, told)
+    if part.entry_size_kind is not None:
+        put(part.entry_size_offset, part.entry_size_kind.size, part.size if random.random() < 0.95 else 1)
+    return bytes(header) + entries
+
+
+def random_packet(random: Random, source_format: SourceFormat, count: int) -> bytes:
+    messages = list(source_format.messages.values())
+    frames = [random_message(random, source_format, random.choice(messages)) for _ in range(count)]
+    header = encode_source_header(
+        feed_id=1,
+        source_stream_id=1,
+        message_count=count,
+        session=random.choice([20_261_121, 20_261_121, 20_260_301, 20_261_131, 0]),
+        first_source_seq=1,
+        sent_at_ns=5,
+    )
+    return header + b"".join(frames)
