@@ -74,15 +74,18 @@ def kill_admin(scene: Scene) -> str:
 
 
 def restart_all(scene: Scene) -> str:
-    """Stop (SIGTERM) and start every process of a feed, one after another: backups, active, gateway, Spark's driver,
-    admin server, and a client, which is a second one: the feed's own goes on judging."""
+    """Stop (SIGTERM) and start every process of a feed, one after another: gateway, backups, active, Spark's driver,
+    admin server, and a client, which is a second one: the feed's own goes on judging.
+
+    The gateway comes before the strike is marked: its restart is a pause of the source itself, no stall of the feed."""
     scene.await_whole()
     cluster, feed, watch = scene.cluster, scene.feed, scene.watch
     observer = f"{feed.client}-second"
     cluster.start_client(feed, scene.folder / "second", start="live", name=observer).await_event(
         "ready", START_TIMEOUT_S
     )
-    scene.strike("restarting every process, one after another")
+    _restart_gateway(scene)
+    scene.strike("restarting every process, one after another; the gateway is back")
     for name in watch.backups:
         cluster.stop(feed.adapter(name))
         scene.restart_adapter(name)
@@ -92,7 +95,8 @@ def restart_all(scene: Scene) -> str:
     scene.await_takeover(active, epoch)
     scene.restart_adapter(active)
     scene.await_back(active)
-    _restart_source(scene)
+    cluster.stop(feed.job)
+    cluster.restart_job(feed).await_event("ready", DRIVER_TIMEOUT_S)
     cluster.stop(ADMIN)
     cluster.start_admin()
     for each in cluster.watches.values():
@@ -104,17 +108,17 @@ def restart_all(scene: Scene) -> str:
     scene.hold(OBSERVE_S)
     _judge_observer(scene, observer)
     scene.mend()
-    return "restarted backups, active, gateway, Spark's driver, admin server and a second client, one after another"
+    return "restarted gateway, backups, active, Spark's driver, admin server and a second client, one after another"
 
 
-def _restart_source(scene: Scene) -> None:
+def _restart_gateway(scene: Scene) -> None:
     cluster, feed = scene.cluster, scene.feed
+    scene.say(f"feed {feed.name}: restarting the gateway")
     cluster.stop(feed.gateway)
     gateway = cluster.start_gateway(feed, scene.rate)
     gateway.await_event("ready", START_TIMEOUT_S)
     gateway.say("start")
-    cluster.stop(feed.job)
-    cluster.restart_job(feed).await_event("ready", DRIVER_TIMEOUT_S)
+    scene.hold(AFTERMATH_S)
 
 
 def _judge_observer(scene: Scene, observer: str) -> None:

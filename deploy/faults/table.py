@@ -66,9 +66,9 @@ FAULTS = {
     ),
     "restart-all": Fault(
         restart_all,
-        "every process restarted, one after another (the gateway's restart is a pause of the source itself)",
+        "every process restarted, one after another, under load",
         60.0,
-        stall_aim_ms=None,
+        stall_aim_ms=KILL_AIM_MS,
         needs_driver=True,
     ),
     "hand-over": Fault(hand_over, "planned: tandemfeed admin failover", 5.0),
