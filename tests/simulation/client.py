@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from feedcore.counters import CounterSet
+from feedcore.gap_repair import RepairConfig
 from feedcore.merge_config import MergerConfig
 from feedcore.merge_effects import Deliver, Ended, MergeEffect, RequestReplay
 from feedcore.merger import StreamMerger
 from feedcore.output_packet import OutputPacket
-from tests.simulation.plan import ClientPlan, Plan
+from tests.simulation.plan import MS, ClientPlan, Plan
 from tests.simulation.world import START_NS, World
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 SOCKET_QUEUE_MAX = 200
+UNCONFIRMED_NS = 600 * MS  # what one adapter alone had is declared while the run lasts
 
 
 class ClientActor:
@@ -41,7 +43,8 @@ class ClientActor:
         self.ended: set[int] = set()
         start_seq = None if own.is_live else 1
         channels = range(1, len(plan.channels) + 1)
-        config = MergerConfig(confirm=own.confirm)
+        repair = RepairConfig(declare_after_ns=UNCONFIRMED_NS) if own.confirm > 1 else RepairConfig()
+        config = MergerConfig(confirm=own.confirm, repair=repair)
         self.mergers = {number: StreamMerger(number, CounterSet(), config, start_seq) for number in channels}
         self._world, self._cluster, self._watch = world, cluster, watch
         self._start_ns = START_NS + own.start_ns

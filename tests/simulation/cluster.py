@@ -26,7 +26,7 @@ AFTER_STORM_NS = 50 * MS  # between the last packet of the source and the end of
 CALM_NS = 20_000 * MS
 LOOK_EVERY_NS = 5 * MS
 REPAIR_NS = 1_000 * MS  # for digests to be told, buckets to be asked for and set
-COMPARE_EVERY_NS = 40 * MS
+COMPARE_EVERY_NS = 60 * MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
 
 PACKET_MESSAGES_MAX = 6
-HEARTBEAT_INTERVAL_NS = 20 * MS
+HEARTBEAT_INTERVAL_NS = 40 * MS
 BURST_NS = 8 * MS
 FOREIGN_EVERY_NS = 7 * MS
 
