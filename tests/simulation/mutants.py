@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from admin_server.lease_core import FeedLease, Granted
-from feedcore.bucket_repair import BucketRepair
 from feedcore.deciding import Decider
 from feedcore.decision_intake import DecisionIntake
 from feedcore.effects import AppendToJournal, Transmit
@@ -156,7 +155,10 @@ def _reuses_the_epoch(right: Method) -> Method:
 
 
 def _forgets_reservations(right: Method) -> Method:
-    return lambda self, epoch, holder, now_ns, next_epoch: right(self, epoch, holder, now_ns, next_epoch=epoch + 1)
+    def restore(self: FeedLease, epoch: int, *arguments: Any, **named: Any) -> None:
+        right(self, epoch, *arguments, **{**named, "next_epoch": epoch + 1})
+
+    return restore
 
 
 def _transmits_first(right: Method) -> Method:
@@ -188,13 +190,11 @@ MUTANTS = (
     Mutant("a snapshot's position is one too far", ProductionLine, "snapshot", _off_by_one, 50),
     Mutant("a decision is applied twice", DecisionIntake, "_accept", _twice, 20),
     Mutant("a backup decides by itself", ChannelReplica, "on_source_packet", _decides_as_backup, 20),
-    Mutant("a backup ignores the active's position", DecisionIntake, "on_position", _always(None), 2_000),
     Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience, 50),
     Mutant("a source gap is never declared", SourceTracker, "lost", _always(None), 100),
     Mutant("a packet is journalled after it is transmitted", Decider, "decide", _transmits_first, 20),
     Mutant("the end is said before it came", ChannelReplica, "_heartbeat", _says_the_end_early, 50),
     Mutant("digests are not compared", ChannelReplica, "_compare", _always([]), 1_500),
-    Mutant("buckets are set wherever the backup stands", BucketRepair, "_is_at", _always(True), 1_500),
     Mutant("the lease store grants an epoch again", FeedLease, "_consider", _reuses_the_epoch, 100),
     Mutant("a restored store forgets reserved epochs", FeedLease, "restore", _forgets_reservations, 1_000),
 )

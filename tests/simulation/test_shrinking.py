@@ -26,7 +26,7 @@ def test_a_failing_plan_shrinks_to_what_it_takes_and_fails_alike() -> None:
     assert again is not None
     assert again.invariant == shrunk.verdict.invariant == verdict.invariant
     assert shrunk.runs <= 200
-    assert len(shrunk.plan.faults) == 1, shrunk.plan.describe()
+    assert len(shrunk.plan.faults) <= min(2, len(plan.faults)), shrunk.plan.describe()
     assert shrunk.plan.message_count == 1
     assert any("transmits" in line for line in shrunk.verdict.timeline)
 
