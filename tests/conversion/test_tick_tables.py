@@ -330,6 +330,25 @@ def test_dbn_recordings_convert_whole(file: str) -> None:
     assert ours == theirs
 
 
+def recorded(name: str) -> list[FrameChunk]:
+    """A real recording of a shipped format."""
+    if name == "itch50":
+        data = gzip.decompress(shared_file("itch50/ex20101224.TEST_ITCH_50.gz").read_bytes())
+        return list(read_binary_file(data, load_source_format(document("itch50.xml")), 5_000))
+    if name == "iex":
+        return [chunk for chunk, _ in iex_chunks()]
+    return list(read_dbn(shared_file("futures/esh4-glbx-mdp3-20231224.mbo.dbn.zst").read_bytes()).chunks(1_000))
+
+
+@pytest.mark.parametrize("name", ["itch50", "iex", "dbn"])
+def test_the_kernel_makes_of_a_whole_recording_what_its_oracle_makes(name: str) -> None:
+    chunks, table = recorded(name), shipped_table(name)
+    kernel, oracle = CompiledConverter(table), InterpretedConverter(table)
+    assert b"".join(converted(kernel, chunks)) == b"".join(converted(oracle, chunks))
+    assert kernel.counts() == oracle.counts()
+    assert kernel.digests().tolist() == oracle.digests().tolist()
+
+
 def test_tables_of_ticks_convert_whole_by_the_kernel_as_by_its_oracle() -> None:
     source_format = load_source_format(document("tick-table.xml"))
     quotes = list(read_tick_file(shared_file("ticks/usdjpy-ticks.csv"), source_format, TableOptions("USD/JPY")))
