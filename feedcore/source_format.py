@@ -10,6 +10,7 @@ from pathlib import Path
 
 from feedcore.documents import DocumentError, Node, parse_document
 from feedcore.primitive_types import PrimitiveType
+from feedcore.sbe import Schema, load_schema
 from feedcore.source_layout import (
     FRAMING_DEFAULT,
     PLACED_SIZE_MAX,
@@ -22,6 +23,7 @@ from feedcore.source_layout import (
     SourceMessageType,
     VenuePacket,
 )
+from feedcore.source_schema import messages_of_schema
 
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # more digits than an int64 has say nothing
@@ -38,20 +40,30 @@ def load_source_format(path: Path) -> SourceFormat:
     root = parse_document(path.read_bytes(), str(path))
     if root.tag != "sourceFormat":
         raise root.error(f"<{root.tag}> is no <sourceFormat>")
-    root.only("name", "byteOrder")
+    root.only("name", "byteOrder", "sbe")
     for node in root.children:
         if node.tag not in ("packet", "framing", "message"):
             raise node.error(f"<{node.tag}> in <sourceFormat>: it takes <packet>, <framing> and <message>")
-    is_big_endian = _byte_order(root, False)
+    schema = _load_sbe(root, path) if "sbe" in root.attributes else None
+    is_big_endian = _byte_order(root, schema.is_big_endian if schema else False)
     framing_node, packet_node = only_one(root, "framing"), only_one(root, "packet")
     framing = FRAMING_DEFAULT if framing_node is None else load_framing(framing_node, is_big_endian)
     packet = None if packet_node is None else load_packet(packet_node, is_big_endian)
-    messages: dict[str, SourceMessageType] = {}
+    messages: dict[str, SourceMessageType] = messages_of_schema(schema, framing, root) if schema else {}
     for node in root.all("message"):
         add_message(messages, _load_message(node, framing, is_big_endian), node)
     if not messages:
         raise root.error("a source format has at least one <message>")
     return SourceFormat(root.need("name"), messages, str(path), framing, packet)
+
+
+def _load_sbe(root: Node, path: Path) -> Schema:
+    """The SBE schema that `sbe` names, relative to the document: a venue's own, whose messages are the format's."""
+    found = path.parent / root.need("sbe")
+    try:
+        return load_schema(found)
+    except OSError as missing:
+        raise root.error(f"sbe={root.need('sbe')!r}: {found}: {missing.strerror}") from None
 
 
 def add_message(messages: dict[str, SourceMessageType], message: SourceMessageType, node: Node) -> None:

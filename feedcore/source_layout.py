@@ -121,6 +121,7 @@ class SourceGroup:
         count_kind: type of the header's count, `count_offset` bytes from its start.
         entry_size_kind: type of the header's entry size; None: entries have `size` bytes.
         size: bytes of an entry's fields.
+        is_later: a later version of the format added it: a frame may end before it.
     """
 
     name: str
@@ -134,17 +135,19 @@ class SourceGroup:
     entry_size_offset: int
     is_big_endian: bool
     line: int
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SourceData:
-    """Variable text: `header_size` bytes that begin with its length, then as many bytes."""
+    """Variable text: `header_size` bytes that begin with its length, then as many bytes; `is_later` as of a group."""
 
     name: str
     length_kind: PrimitiveType
     header_size: int
     is_big_endian: bool
     line: int
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

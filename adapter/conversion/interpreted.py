@@ -152,7 +152,9 @@ class InterpretedConverter:
             if block < max(needed) or block > PLACED_MAX or at > limit:
                 raise Refused(Reason.WRONG_LENGTH)
         for part in source.parts:
-            if isinstance(part, SourceGroup):
+            if part.is_later and at == limit:  # the message is of an older version
+                places[part.name] = at, 0, 0
+            elif isinstance(part, SourceGroup):
                 needed = [Scope.needed_end(each, part) for each in conversions]
                 first, count, size = self._walk_group(part, datagram, at, limit, max(needed))
                 places[part.name] = first, count, size

@@ -149,7 +149,7 @@ class MessageWriter:
             f"first_{number} = at  # {group.name}",
             f"count_{number} = 0",
             f"size_{number} = 0",
-            "if reason == 0:",
+            "if reason == 0 and at < limit:" if group.is_later else "if reason == 0:",
             f"    if at + {group.header_size} > limit:",
             "        reason = WRONG_LENGTH",
             "    else:",
@@ -168,7 +168,7 @@ class MessageWriter:
     def _walk_data(data: SourceData) -> list[str]:
         length = load_expression(data.length_kind.size, "at", is_big_endian=data.is_big_endian)
         return [
-            f"if reason == 0:  # {data.name}",
+            f"if reason == 0{' and at < limit' if data.is_later else ''}:  # {data.name}",
             f"    if at + {data.header_size} > limit:",
             "        reason = WRONG_LENGTH",
             "    else:",

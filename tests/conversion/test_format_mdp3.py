@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import struct
+import tempfile
+from collections.abc import Iterator
 from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +16,12 @@ from hypothesis import strategies as st
 from real_data import shared_file
 from sbedecoder import MDPMessageFactory, MDPSchema
 from sbedecoder.message import CompositeMessageField, EnumMessageField, SetMessageField
+from tick_material import interpreted
 
+from adapter.conversion.formats import document
 from adapter.conversion.formats.capture import CaptureReader
-from adapter.conversion.formats.chunks import FormatError
+from adapter.conversion.formats.chunks import FormatError, FrameChunk
+from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.formats.mdp3 import (
     MDP_HEADER,
     MdpDeliver,
@@ -24,8 +31,12 @@ from adapter.conversion.formats.mdp3 import (
     MdpReset,
     decode_mdp_packet,
 )
+from adapter.conversion.loading import load_checked_table
+from adapter.conversion.table import ConverterTable
+from feedcore.documents import DocumentError
 from feedcore.sbe import SbeReader, load_schema
 from feedcore.sbe.types import Block, EnumType, Schema, SetType
+from feedcore.source_format import load_source_format
 
 CAPTURES = [
     ("v1.6-v6.1.pcap", 2_000),
@@ -191,3 +202,132 @@ def test_packets_that_do_not_hold_what_they_say_are_refused() -> None:
     numbering = MdpNumbering()
     assert numbering.on_packet(b"", 0) == []
     assert numbering.malformed == 1
+
+
+@cache
+def table() -> ConverterTable:
+    """The shipped documents, with CME's schema laid beside a copy of the format's."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "mdp3.xml").write_bytes(document("mdp3.xml").read_bytes())
+    (folder / "templates_FixBinary.xml").write_bytes(shared_file("templates_FixBinary.xml").read_bytes())
+    largest = 8_192  # a message's entries go into one output datagram
+    return load_checked_table(folder / "mdp3.xml", document("mdp3-to-tick.xml"), document("tick.xml"), largest)
+
+
+NANO = 10**9
+SIDES = {"0": "B", "1": "S", "E": "B", "F": "S"}
+BOOKS = {32: 100, 46: 1}  # template: factor of prices with seven decimals, or nine
+TRADES, ORDERS, STATISTICS = {42: 100, 48: 1}, {43: 100, 47: 1}, {35: 100, 51: 1}
+
+
+def text(value: Any) -> str:
+    return (value.decode() if isinstance(value, bytes) else str(value)).strip("\0")
+
+
+def price(entry: Any, factor: int) -> int | None:
+    mantissa = entry.md_entry_px.mantissa.value
+    return None if mantissa is None else mantissa * factor
+
+
+def expected(frame: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the tick model should say of a message, as the other decoder reads it."""
+    message, _ = theirs().build(frame, 0)
+    kind, at_ns = message.template_id.value, message.transact_time.value if hasattr(message, "transact_time") else None
+    if kind == 30:
+        states = {2: "H", 4: "C", 17: "T", 18: "C", 21: "O", 24: "O", 25: "O", 26: "C"}
+        status = message.security_trading_status.raw_value
+        values = {"symbol": text(message.security_group.value), "topic": "status", "number": status}
+        values |= {"event": str(message.security_trading_event.raw_value), "reason": str(message.halt_reason.raw_value)}
+        values |= {"instrumentId": message.security_id.value, "eventAt": at_ns, "state": states.get(status, "U")}
+        yield "Status", {name: value for name, value in values.items() if value not in (None, "")}
+        return
+    for entry in message.no_md_entries.repeating_groups if hasattr(message, "no_md_entries") else ():
+        name, values = expected_entry(kind, entry)
+        values |= {"instrumentId": entry.security_id.value, "eventAt": at_ns}
+        yield name, {field: value for field, value in values.items() if value not in (None, "")}
+
+
+def expected_entry(kind: int, entry: Any) -> tuple[str, dict[str, Any]]:
+    if kind in TRADES:
+        taker = {1: "B", 2: "S", 255: None}.get(entry.aggressor_side.raw_value, "N")
+        trade = "B" if entry.md_update_action.raw_value == 2 else "R"
+        values = {"price": price(entry, TRADES[kind]), "size": entry.md_entry_size.value * NANO, "side": taker}
+        return "Trade", values | {
+            "tradeId": entry.md_trade_entry_id.value,
+            "kind": trade,
+            "sequence": entry.rpt_seq.value,
+        }
+    if kind == 37:
+        return "Statistic", {"topic": "e", "quantity": entry.md_entry_size.value}
+    entry_type = text(entry.md_entry_type.raw_value)
+    if kind in STATISTICS:
+        flag = entry.open_close_settl_flag.raw_value
+        values = {"topic": entry_type, "price": price(entry, STATISTICS[kind]), "number": None if flag == 255 else flag}
+        return "Statistic", values | {"quantity": entry.md_entry_size.value}
+    action, side = entry.md_update_action.raw_value, SIDES.get(entry_type, "N")
+    if kind in ORDERS:
+        values = {"orderId": entry.order_id.value, "size": entry.md_display_qty.value * NANO, "side": side}
+        return "OrderEvent", values | {"price": price(entry, ORDERS[kind]), "action": "AMD"[action]}
+    size = entry.md_entry_size.value
+    values = {"price": price(entry, BOOKS[kind]), "size": None if size is None else size * NANO, "side": side}
+    return "OrderEvent", values | {"action": {2: "D", 3: "C", 4: "C"}.get(action, "L"), "sequence": entry.rpt_seq.value}
+
+
+@pytest.mark.parametrize(("name", "packet_count"), CAPTURES)
+def test_real_packets_convert_to_what_another_decoder_reads(name: str, packet_count: int) -> None:
+    chunks, wanted = [], []
+    for datagram in islice(CaptureReader(shared_file(f"cme/{name}").read_bytes()), packet_count):
+        packet, offset = decode_mdp_packet(datagram.payload), 0
+        chunks.append(FrameChunk(packet.frames, packet.message_count, len(chunks) + 1, packet.sent_at_ns))
+        while offset < len(packet.frames):
+            size = int.from_bytes(packet.frames[offset : offset + 2], "little")
+            wanted += expected(packet.frames[offset : offset + size])
+            offset += size
+    assert len(wanted) >= packet_count
+    for number, (ours, other) in enumerate(zip(interpreted(table(), chunks), wanted, strict=True)):
+        assert ours == other, f"output {number}"
+
+
+def test_the_table_converts_every_message_but_those_of_the_session() -> None:
+    named = {conversion.source.name for conversion in table().conversions}
+    session = {"AdminHeartbeat12", "AdminLogin15", "AdminLogout16"}
+    assert set(table().source_format.messages) - named == session
+
+
+def test_without_cmes_schema_the_format_says_what_is_missing() -> None:
+    with pytest.raises(DocumentError, match=r"mdp3\.xml:4: sbe='templates_FixBinary\.xml': .*No such file"):
+        load_source_format(document("mdp3.xml"))
+
+
+def flat(values: dict[str, Any]) -> dict[str, Any]:
+    """What SBE reads, as the format has it: decimals are their mantissas, other composites one field a member."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            parts = (
+                {"": value["mantissa"]} if "mantissa" in value else {f"_{part}": each for part, each in value.items()}
+            )
+            found |= {name + part: each for part, each in parts.items()}
+        elif isinstance(value, list):
+            found[name] = [flat(entry) for entry in value]
+        elif isinstance(value, int):
+            found[name] = value
+        elif isinstance(value, str):
+            found[name] = value.encode()
+    return found
+
+
+def test_the_formats_reader_reads_the_numbers_that_sbe_reads() -> None:
+    sbe, plain = SbeReader(ours()), FrameReader(table().source_format)
+    for datagram in islice(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").read_bytes()), 300):
+        frames, offset = decode_mdp_packet(datagram.payload).frames, 0
+        for name, values in plain.read(frames):
+            message = sbe.read(frames, offset + 2)
+            offset += message.size + 2
+            assert message.name == name
+            for field, value in flat(message.fields).items():
+                if isinstance(value, list):
+                    rows = [(each, row) for each, row in zip(value, values[field], strict=True)]
+                    assert all(each[k] == row[k] for each, row in rows for k in each if isinstance(each[k], int))
+                elif isinstance(value, int):
+                    assert values[field] == value, (name, field)

@@ -375,7 +375,7 @@ def test_every_shipped_format_has_a_table_that_converts_every_message_a_venue_se
     formats = {path.stem for path in FOLDER.glob("*.xml")} - {"tick"}
     tables = {name for name in formats if name.endswith("-to-tick")}
     assert {f"{name}-to-tick" for name in formats - tables} == tables
-    for name in sorted(formats - tables):
+    for name in sorted(formats - tables - {"mdp3"}):  # its messages are another's schema: test_format_mdp3 has it
         table = shipped_table(name)
         named = {conversion.source.name for conversion in table.conversions}
         assert set(table.source_format.messages) - named <= gateway, name

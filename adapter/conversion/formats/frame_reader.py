@@ -67,6 +67,8 @@ class FrameReader:
     def message_type(self, kind: int, frame: memoryview) -> SourceMessageType | None:
         """The message type that type and length tell; None if the format has none."""
         found = self._types.get(kind, [])
+        if self._framing.block_length is not None:  # the message itself says how long its fixed part is
+            return found[0] if found else None
         body = len(frame) - self._framing.header_size
         for message in found:
             if message.size == body and not message.parts:
@@ -93,37 +95,49 @@ class FrameReader:
     def _values(self, message: SourceMessageType, frame: memoryview) -> dict[str, Any]:
         framing = self._framing
         start = framing.header_size
-        values: dict[str, Any] = _fields(message.fields, frame, start)
         block = message.size
         if framing.block_length is not None:
             block = _unsigned(frame, framing.block_length_offset, framing.block_length, framing.is_big_endian)
+        if start + block > len(frame):
+            raise FormatError(f"{message.name}: a block of {block} bytes does not fit in the frame")
+        values: dict[str, Any] = _fields(message.fields, frame, start, block)
         offset = start + block
         for part in message.parts:
-            if isinstance(part, SourceGroup):
+            if part.is_later and offset == len(frame):  # the message is of an older version
+                values[part.name] = [] if isinstance(part, SourceGroup) else b""
+            elif isinstance(part, SourceGroup):
                 values[part.name], offset = _group(part, frame, offset)
             else:
                 values[part.name], offset = _data(part, frame, offset)
         return values
 
 
-def _fields(fields: Mapping[str, SourceField], data: memoryview, offset: int) -> dict[str, Any]:
-    return {name: field_value(field, data, offset) for name, field in fields.items()}
+def _fields(fields: Mapping[str, SourceField], data: memoryview, offset: int, size: int) -> dict[str, Any]:
+    """The fields within the block's `size`; those beyond, which an older version had not, are None."""
+    return {
+        name: field_value(field, data, offset) if field.offset + field.size <= size else None
+        for name, field in fields.items()
+    }
 
 
 def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dict[str, Any]], int]:
     count, size = group.count, group.size
+    if offset + group.header_size > len(frame):
+        raise FormatError(f"group {group.name!r}: its header does not fit in the frame")
     if count is None:
         count = _unsigned(frame, offset + group.count_offset, group.count_kind, group.is_big_endian)
         if group.entry_size_kind is not None:
             size = _unsigned(frame, offset + group.entry_size_offset, group.entry_size_kind, group.is_big_endian)
         offset += group.header_size
-    if size < group.size or offset + count * size > len(frame):
+    if offset + count * size > len(frame) or (size < group.size and group.entry_size_kind is None):
         raise FormatError(f"group {group.name!r}: {count} entries of {size} bytes do not fit in the frame")
-    entries = [_fields(group.fields, frame, offset + place * size) for place in range(count)]
+    entries = [_fields(group.fields, frame, offset + place * size, size) for place in range(count)]
     return entries, offset + count * size
 
 
 def _data(data: SourceData, frame: memoryview, offset: int) -> tuple[bytes, int]:
+    if offset + data.header_size > len(frame):
+        raise FormatError(f"data {data.name!r}: its header does not fit in the frame")
     size = _unsigned(frame, offset, data.length_kind, data.is_big_endian)
     start = offset + data.header_size
     if start + size > len(frame):
