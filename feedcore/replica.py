@@ -476,6 +476,7 @@ class ChannelReplica:
         if front is not self._front[0]:
             self._front = front, now_ns
         is_following = self.state in (ReplicaState.SYNCHRONIZED, ReplicaState.RESYNCHRONIZING)
+        is_following = is_following or (self.state is ReplicaState.AHEAD and not self._is_active_silent(now_ns))
         return is_following and front is not None and now_ns - self._front[1] >= self._config.stuck_after_ns
 
     def _is_active_silent(self, now_ns: int) -> bool:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cluster import Cluster
-from tests.simulation.drawing import draw_plan
+from tests.simulation.drawing import KINDS, draw_plan
 from tests.simulation.plan import decode_plan
 from tests.simulation.running import judge
 
 SEEDS = 2_000
 BLOCK = 250
 TRACED_SEEDS = range(40, 52)
+FOUND = sorted((Path(__file__).parent / "found").glob("*.plan.json"))
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,6 +28,12 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
         if verdict is not None:
             story = "\n".join(verdict.timeline)
             pytest.fail(f"seed {seed}: {verdict.text}\n{story}\n./run simulate --seed {seed} shrinks it")
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name.partition(".")[0])
+def test_what_was_found_once_stays_mended(path: Path) -> None:
+    verdict = judge(decode_plan(path.read_bytes()))
+    assert verdict is None, f"{verdict.text}\n./run simulate --plan {path} tells its timeline"
 
 
 def digests() -> list[str]:
@@ -66,6 +73,4 @@ def test_drawn_plans_meet_every_size_and_fault() -> None:
     assert any(plan.has_real_codec for plan in plans)
     assert any(client.is_live for plan in plans for client in plan.clients)
     kinds = {fault.kind for plan in plans for fault in plan.faults}
-    from tests.simulation.drawing import KINDS
-
     assert kinds == set(KINDS)
