@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
 
 from feedcore.effects import AdapterEffect
 
@@ -21,6 +21,8 @@ class Mailbox:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._events: deque[Event] = deque()
+        self._unanswered: set[Future[Any]] = set()
+        self._is_closed = False
 
     def fileno(self) -> int:
         """For the loop's poller."""
@@ -35,9 +37,10 @@ class Mailbox:
         """Have the loop answer a question between two events; what the question raises is raised here.
 
         Raises:
-            TimeoutError: the loop did not answer in time.
+            TimeoutError: the loop did not answer in time, or has ended.
         """
         answer: Future[Answer] = Future()
+        self._unanswered.add(answer)
 
         def run(_now_ns: int) -> list[AdapterEffect]:
             try:
@@ -46,8 +49,21 @@ class Mailbox:
                 answer.set_exception(raised)
             return []
 
-        self.post(run)
-        return answer.result(timeout=ASK_TIMEOUT_S)
+        try:
+            if self._is_closed:
+                raise TimeoutError("the loop has ended")
+            self.post(run)
+            return answer.result(timeout=ASK_TIMEOUT_S)
+        except CancelledError:
+            raise TimeoutError("the loop has ended") from None
+        finally:
+            self._unanswered.discard(answer)
+
+    def close(self) -> None:
+        """The loop has ended: whoever waits for an answer, or will ask, is told so at once."""
+        self._is_closed = True  # first: who asks from now on sees it, who asked before is in the set
+        for answer in list(self._unanswered):
+            answer.cancel()
 
     def take(self) -> list[Event]:
         """Everything posted so far; the loop's side."""

@@ -125,6 +125,7 @@ class AdapterProcess:
         try:
             self._loop.run()
         finally:
+            self._mailbox.close()
             self._registry.stop()
             self._peers.stop()
             self._loop.close()
