@@ -17,7 +17,9 @@ from transport.admin_servers import AdminServers, ask_active
 from transport.rpc import open_channel
 
 MECHANISM = "SCRAM-SHA-256"
-RENEW_BEFORE_EXPIRY_NS = 60 * 1_000_000_000  # or a quarter of a shorter token's life
+PATIENCE_S = 10.0
+PATIENCE_WITH_TOKEN_S = 0.5  # the token at hand will do for now
+TRY_AGAIN_NS = 10_000_000_000
 
 
 class AuthenticationRefused(Exception):
@@ -78,26 +80,39 @@ def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_
 
 
 class TokenSource:
-    """A token that is always fresh: logs in again before it expires. Safe to call from any thread."""
+    """A token that is always fresh: logs in again at half its life. Safe to call from any thread.
+
+    While no server answers, the token at hand serves for the rest of its life, and whoever asks for it waits for no
+    login but one in a while: processes of the cluster go on talking to each other without the admin server.
+    """
 
     def __init__(self, servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str) -> None:
         known = AdminServers(servers) if isinstance(servers, str) else servers
         self._arguments = (known, ca_pem, identity, secret)
         self._lock = threading.Lock()
         self._token = ""
-        self._renew_at_ns = 0
+        self._renew_at_ns = self._expires_at_ns = 0
 
     def __call__(self) -> str:
-        """The token; logs in if there is none or it is about to expire.
+        """The token; logs in if there is none or half its life is over.
 
         Raises:
-            AuthenticationRefused, grpc.RpcError: as `login` does.
+            AuthenticationRefused, grpc.RpcError: as `login` does; the latter only without a token that is valid.
         """
         with self._lock:
             now_ns = time.time_ns()
             if now_ns >= self._renew_at_ns:
-                fresh = login(*self._arguments)
-                self._token = fresh.token
-                margin_ns = min(RENEW_BEFORE_EXPIRY_NS, (fresh.expires_unix_ns - now_ns) // 4)
-                self._renew_at_ns = fresh.expires_unix_ns - margin_ns
+                self._renew(now_ns)
             return self._token
+
+    def _renew(self, now_ns: int) -> None:
+        is_valid = now_ns < self._expires_at_ns
+        try:
+            fresh = login(*self._arguments, timeout_s=PATIENCE_WITH_TOKEN_S if is_valid else PATIENCE_S)
+        except grpc.RpcError:
+            if not is_valid:
+                raise
+            self._renew_at_ns = min(now_ns + TRY_AGAIN_NS, self._expires_at_ns)
+            return
+        self._token, self._expires_at_ns = fresh.token, fresh.expires_unix_ns
+        self._renew_at_ns = now_ns + max(0, fresh.expires_unix_ns - now_ns) // 2

@@ -180,6 +180,15 @@ class Cluster:
         ):
             yield subscription
 
+    def story(self) -> str:
+        """What the adapters logged, in order of time; for the message of an assertion."""
+        lines = [
+            (str(log.get("time")), name, {key: log[key] for key in log if key not in ("time", "level", "component")})
+            for name, adapter in self.adapters.items()
+            for log in list(adapter.logs)
+        ]
+        return "\n".join(f"{at} {name} {log}" for at, name, log in sorted(lines, key=lambda line: line[:2]))
+
     def close(self) -> None:
         """Stop everything."""
         for adapter in self.adapters.values():

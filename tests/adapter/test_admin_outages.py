@@ -33,10 +33,10 @@ def test_without_an_admin_server_roles_stay_and_if_the_active_dies_too_nothing_i
             _flow(source, reader, 10)
             _server_away_while_data_flows(cluster, reader)
             after = cluster.await_active("equities", synchronized_count=len(names) - 1)
-            assert (after.active_adapter_id, after.epoch) == (before.active_adapter_id, before.epoch)
+            assert (after.active_adapter_id, after.epoch) == (before.active_adapter_id, before.epoch), cluster.story()
             _flow(source, reader, 10)
             assert {event.epoch for event in reader.events if isinstance(event, Takeover)} <= {before.epoch}
-            assert active.moves() == moves
+            assert active.moves() == moves, cluster.story()
 
             cluster.server.kill()
             victim = names[before.active_adapter_id - 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -133,3 +134,25 @@ def test_a_token_source_logs_in_again_when_its_token_has_expired(
     toy.token_life_s = -1.0
     source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
     assert [source(), source()] == ["token 1", "token 2"]
+
+
+def test_while_no_server_answers_the_token_at_hand_serves_for_the_rest_of_its_life(
+    toy: ToyAuthentication,
+    server: RpcServer,
+    certificates: tuple[bytes, bytes, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed_s = 0.0
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(passed_s * 1e9))
+    monkeypatch.setattr("transport.login.time", clock)
+    source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
+    assert source() == "token 1"
+    passed_s = 0.6 * toy.token_life_s
+    assert source() == "token 2"
+    server.stop(0)
+    passed_s = 0.85 * toy.token_life_s  # the server's clock stood still: this is more than half the second one's life
+    assert [source(), source()] == ["token 2", "token 2"]
+    passed_s = 1.01 * toy.token_life_s
+    monkeypatch.setattr("transport.login.PATIENCE_S", 0.5)
+    with pytest.raises(grpc.RpcError):
+        source()
