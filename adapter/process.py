@@ -92,6 +92,7 @@ class AdapterProcess:
             self._on_order,
             self._on_registered,
             self._on_server_lost,
+            lambda: self._engine.lease.epoch,
         )
         self._lifeline = self._begin_lifeline()
         try:

@@ -38,6 +38,8 @@ class Registry:
         on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
         on_registered: called with each reply to a registration, the first one included.
         on_lost: called in the registry's thread when the stream of reports and orders has ended.
+        held_epoch: says which epoch's lease is held, 0 for none: a stream begins with its renewal, so that a server
+            that comes back finds its holder at once.
         token: gives a fresh token.
     """
 
@@ -50,11 +52,13 @@ class Registry:
         on_order: Callable[[admin_pb2.AdapterOrder, int], None],
         on_registered: Callable[[admin_pb2.RegisterReply], None],
         on_lost: Callable[[], None],
+        held_epoch: Callable[[], int],
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._token, self._request = ca_pem, token, request
         self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
+        self._held_epoch = held_epoch
         self.is_attending = False  # the stream of reports and orders stands
         self._stopped = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
@@ -148,7 +152,7 @@ class Registry:
         reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._reports = reports
         self.is_attending = True
-        self.report(admin_pb2.AdapterReport())
+        self.report(admin_pb2.AdapterReport(renew_epoch=self._held_epoch()))
         orders = admin_pb2_grpc.AdapterRegistryStub(self._channel).Attend(iter(reports.get, None))
         try:
             for order in orders:
