@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import signal
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ SUMMARIES = {
     "admin-server": "run the stream administration server",
     "admin": "ask it: feeds, adapters, epochs",
     "adapter": "run a feed adapter, active or backup",
+    "convert": "check, explain and try out a conversion",
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill adapters' gaps",
     "ticks": "make recordings: generate or ingest",
@@ -35,7 +37,11 @@ SUMMARIES = {
 
 
 def commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """The sub-commands by name."""
+    """The sub-commands by name; of a checkout as its project file says, though it was installed before."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    if project.is_file():
+        told = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
+        return {name: importlib.metadata.EntryPoint(name, value, GROUP) for name, value in told.items()}
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
 
 

@@ -1,0 +1,1 @@
+"""`tandemfeed convert`: check the documents of a conversion, explain a table, convert a file."""

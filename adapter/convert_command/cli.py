@@ -1,0 +1,155 @@
+"""`tandemfeed convert`: check | explain | file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from adapter.conversion import CompiledConverter, ConverterTable
+from adapter.conversion.formats import document
+from adapter.conversion.formats.tick_table import TableOptions
+from adapter.conversion.kernel_source import kernel_source
+from adapter.conversion.table_loading import load_table
+from adapter.convert_command.explaining import explain
+from adapter.convert_command.outputs import open_output
+from adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
+from feedcore.documents import DocumentError
+from feedcore.message_model import MessageModel, load_message_model
+from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.source_format import SourceFormat, load_source_format
+
+OUT_SIZE = 8 << 20  # output of one call
+REFUSED_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The three documents, loaded."""
+
+    source_format: SourceFormat
+    model: MessageModel
+    table: ConverterTable
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check the documents of a conversion, explain its table, or convert a file."""
+    parser = argparse.ArgumentParser(prog="tandemfeed convert", description=main.__doc__)
+    tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
+    for name, summary in (
+        ("check", "load and check the three documents; names file, line and reason of what is wrong"),
+        ("explain", "print the table so that a person can read it"),
+        ("file", "convert a file to SBE, Parquet or CSV"),
+    ):
+        task = tasks.add_parser(name, help=summary, description=summary)
+        task.add_argument("--shipped", metavar="NAME", help="documents that are shipped: itch50, iex, dbn, tick-table")
+        task.add_argument("--source-format", type=Path, metavar="FILE", help="source format (XML)")
+        task.add_argument("--table", type=Path, metavar="FILE", help="converter table (XML)")
+        task.add_argument("--message-model", type=Path, metavar="FILE", help="message model (SBE schema, XML)")
+        task.add_argument(
+            "--datagram-size-max", type=int, default=DATAGRAM_SIZE_DEFAULT, metavar="BYTES", help="default %(default)s"
+        )
+        if name == "explain":
+            task.add_argument("--source", action="store_true", help="the kernel's generated source instead")
+        if name == "file":
+            _add_file_arguments(task)
+    arguments = parser.parse_args(argv)
+    try:
+        documents = _load(parser, arguments)
+        return {"check": _check, "explain": _explain, "file": _file}[arguments.task](documents, arguments)
+    except (DocumentError, *READ_ERRORS) as refused:
+        print(f"convert: {refused}", file=sys.stderr)
+        return 2
+
+
+def _add_file_arguments(task: argparse.ArgumentParser) -> None:
+    task.add_argument("input", type=Path, help="the file to convert; gzip and zstd are undone")
+    task.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="for the output, made if missing")
+    kinds = ("sbe", "parquet", "csv")
+    task.add_argument("--as", dest="kind", choices=kinds, default="parquet", help="default %(default)s")
+    task.add_argument("--reader", choices=sorted(READERS), help="how the file holds messages (default: by the format)")
+    task.add_argument("--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, of times since midnight")
+    task.add_argument("--symbol", default="", help="of a tick table without such a column")
+    task.add_argument("--time-unit", default="ns", choices=("s", "ms", "us", "ns"), help="of a tick table's times")
+
+
+def _load(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Documents:
+    if arguments.shipped:
+        name = arguments.shipped
+        paths = [document(f"{name}.xml"), document(f"{name}-to-tick.xml"), document("tick.xml")]
+    else:
+        paths = [arguments.source_format, arguments.table, arguments.message_model]
+        if None in paths:
+            parser.error("give --shipped NAME, or --source-format, --table and --message-model")
+    for place, given in enumerate((arguments.source_format, arguments.table, arguments.message_model)):
+        paths[place] = given or paths[place]
+    source_format, model = load_source_format(paths[0]), load_message_model(paths[2])
+    return Documents(source_format, model, load_table(paths[1], source_format, model, arguments.datagram_size_max))
+
+
+def _check(documents: Documents, _: argparse.Namespace) -> int:
+    table = documents.table
+    print(
+        f"{table.document}: well; {len(documents.source_format.messages)} source messages, "
+        f"{len(documents.model.messages)} output messages, {len(table.conversions)} conversions"
+    )
+    return 0
+
+
+def _explain(documents: Documents, arguments: argparse.Namespace) -> int:
+    if arguments.source:
+        print(kernel_source(documents.table).text)
+        return 0
+    for line in explain(documents.table):
+        print(line)
+    return 0
+
+
+def _file(documents: Documents, arguments: argparse.Namespace) -> int:
+    name = arguments.reader or READER_OF_FORMAT.get(documents.source_format.name)
+    if name is None:
+        print(f"convert: --reader is needed: one of {', '.join(sorted(READERS))}", file=sys.stderr)
+        return 2
+    if not arguments.session and "midnight_0" in kernel_source(documents.table).text:
+        print("convert: --session YYYYMMDD is needed: this table reads times since midnight", file=sys.stderr)
+        return 2
+    console = Console(stderr=True)
+    with console.status("loading the kernel; the first time it is compiled"):
+        converter = CompiledConverter(documents.table)
+    output = open_output(arguments.to, documents.model, arguments.kind)
+    options = TableOptions(arguments.symbol, arguments.time_unit)
+    out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
+    began = time.perf_counter()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(arguments.input.name, total=arguments.input.stat().st_size, told="")
+        for chunk in READERS[name](arguments.input, documents.source_format, options):
+            packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=arguments.session)
+            done = 0
+            while done < chunk.message_count:
+                result = converter.convert(packet, done, chunk.message_count - done, out, 0, OUT_SIZE)
+                output.write(memoryview(out.data)[: result.end])
+                done += result.source_count
+                written += result.message_count
+            read += chunk.message_count
+            progress.update(bar, advance=len(chunk.frames), told=f"{read:,} messages")
+    output.close()
+    _report(converter, read, written, time.perf_counter() - began, console)
+    return 0
+
+
+def _report(converter: CompiledConverter, read: int, written: int, seconds: float, console: Console) -> None:
+    rate = read / seconds if seconds else 0.0
+    console.print(f"{read:,} messages read, {written:,} written, {rate:,.0f} a second")
+    for reason, count in converter.counts().items():
+        if count:
+            console.print(f"  {reason}: {count:,}")
+    for letter in converter.take_dead_letters()[:REFUSED_SHOWN]:
+        console.print(f"  message {letter.source_seq}: {letter.reason.name.lower()}: {letter.frame[:40].hex(' ')}")

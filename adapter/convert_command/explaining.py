@@ -1,0 +1,104 @@
+"""A converter table as text that a person can read: per source message what becomes of it, by which functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adapter.conversion.function_use import Comparison, ValueMap
+from adapter.conversion.table import (
+    Conversion,
+    ConverterTable,
+    Guard,
+    Literal,
+    Operand,
+    Operation,
+    PacketValue,
+    type_of,
+)
+from feedcore.source_format import SourceField
+
+WORDS = {"is": "=", "isNot": "≠", "above": ">", "below": "<", "atLeast": "≥", "atMost": "≤"}
+
+
+def explain(table: ConverterTable) -> Iterator[str]:
+    """The lines."""
+    framing = table.source_format.framing
+    yield f"Converter table {table.name!r}: {table.source_format.name} → messages of schema {table.schema_id}"
+    length, kind = framing.length.name, framing.type.name
+    yield f"frames: length {length} at {framing.length_offset}, type {kind} at {framing.type_offset}"
+    for space in table.spaces:
+        if space.is_digested:
+            size = 8 * space.stride
+            yield f"state by {space.name}: {len(space.initial)} cells, {size} bytes per key and 16 to 48 of index"
+    for conversion in table.conversions:
+        yield ""
+        yield from _conversion(table, conversion)
+    converted = {conversion.source.name for conversion in table.conversions}
+    others = [name for name in table.source_format.messages if name not in converted]
+    if others:
+        yield f"\nnot converted: {', '.join(others)}"
+
+
+def _conversion(table: ConverterTable, conversion: Conversion) -> Iterator[str]:
+    source, target = conversion.source, conversion.target
+    kind = chr(source.type_id) if 32 < source.type_id < 127 else str(source.type_id)
+    each = f", for each entry of {conversion.each.name}" if conversion.each else ""
+    yield f"{source.name} (type {kind}, line {conversion.line}) → {target.name if target else 'state only'}{each}"
+    for guard in conversion.guards:
+        yield f"    only if {_guard(guard)}"
+    for action in conversion.orders:
+        given = ", ".join(f"{name} {_name(operand)}" for name, operand in action.operands.items())
+        book = table.books[action.book].name
+        when = f" if {_guard(action.guard)}" if action.guard else ""
+        yield f"    book {book!r} by {_name(action.key)}: {action.action} {given}{when}"
+    shown = {id(operand) for _, operand in conversion.writes if isinstance(operand, Operation)}
+    for operation in (*conversion.pure, *conversion.stateful):
+        if id(operation) not in shown:
+            yield f"    {operation.label} = {_how(table, operation)}    [{operation.type}]"
+    for guard in conversion.output_guards:
+        yield f"    written only if {_guard(guard)}"
+    for field, operand in conversion.writes:
+        how = _how(table, operand) if isinstance(operand, Operation) else _name(operand)
+        yield f"    {target.name if target else ''}.{field.name} ({field.kind.name}) ← {how}"
+
+
+def _guard(guard: Guard) -> str:
+    return _comparison(_name(guard.operand), guard.comparison)
+
+
+def _comparison(name: str, comparison: Comparison) -> str:
+    if comparison.how == "isNull":
+        return f"{name} is {'' if comparison.literal else 'not '}null"
+    literal = comparison.literal
+    return f"{name} {WORDS[comparison.how]} {literal.decode() if isinstance(literal, bytes) else literal}"
+
+
+def _name(operand: Operand) -> str:
+    if isinstance(operand, SourceField):
+        return operand.name
+    if isinstance(operand, PacketValue):
+        return f"packet.{operand.name}"
+    if isinstance(operand, Literal):
+        return repr(operand.value.decode()) if isinstance(operand.value, bytes) else str(operand.value)
+    return operand.label
+
+
+def _how(table: ConverterTable, operation: Operation) -> str:
+    function = operation.function
+    given = [f"{argument}: {_name(operand)}" for argument, operand in operation.operands.items()]
+    for name, value in operation.constants.items():
+        if isinstance(value, ValueMap):
+            given.append(f"map {value.name!r}")
+        elif isinstance(value, Comparison):
+            given.append(_comparison("of", value))
+        elif name in ("zone", "otherwise", "sources", "length", "amount", "value"):
+            given.append(f"{name} {value}")
+    if operation.type.exponent:
+        given.append(f"exponent {operation.type.exponent}")
+    text = f"{function.name}({', '.join(given)})"
+    if operation.space is not None:
+        text += f" by {' '.join(_name(key) for key in operation.keys)}"
+    return f"{text} of book {table.books[operation.book].name!r}" if operation.book is not None else text
+
+
+__all__ = ["explain", "type_of"]

@@ -1,0 +1,62 @@
+"""Input files of `convert file`: which reader makes frames of which."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from adapter.conversion.formats.binary_file import read_binary_file
+from adapter.conversion.formats.capture import CaptureReader
+from adapter.conversion.formats.chunks import FormatError, FrameChunk
+from adapter.conversion.formats.dbn import read_dbn
+from adapter.conversion.formats.iex_tp import decode_iex_segment
+from adapter.conversion.formats.moldudp64 import decode_mold_packet
+from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
+from feedcore.source_format import SourceFormat
+
+CHUNK_MESSAGES = 20_000  # a progress bar moves after so many
+
+
+def _data(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+def _binary_file(path: Path, source_format: SourceFormat, _: TableOptions) -> Iterator[FrameChunk]:
+    return read_binary_file(_data(path), source_format, CHUNK_MESSAGES)
+
+
+def _dbn(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]:
+    return read_dbn(path.read_bytes()).chunks(CHUNK_MESSAGES)
+
+
+def _iex(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]:
+    for datagram in CaptureReader(path.read_bytes()):
+        chunk = decode_iex_segment(bytes(datagram.payload)).chunk()
+        if chunk is not None:
+            yield chunk
+
+
+def _mold(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]:
+    for datagram in CaptureReader(path.read_bytes()):
+        packet = decode_mold_packet(bytes(datagram.payload))
+        if packet.message_count:
+            yield FrameChunk(packet.frames, packet.message_count, packet.sequence)
+
+
+def _ticks(path: Path, source_format: SourceFormat, options: TableOptions) -> Iterator[FrameChunk]:
+    if source_format.name != "tick-table":
+        raise FormatError(f"{path}: rows of a table become messages of the source format 'tick-table', no other")
+    return read_tick_file(path, source_format, options)
+
+
+READERS: dict[str, Callable[[Path, SourceFormat, TableOptions], Iterator[FrameChunk]]] = {
+    "binary-file": _binary_file,
+    "dbn": _dbn,
+    "iex-tp": _iex,
+    "moldudp64": _mold,
+    "tick-table": _ticks,
+}
+READER_OF_FORMAT = {"itch50": "binary-file", "dbn": "dbn", "iex": "iex-tp", "tick-table": "tick-table"}
+READ_ERRORS = (FormatError, OSError, EOFError)

@@ -1,0 +1,101 @@
+"""`tandemfeed convert`: what it says, and what it writes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from adapter.conversion.formats import document
+from adapter.convert_command.cli import main
+from feedcore.message_model import load_message_model
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
+DOCUMENTS = [
+    "--source-format", str(EXAMPLES / "source-format.xml"),
+    "--table", str(EXAMPLES / "converter-table.xml"),
+    "--message-model", str(EXAMPLES / "message-model.xml"),
+]  # fmt: skip
+TICKS = """symbol,time,price,size,side
+ACME,1700000000000000001,101.25,300,buy
+BRKB,1700000000000000002,3.5,20,sell
+ACME,1700000000000000003,101.50,100,buy
+"""
+
+
+@pytest.fixture
+def ticks(tmp_path: Path) -> Path:
+    path = tmp_path / "ticks.csv"
+    path.write_text(TICKS)
+    return path
+
+
+def convert(ticks: Path, kind: str) -> Path:
+    folder = ticks.parent / kind
+    assert main(["file", "--shipped", "tick-table", str(ticks), "--to", str(folder), "--as", kind]) == 0
+    return folder
+
+
+def test_check_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *DOCUMENTS]) == 0
+    assert "3 conversions" in capsys.readouterr().out
+
+
+def test_check_names_file_line_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "table.xml"
+    table.write_text((EXAMPLES / "converter-table.xml").read_text().replace('of="price"', 'of="prize"', 1))
+    assert main(["check", *DOCUMENTS, "--table", str(table)]) == 2
+    assert f"{table}:8: source message 'trade' has no field 'prize'" in capsys.readouterr().err
+
+
+def test_explain_tells_each_field_and_its_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *DOCUMENTS]) == 0
+    told = capsys.readouterr().out
+    assert "trade (type 1, line 5) → TradeTick" in told
+    assert "TradeTick.vwap (int64) ← vwap(of: price, weight: size, exponent -9) by symbol" in told
+    assert "TradeTick.side (char) ← side" in told
+    assert "state by symbol: 7 cells, 128 bytes per key" in told
+
+
+def test_explain_prints_the_generated_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--source", *DOCUMENTS]) == 0
+    source = capsys.readouterr().out
+    compile(source, "kernel", "exec")
+    assert "# trade -> TradeTick" in source
+
+
+def test_a_file_becomes_parquet_with_decimals(ticks: Path) -> None:
+    table = pyarrow.parquet.read_table(convert(ticks, "parquet") / "Trade.parquet")
+    assert table["price"].to_pylist() == [Decimal("101.250000000"), Decimal("3.500000000"), Decimal("101.500000000")]
+    assert table["symbol"].to_pylist() == ["ACME", "BRKB", "ACME"]
+    assert table["size"].to_pylist() == [Decimal(300), Decimal(20), Decimal(100)]
+
+
+def test_a_file_becomes_csv(ticks: Path) -> None:
+    table = pyarrow.csv.read_csv(convert(ticks, "csv") / "Trade.csv")
+    assert [float(price) for price in table["price"].to_pylist()] == [101.25, 3.5, 101.5]
+
+
+def test_a_file_becomes_sbe_behind_open_framing_headers(ticks: Path) -> None:
+    data = (convert(ticks, "sbe") / "messages.sbe").read_bytes()
+    size = len(data) // 3
+    assert len(data) == 3 * size
+    assert data[:6] == size.to_bytes(4, "big") + b"\xeb\x50"
+    model = load_message_model(document("tick.xml"))
+    header = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+    assert header == (model.messages["Trade"].block_length, model.messages["Trade"].template_id)
+
+
+def test_a_table_of_rows_does_not_become_messages_of_another_format(
+    ticks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["file", *DOCUMENTS, str(ticks), "--reader", "tick-table", "--to", str(ticks.parent)]) == 2
+    assert "'tick-table', no other" in capsys.readouterr().err
+
+
+def test_a_missing_file_is_an_error_not_a_traceback(ticks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["file", *DOCUMENTS, "nowhere.itch", "--reader", "binary-file", "--to", str(ticks.parent)]) == 2
+    assert "nowhere.itch" in capsys.readouterr().err
