@@ -7,6 +7,7 @@ the source sent.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import threading
@@ -103,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
+    # What it writes down has no cycles; looking for some would take ever longer pauses, which it would then measure.
+    gc.disable()
     stop = StopSignal()
     start: Literal["live"] | int = "live" if arguments.start == "live" else int(arguments.start)
     content = ContentTape()
