@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import grpc
+
 from deploy.certificates import issue_certificate
 from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
@@ -180,10 +182,19 @@ class Cluster:
         Raises:
             grpc.RpcError: as the server answered.
         """
-        token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
-        with open_channel(self.admin, self._ca_pem(), token) as channel:
+        with self._operations() as channel:
             stub = admin_pb2_grpc.OperationsStub(channel)
             return stub.Failover(admin_pb2.FailoverRequest(feed=feed.name), timeout=timeout_s)
+
+    def readmit(self, feed: FeedLayout, name: str) -> None:
+        """Let an adapter that was failed into its group again, as an operator does.
+
+        Raises:
+            grpc.RpcError: as the server answered.
+        """
+        with self._operations() as channel:
+            request = admin_pb2.ReadmitAdapterRequest(feed=feed.name, adapter=name)
+            admin_pb2_grpc.OperationsStub(channel).ReadmitAdapter(request, timeout=START_TIMEOUT_S)
 
     # ---- ending ----
 
@@ -244,6 +255,10 @@ class Cluster:
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended)
         self.processes[name] = process
         return process
+
+    def _operations(self) -> grpc.Channel:
+        token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
+        return open_channel(self.admin, self._ca_pem(), token)
 
     def _on_ended(self) -> None:
         self._ended.set()

@@ -48,6 +48,11 @@ class ClusterWatch:
         return sorted(name for name in self.states if name != self.active)
 
     @property
+    def failed(self) -> list[str]:
+        """The adapters that left the group and said why."""
+        return sorted(name for name, state in self.states.items() if state == "failed")
+
+    @property
     def is_whole(self) -> bool:
         """True if the one active is known as such, and every other adapter follows it."""
         states = dict(self.states)

@@ -95,8 +95,17 @@ class Scene:
         self.cluster.hold(seconds)
 
     def await_whole(self) -> None:
-        """Until one adapter is active and all others are synchronised."""
-        self.watch.await_whole(WHOLE_TIMEOUT_S)
+        """Until one adapter is active and all others are synchronised.
+
+        An unhealthy backup may have left the group, as it must: it is readmitted, as an operator would do.
+        """
+        watch = self.watch
+        what = "one active, the others synchronised or failed"
+        watch.wait_for(lambda: watch.is_whole or bool(watch.failed), WHOLE_TIMEOUT_S, what)
+        for name in watch.failed:
+            self.say(f"feed {self.feed.name}: adapter {name} was failed; readmitting it")
+            self.cluster.readmit(self.feed, name)
+        watch.await_whole(WHOLE_TIMEOUT_S)
 
     def await_takeover(self, victim: str, epoch: int) -> str:
         """Until another adapter than the victim is active in a later epoch; its name."""
@@ -110,7 +119,9 @@ class Scene:
         """Until the adapter is a synchronised backup again, and everything whole."""
         watch = self.watch
         watch.wait_for(
-            lambda: watch.states.get(victim) == "synchronized", WHOLE_TIMEOUT_S, f"adapter {victim} back as backup"
+            lambda: watch.states.get(victim) in ("synchronized", "failed"),
+            WHOLE_TIMEOUT_S,
+            f"adapter {victim} back as backup",
         )
         self.await_whole()
 

@@ -37,7 +37,9 @@ def drilled(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[
 
 @processes
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5"])
+@pytest.mark.parametrize(
+    "fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5", "hand-over"]
+)
 def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tmp_path: Path) -> None:
     if FAULTS[fault].needs_network and (reason := why_no_network()):
         pytest.skip(reason)
@@ -45,7 +47,7 @@ def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tm
     assert row["rounds"] == 1
     assert set(row["stall_ms"]) == {"p50", "p99", "max"}
     assert row["normal_interarrival_max_ms"] > 0
-    if fault.endswith("-active"):
+    if fault.endswith("-active") or fault == "hand-over":
         assert row["takeovers"] >= 1
     if fault == "cut-active-from-clients":
         assert max(row["detail"][0]["served_by"].values()) > 0.9  # the backup alone was heard
