@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 from adapter.feed_settings import FeedSettingsUnknown
-from adapter.process import AdapterOptions, AdapterProcess
+from adapter.process import AdapterOptions, AdapterProcess, MoldOptions
 from feedcore.documents import DocumentError
 from journal import JournalError
 from transport.dgram import BadGroup
@@ -30,10 +30,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tls-cert", required=True, type=Path, metavar="FILE", help="certificate to serve with (PEM)")
     parser.add_argument("--tls-key", required=True, type=Path, metavar="FILE", help="its private key (PEM)")
+    parser.add_argument(
+        "--moldudp64", action="store_true", help="the source streams are an exchange's own, over MoldUDP64"
+    )
+    parser.add_argument(
+        "--line",
+        action="append",
+        default=[],
+        metavar="STREAM=GROUP",
+        help="a further MoldUDP64 line of a source stream",
+    )
+    parser.add_argument(
+        "--request-server",
+        action="append",
+        default=[],
+        metavar="STREAM=HOST:PORT",
+        help="where the venue answers MoldUDP64 requests for a source stream",
+    )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     configure_logging(f"adapter-{arguments.name}", arguments.log_level)
     connection = connection_from(parser, arguments)
+    mold = _mold_options(parser, arguments)
     stop = StopSignal()
     try:
         options = AdapterOptions(
@@ -46,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.tls_cert.read_bytes(),
             arguments.tls_key.read_bytes(),
             arguments.metrics_port,
+            mold,
         )
         AdapterProcess(options, connection, stop).run()
     except grpc.RpcError as error:
@@ -53,3 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (DocumentError, FeedSettingsUnknown, JournalError, BadGroup, AuthenticationRefused, OSError) as refused:
         parser.exit(2, f"adapter: {refused}\n")
     return 0
+
+
+def _mold_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> MoldOptions | None:
+    if not arguments.moldudp64:
+        if arguments.line or arguments.request_server:
+            parser.error("--line and --request-server are of MoldUDP64 streams: give --moldudp64 too")
+        return None
+    lines = tuple(_of_stream(parser, "--line", text) for text in arguments.line)
+    servers = dict(_of_stream(parser, "--request-server", text) for text in arguments.request_server)
+    return MoldOptions(lines, servers)
+
+
+def _of_stream(parser: argparse.ArgumentParser, option: str, text: str) -> tuple[int, str]:
+    stream, separator, place = text.partition("=")
+    if not separator or not stream.isdigit():
+        parser.error(f"{option} {text!r}: a source stream's number, =, then its address, such as 1=239.192.1.1:5001")
+    return int(stream), place

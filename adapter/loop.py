@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import zmq
 
@@ -48,6 +48,18 @@ POLL_MS_MAX = 100
 ServerRequest = RenewLease | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail
 
 
+class SourceLine(Protocol):
+    """Where datagrams of a source stream come from."""
+
+    socket: Any
+
+    def receive(self) -> bytes | None:
+        """The next source packet; None if none waits."""
+
+    def close(self) -> None:
+        """Stop hearing."""
+
+
 class AdapterLoop:
     """One adapter's loop.
 
@@ -55,6 +67,7 @@ class AdapterLoop:
         groups: channel_id -> this adapter's own multicast group.
         ask_server: tells the admin server what an effect asks of it, from the loop's thread, without blocking.
         report_interval_ns: `on_report_due` is called this often.
+        ask_source: asks the feed source itself for messages; None: its journal is asked, through `peers`.
     """
 
     def __init__(
@@ -62,7 +75,7 @@ class AdapterLoop:
         engine: AdapterEngine,
         counters: CounterSet,
         *,
-        sources: list[MulticastReceiver],
+        sources: Sequence[SourceLine],
         sender: MulticastSender,
         groups: Mapping[int, str],
         sealer: Sealer,
@@ -74,6 +87,7 @@ class AdapterLoop:
         ask_server: Callable[[ServerRequest], None],
         on_report_due: Callable[[], None],
         report_interval_ns: int,
+        ask_source: Callable[[RequestSource], None] | None = None,
     ) -> None:
         self._engine, self._counters = engine, counters
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
@@ -81,7 +95,8 @@ class AdapterLoop:
         self._mailbox, self._peers, self._stop = mailbox, peers, stop
         self._on_report_due = on_report_due
         self._report_interval_ns = report_interval_ns
-        self._sources: dict[Any, MulticastReceiver] = {}
+        self._ask_source = ask_source
+        self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
         self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, to be sent in this turn
         self._poller = zmq.Poller()
@@ -218,7 +233,9 @@ class AdapterLoop:
         self._journal.save(config.feed_id, config.session, effect.snapshot)
 
     def _request_source(self, effect: RequestSource) -> None:
-        if self._peers is not None:
+        if self._ask_source is not None:
+            self._ask_source(effect)
+        elif self._peers is not None:
             self._peers.request_source(effect.source_stream_id, effect.first_source_seq, effect.last_source_seq)
 
     def _request_runs(self, effect: RequestRuns) -> None:

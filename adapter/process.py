@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import zmq
 from adapter.conversion import load_converter
 from adapter.feed_settings import engine_config
 from adapter.lifeline import Lifeline, LifelineUnavailable
-from adapter.loop import AdapterLoop, ServerRequest
+from adapter.loop import AdapterLoop, ServerRequest, SourceLine
 from adapter.mailbox import Mailbox
+from adapter.mold_source import MoldSource
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from adapter.peer_input import PeerInput
@@ -35,7 +36,7 @@ from feedcore.effects import (
 )
 from feedcore.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
-from transport.dgram import MulticastReceiver, MulticastSender
+from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from transport.login import TokenSource
 from transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
@@ -45,6 +46,19 @@ LOG = logging.getLogger("adapter.process")
 # The interpreter lets a waiting thread in after this long. The default of 5 ms would let a call thread hold the loop
 # up for as long; the loop's own turns are far shorter.
 SWITCH_INTERVAL_S = 0.000_5
+
+
+@dataclass(frozen=True, slots=True)
+class MoldOptions:
+    """The source streams are an exchange's, over MoldUDP64.
+
+    Attributes:
+        lines: (source_stream_id, group): further lines beside the feed's own groups.
+        request_servers: source_stream_id -> "IPV4:PORT".
+    """
+
+    lines: tuple[tuple[int, str], ...]
+    request_servers: dict[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,7 @@ class AdapterOptions:
     tls_certificate: bytes
     tls_key: bytes
     metrics_port: int
+    mold: MoldOptions | None = None
 
 
 class AdapterProcess:
@@ -173,10 +188,16 @@ class AdapterProcess:
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
         self._replay_service.topics = {each.channel_id: each.topic for each in feed.channels}
+        mold = self._mold_source(feed) if self._options.mold is not None else None
+        lines: Sequence[SourceLine] = (
+            mold.lines
+            if mold is not None
+            else [MulticastReceiver(self._context, interface, stream.group) for stream in feed.source_streams]
+        )
         self._loop = AdapterLoop(
             engine,
             self._counters,
-            sources=[MulticastReceiver(self._context, interface, stream.group) for stream in feed.source_streams],
+            sources=lines,
             sender=MulticastSender(self._context, interface, datagram_size_max=size_max),
             groups=dict(own.groups),
             sealer=self._sealer,
@@ -188,8 +209,26 @@ class AdapterProcess:
             ask_server=self._ask_server,
             on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._reporter.state())),
             report_interval_ns=registered.sync_interval_ns,
+            ask_source=mold.request if mold is not None else None,
         )
         self._meet(list(registered.adapters))
+
+    def _mold_source(self, feed: common_pb2.FeedDescription) -> MoldSource:
+        options = self._options.mold
+        assert options is not None
+        groups = {stream.source_stream_id: [stream.group] for stream in feed.source_streams}
+        for stream, group in options.lines:
+            if stream not in groups:
+                raise BadGroup(f"feed {feed.name} has no source stream {stream}; it has {', '.join(map(str, groups))}")
+            groups[stream].append(group)
+        return MoldSource(
+            self._context,
+            self._connection.interface,
+            groups,
+            feed_id=feed.feed_id,
+            session=feed.session,
+            request_servers=options.request_servers,
+        )
 
     # ---- the admin server's orders; in the registry's thread ----
 

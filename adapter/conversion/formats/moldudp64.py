@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from adapter.conversion.formats.chunks import FormatError, FrameChunk
+from feedcore.source_packet import SourceFlag, encode_source_header
 
 MOLD_HEADER = struct.Struct(">10sQH")
 MOLD_HEADER_SIZE = MOLD_HEADER.size
@@ -96,3 +97,55 @@ def chunk_from(packet: MoldPacket, first_sequence: int) -> FrameChunk:
     assert 0 <= skip < packet.message_count
     frames = packet.frames[message_offset(packet.frames, skip) :] if skip else packet.frames
     return FrameChunk(frames, packet.message_count - skip, first_sequence, session=packet.session)
+
+
+class MoldTranslation:
+    """Makes source packets of one MoldUDP64 stream's packets, heartbeats and the session's end included.
+
+    A message's source sequence number is its MoldUDP64 sequence number, so that every adapter that hears the stream, on
+    whatever line, gives it the same one; gaps and copies are then whoever's who tracks source streams. The first packet
+    heard says which of the venue's sessions it is: packets of another one are not of this trading day.
+
+    Attributes:
+        session: the venue's name of its session; None until a packet was heard.
+        malformed, foreign: packets that did not hold what they said; packets of another session.
+    """
+
+    def __init__(self, feed_id: int, source_stream_id: int, trading_day: int) -> None:
+        self._feed_id, self._source_stream_id, self._trading_day = feed_id, source_stream_id, trading_day
+        self.session: bytes | None = None
+        self.malformed = 0
+        self.foreign = 0
+
+    def source_packet(self, datagram: bytes) -> bytes | None:
+        """The source packet of a downstream packet; None if there is none."""
+        try:
+            packet = decode_mold_packet(datagram)
+        except FormatError:
+            self.malformed += 1
+            return None
+        if self.session is None:
+            self.session = packet.session
+        if packet.session != self.session:
+            self.foreign += 1
+            return None
+        flags = 0
+        if packet.message_count == 0:
+            flags = SourceFlag.HEARTBEAT | (SourceFlag.END_OF_STREAM if packet.is_end else 0)
+        header = encode_source_header(
+            feed_id=self._feed_id,
+            source_stream_id=self._source_stream_id,
+            message_count=packet.message_count,
+            session=self._trading_day,
+            first_source_seq=packet.sequence,
+            sent_at_ns=0,  # MoldUDP64 says none, and adapters must not put in times of their own
+            flags=flags,
+        )
+        return header + packet.frames
+
+    def request(self, first_source_seq: int, last_source_seq: int) -> bytes | None:
+        """The request for these messages, or as many as one may ask for; None before any packet was heard."""
+        if self.session is None:
+            return None
+        count = min(last_source_seq - first_source_seq + 1, MESSAGES_PER_PACKET_MAX)
+        return encode_mold_request(self.session, first_source_seq, count)

@@ -1,0 +1,167 @@
+"""An adapter hears an exchange's MoldUDP64 streams over real sockets: two lines with loss, and a request server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from adapter.conversion.formats.moldudp64 import (
+    MOLD_HEADER,
+    MoldTranslation,
+    encode_end_of_session,
+    encode_mold_packet,
+    encode_mold_request,
+)
+from adapter.mold_source import MoldSource
+from feedcore.effects import RequestSource
+from feedcore.source_packet import SourceFlag, decode_source_packet
+from feedcore.source_tracker import SourceTracker, TrackerConfig
+from transport.dgram import BadGroup, MulticastSender
+from transport.request_socket import RequestSocket, parse_server
+
+LOOPBACK = "127.0.0.1"
+GROUPS = ["239.192.78.1:17101", "239.192.78.2:17102"]
+SESSION, DAY, FEED, STREAM = b"20261121AA", 20261121, 3, 7
+TOTAL, PER_PACKET = 600, 6
+GIVE_UP_S = 20
+
+
+def message(number: int) -> bytes:
+    return b"m%d" % number
+
+
+def packet(first: int, last: int, session: bytes = SESSION) -> bytes:
+    return encode_mold_packet(session, first, [message(number) for number in range(first, last + 1)])
+
+
+class Venue:
+    """A request server that has every message and answers with one packet a request."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((LOOPBACK, 0))
+        self.address = f"{LOOPBACK}:{self._socket.getsockname()[1]}"
+        self.asked: list[tuple[int, int]] = []
+        self.askers: list[tuple[str, int]] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            data, who = self._socket.recvfrom(100)
+            if not data:
+                return
+            session, first, count = MOLD_HEADER.unpack(data)
+            assert session == SESSION
+            self.asked.append((first, count))
+            self.askers.append(who)
+            self._socket.sendto(packet(first, min(first + count - 1, first + 20, TOTAL)), who)
+
+    def close(self) -> None:
+        self._socket.sendto(b"", self._socket.getsockname())
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    made: zmq.Context[Any] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+@pytest.fixture
+def venue() -> Iterator[Venue]:
+    made = Venue()
+    yield made
+    made.close()
+
+
+def test_what_both_lines_lost_comes_from_the_venue_and_every_message_is_there_once(
+    context: zmq.Context[Any], venue: Venue
+) -> None:
+    source = MoldSource(
+        context, LOOPBACK, {STREAM: GROUPS}, feed_id=FEED, session=DAY, request_servers={STREAM: venue.address}
+    )
+    sender = MulticastSender(context, LOOPBACK)
+    tracker = SourceTracker(STREAM, TrackerConfig())
+    tracker.anchor(1, 0)
+    poller = zmq.Poller()
+    seen: list[int] = []
+    for line in source.lines:
+        poller.register(line.socket, zmq.POLLIN)
+    by_socket = {line.socket: line for line in source.lines}
+    unsent = [(first, first + PER_PACKET - 1) for first in range(1, TOTAL, PER_PACKET)]
+    until = time.monotonic() + GIVE_UP_S
+    while len(seen) < TOTAL and time.monotonic() < until:
+        if unsent:
+            first, last = unsent.pop(0)
+            for place, group in enumerate(GROUPS):
+                is_lost = first % 5 == place or first % 7 == 0 or last == TOTAL
+                if not is_lost:
+                    sender.send(group.encode(), packet(first, last))
+        else:
+            sender.send(GROUPS[1].encode(), encode_end_of_session(SESSION, TOTAL + 1))
+        for handle, _ in poller.poll(2):
+            while (datagram := by_socket[handle].receive()) is not None:
+                found = decode_source_packet(datagram, FEED)
+                assert (found.source_stream_id, found.session, found.sent_at_ns) == (STREAM, DAY, 0)
+                for part in tracker.on_packet(found, 0, time.monotonic_ns()):
+                    seen += range(part.first_source_seq, part.first_source_seq + part.message_count)
+        for request in tracker.on_timer(time.monotonic_ns()):
+            source.request(request)
+    assert seen == list(range(1, TOTAL + 1))
+    assert venue.asked
+    for line in source.lines:
+        line.close()
+
+
+def test_heartbeats_and_the_end_of_the_session_are_the_source_streams() -> None:
+    translation = MoldTranslation(FEED, STREAM, DAY)
+    assert translation.request(1, 5) is None, "nobody knows the session's name yet"
+    packets = [packet(4, 5), encode_mold_packet(SESSION, 6, []), encode_end_of_session(SESSION, 6)]
+    made = [decode_source_packet(translation.source_packet(each) or b"", FEED) for each in packets]
+    assert [(each.first_source_seq, each.message_count) for each in made] == [(4, 2), (6, 0), (6, 0)]
+    assert [each.flags for each in made] == [0, SourceFlag.HEARTBEAT, SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM]
+    assert made[0].datagram[32:] == packets[0][20:], "frames are as the venue framed them"
+    assert translation.request(2, 3) == encode_mold_request(SESSION, 2, 2)
+    assert translation.request(1, 10**6) == encode_mold_request(SESSION, 1, 65_534)
+
+
+def test_packets_of_another_session_and_malformed_ones_are_counted_and_dropped() -> None:
+    translation = MoldTranslation(FEED, STREAM, DAY)
+    assert translation.source_packet(packet(1, 1)) is not None
+    assert translation.source_packet(packet(1, 1, b"YESTERDAY ")) is None
+    assert translation.source_packet(packet(1, 2)[:-1]) is None
+    assert (translation.foreign, translation.malformed) == (1, 1)
+
+
+def test_only_the_server_that_was_asked_is_heard(context: zmq.Context[Any], venue: Venue) -> None:
+    asking = RequestSocket(context, LOOPBACK, venue.address)
+    asking.send(encode_mold_request(SESSION, 3, 2))
+    assert asking.socket.poll(GIVE_UP_S * 1_000)
+    assert asking.receive() == packet(3, 4)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(packet(1, 1), venue.askers[0])
+    assert asking.socket.poll(GIVE_UP_S * 1_000), "it came"
+    assert asking.receive() is None, "and was not the server's"
+    asking.close()
+
+
+@pytest.mark.parametrize("server", ["", "10.0.0.1", "venue:80", "10.0.0.1:0", "239.1.1.1:80", "10.0.0.1:70000"])
+def test_a_bad_request_server_is_refused_by_name(server: str) -> None:
+    with pytest.raises(BadGroup, match=r"IPV4:PORT|address of its own"):
+        parse_server(server)
+
+
+def test_a_stream_without_a_request_server_asks_nobody(context: zmq.Context[Any]) -> None:
+    source = MoldSource(context, LOOPBACK, {STREAM: GROUPS[:1]}, feed_id=FEED, session=DAY, request_servers={})
+    source.request(RequestSource(STREAM, 1, 2))
+    assert len(source.lines) == 1
+    source.lines[0].close()
