@@ -177,6 +177,8 @@ class AdapterEngine:
 
     def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
         """An admin server answered a report, or said anything else."""
+        if self.lease.is_held and not self.has_admin(now_ns):
+            self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         self._admin_heard_at_ns = now_ns
         return self._fence(now_ns)
 
@@ -259,9 +261,8 @@ class AdapterEngine:
         assert not isinstance(due, LeaseLapsed), "the fence came first"
         if due is not None:
             effects.append(due)
-        has_admin = self.has_admin(now_ns)
         for replica in self.replicas.values():
-            replica.has_admin = has_admin
+            replica.has_admin = self.has_admin(now_ns)
             effects += replica.on_timer(now_ns)
         return effects
 
@@ -279,8 +280,7 @@ class AdapterEngine:
 
     def has_admin(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
-        heard_at_ns = self._admin_heard_at_ns
-        return heard_at_ns is not None and now_ns - heard_at_ns < self.config.consent.contact_ns
+        return self._admin_heard_at_ns is not None and now_ns - self._admin_heard_at_ns < self.config.consent.contact_ns
 
     def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
         """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""

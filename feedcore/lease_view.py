@@ -64,6 +64,12 @@ class LeaseView:
         self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
         self.is_by_consent = True
 
+    def on_contact(self, consent_until_ns: int, now_ns: int) -> None:
+        """Back in contact: only the store's word counts now, so it is asked for at once, before consent runs out."""
+        if self.is_by_consent:
+            self.on_consent(consent_until_ns)
+        self.renew_at_once(now_ns)
+
     def renew_at_once(self, now_ns: int) -> None:
         """The next renewal is due now."""
         self._renew_at_ns = now_ns

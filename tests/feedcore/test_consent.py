@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feedcore.counters import Counter
+from feedcore.effects import RenewLease
 from feedcore.engine_config import ConsentConfig
 from feedcore.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, Adapter, pair
@@ -105,3 +106,19 @@ def test_an_active_that_reaches_its_admin_server_does_not_rely_on_consent() -> N
     exchange(active, backup, 260 * MS)
     active.engine.on_timer(LEASE_NS)
     assert active.state is not ReplicaState.ACTIVE
+
+
+def test_an_active_back_in_contact_asks_for_its_lease_at_once_and_has_consent_until_the_answer() -> None:
+    active, backup = pair()
+    without_admin(active, backup, now_ns=100 * MS)
+    exchange(active, backup, LEASE_NS - 10 * MS)
+    active.engine.on_timer(LEASE_NS)
+    assert active.engine.lease.is_by_consent
+    active.engine.on_admin_heard(LEASE_NS + MS)
+    assert RenewLease(1) in active.engine.on_timer(LEASE_NS + MS)
+    until_ns = active.engine.peers.consent_until_ns(1)
+    assert until_ns > LEASE_NS + MS
+    active.engine.on_timer(until_ns - 1)
+    assert active.state is ReplicaState.ACTIVE
+    active.engine.on_timer(until_ns)
+    assert active.state is not ReplicaState.ACTIVE, "nobody answered"
