@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
 
@@ -72,7 +72,7 @@ class CallLine:
             if self._is_closed or kind in self._busy:
                 return
             self._busy.add(kind)
-            (self._bulk if is_bulk else self._quick).submit(run)
+            (self._bulk if is_bulk else self._quick).submit(run).add_done_callback(_tell_bug)
 
     def close(self) -> None:
         """Give up everything under way."""
@@ -87,6 +87,12 @@ class CallLine:
         if count is not None:
             extra = {"whom": self._name, "kind": str(kind), "why": str(error)[:300], "count": count}
             LOG.info("a call failed; it will be asked again", extra=extra)
+
+
+def _tell_bug(done: Future[None]) -> None:
+    """What no call should raise is no weather: a pool would keep it to itself."""
+    if not done.cancelled() and (bug := done.exception()) is not None:
+        LOG.error("a call ended with a bug of ours", exc_info=bug)
 
 
 class PeerLink:
