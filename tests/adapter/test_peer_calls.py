@@ -50,11 +50,15 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
     ) -> Iterator[common_pb2.FeedAdapterState]:
         """One state, and the stream stays open."""
         left = threading.Event()
-        context.add_callback(left.set)
+
+        def leave() -> None:  # not behind the yield: who leaves at once never has the generator go on
+            self.followers.put("left")
+            left.set()
+
         self.followers.put("came")
+        context.add_callback(leave)
         yield peer_state_to_proto(PeerState(self._says_id, 1, 1, (STATUS,)), HEALTH)
         left.wait(WAIT_S)
-        self.followers.put("left")
 
     def GetRuns(  # noqa: N802
         self, _request: sync_pb2.GetRunsRequest, _context: grpc.ServicerContext
