@@ -29,7 +29,7 @@ from feedcore.effects import (
 from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.peers import ConsentConfig
-from feedcore.replica_config import ReplicaConfig
+from feedcore.replica_config import PublishMode, ReplicaConfig
 from feedcore.source_tracker import TrackerConfig
 from feedcore.states import ReplicaState
 from tests.simulation.output_journal import OutputJournal
@@ -278,6 +278,8 @@ class AdapterActor:
 
     def _append(self, effect: AppendToJournal) -> None:
         self.journal.append(effect.packet)
+        if self._plan.publish is PublishMode.ACKED:
+            self._cluster.checks.content.on_journalled(effect.packet)
 
     def _number_for_good(self, effect: NumberForGood) -> None:
         packets = self.journal.number_for_good(effect)

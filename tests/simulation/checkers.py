@@ -133,6 +133,12 @@ class ContentChecker:
         for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
             self._note((packet.channel_id, packet.epoch, seq), message, packet.adapter_id, is_active)
 
+    def on_journalled(self, packet: OutputPacket) -> None:
+        """A packet is in a journal, whether or not it will go out: a gap may name it."""
+        if packet.message_count and not packet.flags & PROVISIONAL_BIT:
+            for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
+                self.where.setdefault((packet.channel_id, packet.epoch, seq), identities(message))
+
     def _announce(self, packet: OutputPacket) -> None:
         """Decisions without their messages: whoever hears of them may transmit them."""
         for seq in range(packet.first_message_seq, packet.end_message_seq):
