@@ -31,7 +31,7 @@ HEADER_SIZE = 64
 WORDS, CELLS, STRIDE, ROWS, INDEX = 0, 1, 2, 3, 4
 KEYS_MAX, ROW_COUNT, LIVE_COUNT, FREE_ROW = 5, 6, 7, 8
 TABLE_SIZE, MIGRATED = 9, 10
-QUEUE, QUEUE_HEAD, QUEUE_COUNT, NUMBER = 11, 12, 13, 14
+QUEUE, QUEUE_COUNT, NUMBER = 11, 12, 13
 SESSION_CELL = 15  # the cell that says of which session the resettable cells are; -1: none
 RESET_FIRST = 16  # first of the cells that a new session resets: those from it to SESSION_CELL
 DIGESTED = 17  # cells that count for digests and snapshots: the first so many
@@ -81,13 +81,11 @@ def row_hash(arena, space, row, key_hash):  # type: ignore[no-untyped-def]
 
 @compiled()
 def settle(arena, space, count):  # type: ignore[no-untyped-def]
-    """Put the hashes of the `count` rows that were changed first back into the digests."""
+    """Put the hashes of the `count` rows that were queued last back into the digests."""
     words = arena[space + WORDS]
     for _ in range(min(count, arena[space + QUEUE_COUNT])):
-        head = arena[space + QUEUE_HEAD]
-        row = arena[arena[space + QUEUE] + head]
-        arena[space + QUEUE_HEAD] = (head + 1) & (QUEUE_SIZE - 1)
         arena[space + QUEUE_COUNT] -= 1
+        row = arena[arena[space + QUEUE] + arena[space + QUEUE_COUNT]]
         if arena[row + words] == DIRTY:  # else it died meanwhile
             key_hash = hash_of_key(arena, row, words)
             value = row_hash(arena, space, row, key_hash)
@@ -97,7 +95,11 @@ def settle(arena, space, count):  # type: ignore[no-untyped-def]
 
 @compiled()
 def settle_down(arena, space):  # type: ignore[no-untyped-def]
-    """Keep the queue short; called between messages, when no row is half changed."""
+    """Keep the queue short; called between messages, when no row is half changed.
+
+    What was queued last is settled, while it is still in the processor's caches; what was queued first stays, as it is
+    likely to be changed again before the next digest.
+    """
     if arena[space + QUEUE_COUNT] > QUEUE_AIM:
         settle(arena, space, SETTLED_PER_MESSAGE)
 
@@ -105,8 +107,7 @@ def settle_down(arena, space):  # type: ignore[no-untyped-def]
 @compiled()
 def push_dirty(arena, space, row):  # type: ignore[no-untyped-def]
     """Queue a row; the queue has room for QUEUE_SIZE - QUEUE_AIM rows changed by one message."""
-    place = (arena[space + QUEUE_HEAD] + arena[space + QUEUE_COUNT]) & (QUEUE_SIZE - 1)
-    arena[arena[space + QUEUE] + place] = row
+    arena[arena[space + QUEUE] + arena[space + QUEUE_COUNT]] = row
     arena[space + QUEUE_COUNT] += 1
 
 

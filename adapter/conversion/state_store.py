@@ -7,6 +7,7 @@ grows.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ SNAPSHOT_MAGIC = b"TFC2"
 BUCKETS_MAGIC = b"TFB2"
 SNAPSHOT_HEADER = struct.Struct("<4s16sHH")  # magic, fingerprint, buckets listed, spaces
 SPACE_HEADER = struct.Struct("<QHH")  # rows, key words, cells
+HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # rows are visited at random: fewer pages, fewer misses
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # only what is touched counts
 
 
@@ -96,9 +98,11 @@ class StateStore:
         head = -(-header_of(len(self._spaces)) // 8) * 8
         pools = sum(order_book.POOL_WORDS for _ in self._books)
         total = head + sum(space.size() for space in self._spaces) + pools
-        arena = np.frombuffer(
-            mmap.mmap(-1, 8 * total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE), dtype=np.int64
-        )
+        memory = mmap.mmap(-1, 8 * total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        if HUGE_PAGES is not None:
+            with contextlib.suppress(OSError):  # a kernel built without them
+                memory.madvise(HUGE_PAGES)
+        arena = np.frombuffer(memory, dtype=np.int64)
         at = head
         for number, space in enumerate(self._spaces):
             self._lay_out(arena, header_of(number), number, space, at)

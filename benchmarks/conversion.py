@@ -1,0 +1,190 @@
+"""The conversion's kernels by themselves: the tick table, ITCH with full order books, many symbols, a second start.
+
+Packets are made beforehand; timed is `convert` alone, as the adapter calls it, once per packet, in seconds of
+the processor, so that whatever else runs on the machine counts little. State is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from adapter.conversion import CompiledConverter, ConverterTable
+from adapter.conversion.loading import load_checked_table
+from feedcore.source_packet import encode_source_header
+
+ROOT = Path(__file__).resolve().parent.parent
+TICKS = ROOT / "deploy" / "examples" / "ticks"
+BOOK = ROOT / "benchmarks" / "itch_book"
+MESSAGES_PER_PACKET = 34
+SYMBOLS = 10_000
+ROUND_PACKETS = 10_000
+ROUNDS = 5
+OUT = np.zeros(8_192, np.uint8)
+SECOND_START = """
+import time; began = time.perf_counter()
+from pathlib import Path
+from adapter.conversion.loading import load_converter
+folder = Path({folder!r})
+load_converter(folder / "source-format.xml", folder / "converter-table.xml", folder / "message-model.xml")
+print(time.perf_counter() - began)
+"""
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def header(count: int) -> bytes:
+    """Of a source packet."""
+    return encode_source_header(
+        feed_id=1, source_stream_id=1, message_count=count, session=20_261_121, first_source_seq=1, sent_at_ns=0
+    )
+
+
+def converter_of(folder: Path) -> CompiledConverter:
+    """The converter of three documents."""
+    return CompiledConverter(table_of(folder))
+
+
+def table_of(folder: Path) -> ConverterTable:
+    """The table of three documents."""
+    return load_checked_table(
+        folder / "source-format.xml", folder / "converter-table.xml", folder / "message-model.xml"
+    )
+
+
+def messages_per_s(converter: CompiledConverter, packets: list[bytes]) -> float:
+    """The median of a few rounds over the packets."""
+    rates = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        for packet in packets:
+            converter.convert(packet, 0, MESSAGES_PER_PACKET, OUT, 0, len(OUT))
+        rates.append(len(packets) * MESSAGES_PER_PACKET / (time.process_time() - began))
+    return statistics.median(rates)
+
+
+def tick_packets(symbols: int, count: int) -> list[bytes]:
+    """Trades of symbols by chance."""
+    random = np.random.default_rng(1)
+    table = table_of(TICKS)
+    trade = table.source_format.messages["trade"]
+    total = count * MESSAGES_PER_PACKET
+    keys = random.integers(0, symbols, total)
+    names = np.array([b"%08d" % number for number in range(symbols)], dtype="S8")
+    rows = trade.encode(
+        {
+            "symbol": names[keys],
+            "price": random.integers(1, 10**12, total),
+            "size": random.integers(1, 1_000, total),
+        },
+        total,
+    )
+    raw, size = rows.tobytes(), trade.frame_size * MESSAGES_PER_PACKET
+    return [header(MESSAGES_PER_PACKET) + raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+def tick_rate(symbols: int) -> float:
+    """Messages a second with state over so many symbols, all of them known before."""
+    converter = converter_of(TICKS)
+    packets = tick_packets(symbols, max(ROUND_PACKETS, 3 * symbols // MESSAGES_PER_PACKET))
+    for packet in packets:
+        converter.convert(packet, 0, MESSAGES_PER_PACKET, OUT, 0, len(OUT))
+    return messages_per_s(converter, packets[:ROUND_PACKETS])
+
+
+def itch_messages(count: int, stocks: int = 500) -> list[bytes]:
+    """Orders as a day has them: added near the touch, cut down, replaced, deleted; each its ITCH 5.0 frame."""
+    random = np.random.default_rng(2)
+    alive: list[tuple[int, int, int]] = []  # id, stock, price
+    frames = []
+    kinds, near = random.random(count), random.integers(0, 40, count)
+    picks, sizes = random.random(count), random.integers(20, 500, count) * 1_000
+    for number in range(count):
+        at = number.to_bytes(6, "big")
+        stock = int(picks[number] * stocks)
+        if kinds[number] < 0.45 or len(alive) < 5_000:
+            side, sign = (b"B", -1) if number % 2 else (b"S", 1)
+            price = 1_000_000 + 10_000 * (stock % 50) + sign * 100 * (1 + int(near[number]))
+            body = struct.pack(
+                ">cHH6sQcI8sI", b"A", stock, 0, at, number + 1, side, int(sizes[number]), b"STOCK   ", price
+            )
+            alive.append((number + 1, stock, price))
+        else:
+            place = int(picks[number] * len(alive))
+            order, stock, price = alive[place]
+            if kinds[number] < 0.85:
+                body = struct.pack(">cHH6sQ", b"D", stock, 0, at, order)
+                alive[place] = alive[-1]
+                alive.pop()
+            elif kinds[number] < 0.93:
+                body = struct.pack(">cHH6sQIQ", b"E", stock, 0, at, order, 10, number)
+            else:
+                body = struct.pack(">cHH6sQQII", b"U", stock, 0, at, order, number + 1, int(sizes[number]), price)
+                alive[place] = (number + 1, stock, price)
+        frames.append(len(body).to_bytes(2, "big") + body)
+    return frames
+
+
+def itch_rate() -> float:
+    """Messages a second through the order books, each giving its stock's best bid and ask."""
+    frames = itch_messages(ROUND_PACKETS * MESSAGES_PER_PACKET)
+    packets = [
+        header(MESSAGES_PER_PACKET) + b"".join(frames[at : at + MESSAGES_PER_PACKET])
+        for at in range(0, len(frames), MESSAGES_PER_PACKET)
+    ]
+    rates = []
+    converter = converter_of(BOOK)
+    empty = converter.snapshot()
+    for _ in range(3):
+        converter.restore(empty)
+        began = time.process_time()
+        for packet in packets:
+            converter.convert(packet, 0, MESSAGES_PER_PACKET, OUT, 0, len(OUT))
+        rates.append(len(frames) / (time.process_time() - began))
+    wrong = {reason: count for reason, count in converter.counts().items() if count}
+    if wrong:
+        raise AssertionError(f"messages were not converted: {wrong}")
+    return statistics.median(rates)
+
+
+def second_start_s() -> float:
+    """From nothing imported to a converter, in a new process, when the kernel is on the disk."""
+    code = SECOND_START.format(folder=str(TICKS))
+    starts = [
+        float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    return statistics.median(starts)
+
+
+def run(_: argparse.Namespace) -> dict[str, object]:
+    """All figures."""
+    began = time.perf_counter()
+    converter_of(TICKS)
+    first = time.perf_counter() - began
+    say(f"kernel of the tick table there after {first:.2f} s (compiled if it was not on the disk)")
+    rate = tick_rate(SYMBOLS)
+    say(f"tick table, {SYMBOLS:,} symbols: {rate:,.0f} messages/s")
+    few, many = tick_rate(1_000), tick_rate(1_000_000)
+    say(f"1,000 symbols: {few:,.0f}; 1,000,000 symbols: {many:,.0f}")
+    book = itch_rate()
+    say(f"ITCH with books: {book:,.0f} messages/s")
+    second = second_start_s()
+    say(f"second start: {second:.2f} s, imports included")
+    return {
+        "tick_msgs_per_s": round(rate),
+        "itch_book_msgs_per_s": round(book),
+        "cost_ratio_1m_vs_1k_symbols": round(few / many, 2),
+        "first_start_s": round(first, 2),
+        "second_start_s": round(second, 2),
+    }
