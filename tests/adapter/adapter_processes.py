@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class AdapterUnderTest:
         admin: str | None = None,
         metrics_port: int = 0,
         is_awaited: bool = True,
+        extra: Sequence[str] = (),
     ) -> None:
         state = server.folder.path
         identity = f"adapter-{name}"
@@ -59,6 +60,7 @@ class AdapterUnderTest:
             "metrics-port": metrics_port,
         }
         options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
+        options += extra
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from adapter.cli import main; raise SystemExit(main())", *options],
             stdout=subprocess.PIPE,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
+from adapter.conversion.formats import document
 from adapter.conversion.formats.moldudp64 import (
     MOLD_HEADER,
     MoldTranslation,
@@ -19,9 +22,12 @@ from adapter.conversion.formats.moldudp64 import (
     encode_mold_request,
 )
 from adapter.mold_source import MoldSource
+from client_lib import Batch, connect
 from feedcore.effects import RequestSource
 from feedcore.source_packet import SourceFlag, decode_source_packet
 from feedcore.source_tracker import SourceTracker, TrackerConfig
+from tests.adapter.adapter_processes import AdapterUnderTest
+from tests.admin_server.cluster_files import running_server, secret_of
 from transport.dgram import BadGroup, MulticastSender
 from transport.request_socket import RequestSocket, parse_server
 
@@ -41,9 +47,10 @@ def packet(first: int, last: int, session: bytes = SESSION) -> bytes:
 
 
 class Venue:
-    """A request server that has every message and answers with one packet a request."""
+    """A request server that has every message up to `TOTAL` and answers with one packet a request."""
 
-    def __init__(self) -> None:
+    def __init__(self, packet: Callable[[int, int], bytes] = packet) -> None:
+        self._packet = packet
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((LOOPBACK, 0))
         self.address = f"{LOOPBACK}:{self._socket.getsockname()[1]}"
@@ -61,7 +68,7 @@ class Venue:
             assert session == SESSION
             self.asked.append((first, count))
             self.askers.append(who)
-            self._socket.sendto(packet(first, min(first + count - 1, first + 20, TOTAL)), who)
+            self._socket.sendto(self._packet(first, min(first + count - 1, first + 20, TOTAL)), who)
 
     def close(self) -> None:
         self._socket.sendto(b"", self._socket.getsockname())
@@ -165,3 +172,76 @@ def test_a_stream_without_a_request_server_asks_nobody(context: zmq.Context[Any]
     source.request(RequestSource(STREAM, 1, 2))
     assert len(source.lines) == 1
     source.lines[0].close()
+
+
+# One message of ITCH 5.0, to the example's model.
+TABLE = """<converterTable name="trades" sourceFormat="itch50">
+  <convert message="trade" to="TradeTick">
+    <let name="price9" function="scale" of="price" exponent="-9"/>
+    <field name="symbol" function="text" of="stock"/>
+    <field name="eventAt" function="since_midnight" of="timestamp" zone="America/New_York"/>
+    <field name="price" function="copy" of="price9"/>
+    <field name="size" function="copy" of="shares"/>
+    <field name="side" function="copy" of="side"/>
+    <field name="flags" function="constant" value="0"/>
+    <field name="dayVolume" function="day_volume" of="shares" by="stock_locate"/>
+    <field name="dayHigh" function="day_high" of="price9" by="stock_locate"/>
+    <field name="dayLow" function="day_low" of="price9" by="stock_locate"/>
+    <field name="vwap" function="vwap" of="price9" weight="shares" by="stock_locate"/>
+  </convert>
+</converterTable>"""
+LINES = {"A": b"239.192.1.1:5001", "B": b"239.192.1.9:5009"}  # the feed's own group of stream 1, and a second line
+
+
+def trades(first: int, last: int) -> bytes:
+    """A packet of ITCH trades, one a number."""
+    bodies = [
+        struct.pack(">cHHHIQcI8sIQ", b"P", 9, 0, 0, number, 0, b"B", number, b"ACME    ", 10_000 + number, number)
+        for number in range(first, last + 1)
+    ]
+    return encode_mold_packet(SESSION, first, bodies)
+
+
+@pytest.mark.processes
+def test_adapters_that_hear_an_exchange_lose_nothing_when_lines_lose_and_the_active_is_killed(
+    tmp_path: Path, context: zmq.Context[Any]
+) -> None:
+    table = tmp_path / "table.xml"
+    table.write_text(TABLE)
+    venue = Venue(trades)
+    mold = ["--moldudp64", "--line", f"1={LINES['B'].decode()}", "--request-server", f"1={venue.address}"]
+    documents = ["--source-format", str(document("itch50.xml")), "--table", str(table)]
+    sender = MulticastSender(context, LOOPBACK)
+    with running_server(tmp_path) as server:
+        adapters = {name: AdapterUnderTest(server, name, tmp_path, extra=[*mold, *documents]) for name in "ab"}
+        try:
+            adapters["a"].await_state("active")
+            adapters["b"].await_state("synchronized")
+            ca = (server.folder.path / "ca.pem").read_bytes()
+            with (
+                connect(admin=server.endpoint, ca=ca, identity="reader", secret=secret_of(server, "reader")) as client,
+                client.subscribe("equities", start=1) as subscription,
+            ):
+                seen: list[tuple[int, Any]] = []
+                for first in range(1, TOTAL, PER_PACKET):
+                    if first == 301:
+                        adapters["a"].kill()
+                    for place, group in enumerate(LINES.values()):
+                        if not (first % 5 == place or first % 7 == 0):
+                            sender.send(group, trades(first, first + PER_PACKET - 1))
+                sender.send(LINES["A"], encode_mold_packet(SESSION, TOTAL + 1, []))
+                while len(seen) < TOTAL:
+                    items = subscription.poll(GIVE_UP_S)
+                    assert items, f"only {len(seen)} of {TOTAL}"
+                    for item in items:
+                        if isinstance(item, Batch):
+                            seen += [(each.source_seq, each.fields) for each in item.messages()]
+                assert [seq for seq, _ in seen] == list(range(1, TOTAL + 1))
+                fields = seen[-1][1]
+                assert (fields["symbol"], fields["size"], fields["price"]) == (b"ACME", TOTAL, (10_000 + TOTAL) * 10**5)
+                assert fields["dayVolume"] == TOTAL * (TOTAL + 1) // 2
+        finally:
+            for adapter in adapters.values():
+                adapter.stop()
+            venue.close()
+    assert venue.asked, "what both lines lost came from the venue"

@@ -9,10 +9,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from itch.parser import MessageParser
 from real_data import shared_file
 
 from adapter.conversion.formats import document
 from adapter.conversion.formats.binary_file import read_binary_file
+from adapter.conversion.formats.capture import CaptureReader
 from adapter.conversion.formats.chunks import FormatError
 from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.formats.moldudp64 import (
@@ -261,3 +263,17 @@ def test_a_real_opening_sent_as_packets_becomes_source_packets() -> None:
                 assert (header.first_source_seq, header.message_count) == (first + 1, 40)
                 delivered += made[32:]
     assert delivered == whole.frames
+
+
+def test_packets_captured_from_the_exchange_read_as_another_decoder_reads_them() -> None:
+    reader = FrameReader(load_source_format(document("itch50.xml")))
+    packets = [
+        decode_mold_packet(datagram.payload)
+        for datagram in CaptureReader(shared_file("itch/Multiple.Packets.pcap").read_bytes())
+    ]
+    assert [(each.session, each.message_count) for each in packets] == [(b"000010059B", 1), (b"000010059B", 38)]
+    for each in packets:
+        for (offset, size, _), (_, values) in zip(reader.walk(each.frames), reader.read(each.frames), strict=True):
+            theirs = MessageParser().get_message_type(each.frames[offset + 2 : offset + size])
+            assert values["order_ref"] == theirs.order_reference_number
+            assert (values["stock_locate"], values["timestamp"]) == (theirs.stock_locate, theirs.timestamp)
