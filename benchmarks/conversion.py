@@ -102,7 +102,7 @@ def tick_rate(symbols: int) -> float:
     return messages_per_s(converter, packets[:ROUND_PACKETS])
 
 
-def itch_messages(count: int, stocks: int = 500) -> list[bytes]:
+def itch_messages(count: int, stocks: int = 500, alive_min: int = 5_000) -> list[bytes]:
     """Orders as a day has them: added near the touch, cut down, replaced, deleted; each its ITCH 5.0 frame."""
     random = np.random.default_rng(2)
     alive: list[tuple[int, int, int]] = []  # id, stock, price
@@ -112,7 +112,7 @@ def itch_messages(count: int, stocks: int = 500) -> list[bytes]:
     for number in range(count):
         at = number.to_bytes(6, "big")
         stock = int(picks[number] * stocks)
-        if kinds[number] < 0.45 or len(alive) < 5_000:
+        if kinds[number] < 0.45 or len(alive) < alive_min:
             side, sign = (b"B", -1) if number % 2 else (b"S", 1)
             price = 1_000_000 + 10_000 * (stock % 50) + sign * 100 * (1 + int(near[number]))
             body = struct.pack(

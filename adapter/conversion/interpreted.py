@@ -68,6 +68,8 @@ class InterpretedConverter:
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
     ) -> Converted:
         """See `Converter.convert`."""
+        if len(datagram) < SOURCE_HEADER_SIZE:
+            return Converted(count, 0, start)
         position = SOURCE_HEADER_SIZE
         for _ in range(skip):
             if position + self._framing.size_min <= len(datagram):

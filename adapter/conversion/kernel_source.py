@@ -61,6 +61,8 @@ def check(datagram):
 @compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES))
 def convert(datagram, skip, count, out, start, end, arena, tables):
     """(consumed, written, end, refused) of the messages from `skip` on."""
+    if datagram.size < {header}:
+        return count, 0, start, 0
     position = {header}
     session = load_u32(datagram, 12)
     sent_at_ns = load_i64(datagram, 24)
