@@ -33,6 +33,7 @@ class Round:
         feed_id: which feed was struck.
         struck_ns, mended_ns, whole_ns: the fault began; its mending began; the cluster was whole again.
         takeovers: epochs that began meanwhile.
+        touched_ns: something was done to the stream from here on already, before the strike; 0: it was not.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Round:
     mended_ns: int
     whole_ns: int
     takeovers: int = 0
+    touched_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def normal_interarrival_max_ms(
         began_ns, ended_ns: what is before and behind does not count.
     """
     quiet_from = [began_ns, *(each.whole_ns + SETTLED_NS for each in rounds)]
-    quiet_until = [*(each.struck_ns for each in rounds), ended_ns]
+    quiet_until = [*(each.touched_ns or each.struck_ns for each in rounds), ended_ns]
     longest = 0.0
     for each in seen.values():
         for channel in each.record.channels.values():

@@ -188,7 +188,8 @@ def _strike_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
             cluster.check()  # whoever crashed is the better story
             raise
         times = (scene.struck_ns, scene.mended_ns, time.monotonic_ns())
-        play.rounds.append(Round(number, feed.feed_id, what, *times, takeovers=scene.watch.epoch - epoch))
+        takeovers = scene.watch.epoch - epoch
+        play.rounds.append(Round(number, feed.feed_id, what, *times, takeovers, scene.touched_ns))
         say(f"round {number} of {plan.rounds}: {what}")
         for each in cluster.feeds:
             if any(line.get("event") == "sent" for line in cluster.processes[each.gateway].events):

@@ -84,6 +84,7 @@ def restart_all(scene: Scene) -> str:
     cluster.start_client(feed, scene.folder / "second", start="live", name=observer).await_event(
         "ready", START_TIMEOUT_S
     )
+    scene.touch()
     _restart_gateway(scene)
     scene.strike("restarting every process, one after another; the gateway is back")
     for name in watch.backups:

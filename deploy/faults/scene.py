@@ -45,6 +45,7 @@ class Scene:
         rate: messages a second that the gateway sends.
         folder: for files of the round.
         struck_ns, mended_ns: when the fault began, and when mending it began (monotonic clock).
+        touched_ns: when anything was first done, if that was before the strike; the stream is not undisturbed then.
     """
 
     cluster: Cluster
@@ -55,6 +56,7 @@ class Scene:
     folder: Path
     struck_ns: int = 0
     mended_ns: int = 0
+    touched_ns: int = 0
     observed: Observed = field(default_factory=Observed)
 
     @property
@@ -85,6 +87,10 @@ class Scene:
         """Mark the beginning of the fault; call it right before."""
         self.say(f"feed {self.feed.name}: {what}")
         self.struck_ns = time.monotonic_ns()
+
+    def touch(self) -> None:
+        """Mark the beginning of what disturbs the stream and is not the fault yet; call it right before."""
+        self.touched_ns = time.monotonic_ns()
 
     def mend(self) -> None:
         """Mark the beginning of mending; call it right before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,13 @@ def test_the_normal_maximum_is_taken_where_nothing_was_done() -> None:
     rounds = [round_at(1, 100, 200, 250)]
     normal_ms = normal_interarrival_max_ms(rounds, seen, began_ns=0, ended_ns=900 * MS)
     assert normal_ms == 12.0  # not the fault's 50, nor 30 right behind the mending, nor 49 behind the end
+
+
+def test_what_a_round_does_before_its_strike_is_neither_normal_nor_the_fault_s_stall() -> None:
+    seen = {1: seen_of(steady(1_000, (50, 55), (60, 95)))}
+    rounds = [replace(round_at(1, 100, 200, 250), touched_ns=58 * MS)]
+    assert normal_interarrival_max_ms(rounds, seen, began_ns=0, ended_ns=900 * MS) == 5.0
+    assert judge_rounds(rounds, seen)[0].stall_ms == 1.0
 
 
 def test_every_loss_repetition_and_lateness_is_dated() -> None:
