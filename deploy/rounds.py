@@ -37,7 +37,7 @@ LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round, and behind the last
 QUIET_CHANCE_S = 0.3  # and up to this, so that rounds fall into no step with any timer
 SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play: rounds end when the cluster is whole, on a busy machine later than planned
-AHEAD_S = 15.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes half of that
+AHEAD_S = 30.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes a third of that
 DELIVER_LIMIT_S = 20.0  # the client calls a hole that nobody fills lost after 5 s
 
 
