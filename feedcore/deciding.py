@@ -55,6 +55,11 @@ class Decider:
             effects.append(AppendToJournal(packet))
             effects.append(Transmit(packet))
 
+    @property
+    def is_holding(self) -> bool:
+        """True while something decided has not left: a state that includes it is not to be given away or kept."""
+        return self.gate is not None and self.gate.is_holding
+
     def heartbeat_seq(self) -> int:
         """What the active says is next: what has left, not what was decided."""
         seq = self._line.next_message_seq

@@ -65,6 +65,7 @@ class AdapterEngine:
         self.replicas: dict[int, ChannelReplica] = {}
         self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
         self._admin_heard_at_ns: int | None = now_ns
+        self._contact_since_ns: int | None = None  # since it was lost for the last time
         self._abstains_until_ns = 0
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
@@ -177,8 +178,10 @@ class AdapterEngine:
 
     def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
         """An admin server answered a report, or said anything else."""
-        if self.lease.is_held and not self.has_admin(now_ns):
-            self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
+        if not self.has_admin(now_ns):
+            self._contact_since_ns = now_ns
+            if self.lease.is_held:
+                self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         self._admin_heard_at_ns = now_ns
         return self._fence(now_ns)
 
@@ -284,7 +287,7 @@ class AdapterEngine:
 
     def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
         """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""
-        abstains = not self.has_admin(now_ns) and not self.lease.is_held
+        abstains = not self.lease.is_held and (not self.has_admin(now_ns) or self._is_settling(now_ns))
         if abstains:
             self._abstains_until_ns = now_ns + self.config.consent.abstain_ns
         self._report_id += 1
@@ -299,9 +302,12 @@ class AdapterEngine:
         """Conversion state of a channel at the present position.
 
         Raises:
-            NotActive: this adapter does not decide for the channel.
+            NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
         """
-        return self._replica_in((ReplicaState.ACTIVE,), channel_id).line.snapshot()
+        replica = self._replica_in((ReplicaState.ACTIVE,), channel_id)
+        if replica.decider.is_holding:
+            raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
+        return replica.line.snapshot()
 
     def buckets(self, channel_id: int, chosen: tuple[int, ...]) -> Buckets:
         """Some buckets of the conversion state of a channel at the present position.
@@ -367,6 +373,15 @@ class AdapterEngine:
         self._promote_at_ns = self._offer = None
 
     # ---- inside ----
+
+    def _is_settling(self, now_ns: int) -> bool:
+        """Back in contact, while the active, which is to be heard, may still be on its way back."""
+        since_ns, settle_ns = self._contact_since_ns, self.config.consent.settle_ns
+        return (
+            since_ns is not None
+            and now_ns - since_ns < settle_ns
+            and any(replica.hears_active(now_ns) for replica in self.replicas.values())
+        )
 
     def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:
         if now_ns < self._ask_to_fail_at_ns:

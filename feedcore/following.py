@@ -19,7 +19,7 @@ from feedcore.lineage import decode_lineage
 from feedcore.output_packet import HEARTBEAT_BIT, OutputFlag, OutputPacket
 from feedcore.position import FIRST_SEQ, Run
 from feedcore.production import ProductionLine
-from feedcore.provisional import Throttle
+from feedcore.provisional import Provisional, Throttle
 from feedcore.refusal import PacketRefused, Refusal
 from feedcore.replica_config import ReplicaConfig
 from feedcore.source_tracker import SourceTracker
@@ -113,6 +113,8 @@ class Follower:
             ConversionDiverged: this replica's conversion state is not the active's.
         """
         ready, repair = self.intake.ready, self.repair
+        if ready and self.line.provisional is not None and not self._leads_past(self.line.provisional):
+            return
         while ready:
             if repair.buckets and not repair.may_apply(self.line.position()):
                 return
@@ -127,6 +129,23 @@ class Follower:
             if not is_old:
                 for packet in packets:
                     effects += (AppendToJournal(packet), Transmit(packet))
+
+    def _leads_past(self, provisional: Provisional) -> bool:
+        """True if the decisions here, with the source messages here, cover all that was sent ahead.
+
+        Until then none of them is taken: whoever is granted the lease half-way could number for good neither what it sent
+        (a part has other numbers already) nor the rest.
+        """
+        behind = {stream for stream, end in provisional.ends.items() if end > self.line.next_source_seqs[stream]}
+        for run in self.intake.ready:
+            known_end = self.trackers[run.source_stream_id].next_source_seq or 0
+            if run.end_source_seq > known_end and not run.is_source_gap:
+                return False
+            if run.end_source_seq >= provisional.ends[run.source_stream_id]:
+                behind.discard(run.source_stream_id)
+            if not behind:
+                return True
+        return False
 
     def _apply_one(self, run: Run, now_ns: int) -> list[OutputPacket] | None:
         """None if its source messages are not here."""

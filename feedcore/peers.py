@@ -23,16 +23,20 @@ class ConsentConfig:
         contact_ns: an admin server that is not heard for so long is out of contact.
         abstain_ns: who says that it abstains accepts no grant for so long.
         fresh_ns: a peer's state older than this says nothing.
+        settle_ns: back in contact it goes on abstaining for so long while it hears an active, whose own connection may
+            take longer to come back.
     """
 
     contact_ns: int
     abstain_ns: int
     fresh_ns: int
+    settle_ns: int
 
     @classmethod
     def of(cls, sync_interval_ns: int) -> ConsentConfig:
         """For a sync interval."""
-        return cls(2 * sync_interval_ns + sync_interval_ns // 2, 4 * sync_interval_ns, 3 * sync_interval_ns)
+        contact_ns = 2 * sync_interval_ns + sync_interval_ns // 2
+        return cls(contact_ns, 4 * sync_interval_ns, 3 * sync_interval_ns, 20 * sync_interval_ns)
 
     def __post_init__(self) -> None:
         assert self.abstain_ns > self.fresh_ns  # a promise outlives the reports that renew it

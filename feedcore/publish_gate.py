@@ -47,6 +47,11 @@ class PublishGate:
         """True while packets leave unacknowledged."""
         return self._alone_from is not None
 
+    @property
+    def is_holding(self) -> bool:
+        """True while something decided has not left."""
+        return bool(self._held)
+
     def released_end(self, next_message_seq: int) -> int:
         """One past the last `message_seq` that has left."""
         return self._held[0][0].first_message_seq if self._held else next_message_seq

@@ -414,6 +414,10 @@ class ChannelReplica:
         }
         return ChannelStatus(self.channel_id, self.state, line.position(), line.lineage, line.digest, available)
 
+    def hears_active(self, now_ns: int) -> bool:
+        """True if this is a backup whose active is not silent."""
+        return self.state in FOLLOWING and not self._is_active_silent(now_ns)
+
     def source_lag(self) -> int:
         """Source messages known to exist that have not been converted here."""
         return sum(t.known_end - self.line.next_source_seqs[stream] for stream, t in self.trackers.items())
@@ -509,7 +513,7 @@ class ChannelReplica:
 
     def _is_savable(self) -> bool:
         """State is worth saving where it is known to be the cluster's."""
-        return self.state in (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED)
+        return self.state in (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED) and not self.decider.is_holding
 
     def _speaks(self) -> bool:
         """A replica without a position, or out of the group, has nothing true to say."""

@@ -131,3 +131,13 @@ def test_joining_anew_forgets_nothing_of_what_was_sent_until_a_snapshot_is_here(
     effects = backup.activate(5, SECOND + MS)
     assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 5)]
     assert not data(effects)
+
+
+def test_decisions_are_taken_only_when_they_lead_past_all_that_was_sent() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    backup.source(2, 1, [23], SECOND)
+    hear(backup, active.source(2, 1, [23], SECOND), SECOND + MS)
+    assert backup.next_message_seq == 1
+    effects = backup.activate(5, SECOND + 2 * MS)  # half-way: everything that was sent is numbered for good
+    assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 6)]
