@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from feedcore.admin_contact import AdminContact
 from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
 from feedcore.converter import Converter
 from feedcore.counters import Counter, CounterSet
@@ -64,9 +65,7 @@ class AdapterEngine:
         self.health = 1.0
         self.replicas: dict[int, ChannelReplica] = {}
         self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
-        self._admin_heard_at_ns: int | None = now_ns
-        self._contact_since_ns: int | None = None  # since it was lost for the last time
-        self._abstains_until_ns = 0
+        self._contact = AdminContact(config.consent, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._report_id = 0
@@ -178,16 +177,13 @@ class AdapterEngine:
 
     def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
         """An admin server answered a report, or said anything else."""
-        if not self.has_admin(now_ns):
-            self._contact_since_ns = now_ns
-            if self.lease.is_held:
-                self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
-        self._admin_heard_at_ns = now_ns
+        if self._contact.heard(now_ns) and self.lease.is_held:
+            self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         return self._fence(now_ns)
 
     def on_admin_lost(self, now_ns: int) -> list[AdapterEffect]:
         """The stream to the admin server broke."""
-        self._admin_heard_at_ns = None
+        self._contact.lost()
         return self._fence(now_ns)
 
     def on_cluster_changed(
@@ -209,15 +205,15 @@ class AdapterEngine:
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
         self._offer = None
-        if now_ns < self._abstains_until_ns:
-            self._promote_at_ns = self._abstains_until_ns  # what was promised to the active holds
+        if now_ns < self._contact.abstains_until_ns:
+            self._promote_at_ns = self._contact.abstains_until_ns  # what was promised to the active holds
             return effects
         return effects + self._promote(now_ns)
 
     def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The next epoch, to begin when the one before it is given up."""
         effects = self._fence(now_ns)
-        if epoch > self.lease.last_epoch and now_ns >= self._abstains_until_ns:
+        if epoch > self.lease.last_epoch and now_ns >= self._contact.abstains_until_ns:
             self._offer = epoch, after_epoch, valid_until_ns
         return effects
 
@@ -246,7 +242,8 @@ class AdapterEngine:
 
     def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The admin server takes this adapter out of its group."""
-        self._forget_lease()
+        self.lease.drop()
+        self._promote_at_ns = self._offer = None
         return self._on_replicas(lambda replica: replica.fail(reason, now_ns))
 
     def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
@@ -283,13 +280,15 @@ class AdapterEngine:
 
     def has_admin(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
-        return self._admin_heard_at_ns is not None and now_ns - self._admin_heard_at_ns < self.config.consent.contact_ns
+        return self._contact.stands(now_ns)
 
     def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
         """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""
-        abstains = not self.lease.is_held and (not self.has_admin(now_ns) or self._is_settling(now_ns))
+        hears_active = any(replica.hears_active(now_ns) for replica in self.replicas.values())
+        is_out = not self.has_admin(now_ns) or (hears_active and self._contact.is_settling(now_ns))
+        abstains = is_out and not self.lease.is_held
         if abstains:
-            self._abstains_until_ns = now_ns + self.config.consent.abstain_ns
+            self._contact.abstain(now_ns)
         self._report_id += 1
         self.peers.on_report_sent(self._report_id, now_ns)
         return self._state(now_ns, incarnation, abstains=abstains)
@@ -365,23 +364,11 @@ class AdapterEngine:
         return self._lose(f"epoch {epoch} has begun: {why}", now_ns)
 
     def _lose(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        self._forget_lease()
-        return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
-
-    def _forget_lease(self) -> None:
         self.lease.drop()
         self._promote_at_ns = self._offer = None
+        return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
 
     # ---- inside ----
-
-    def _is_settling(self, now_ns: int) -> bool:
-        """Back in contact, while the active, which is to be heard, may still be on its way back."""
-        since_ns, settle_ns = self._contact_since_ns, self.config.consent.settle_ns
-        return (
-            since_ns is not None
-            and now_ns - since_ns < settle_ns
-            and any(replica.hears_active(now_ns) for replica in self.replicas.values())
-        )
 
     def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:
         if now_ns < self._ask_to_fail_at_ns:

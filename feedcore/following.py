@@ -133,8 +133,8 @@ class Follower:
     def _leads_past(self, provisional: Provisional) -> bool:
         """True if the decisions here, with the source messages here, cover all that was sent ahead.
 
-        Until then none of them is taken: whoever is granted the lease half-way could number for good neither what it sent
-        (a part has other numbers already) nor the rest.
+        Until then none of them is taken: whoever is granted the lease half-way could not number for good what it sent,
+        of which a part would have other numbers already.
         """
         behind = {stream for stream, end in provisional.ends.items() if end > self.line.next_source_seqs[stream]}
         for run in self.intake.ready:
