@@ -368,8 +368,6 @@ class AdapterEngine:
         self._promote_at_ns = self._offer = None
         return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
 
-    # ---- inside ----
-
     def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:
         if now_ns < self._ask_to_fail_at_ns:
             return []
