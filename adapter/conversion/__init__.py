@@ -9,5 +9,13 @@ from adapter.conversion.interpreted import InterpretedConverter
 from adapter.conversion.loading import load_converter
 from adapter.conversion.table import ConverterTable
 from adapter.conversion.table_loading import load_table
+from adapter.conversion.user_functions import converter_function
 
-__all__ = ["CompiledConverter", "ConverterTable", "InterpretedConverter", "load_converter", "load_table"]
+__all__ = [
+    "CompiledConverter",
+    "ConverterTable",
+    "InterpretedConverter",
+    "converter_function",
+    "load_converter",
+    "load_table",
+]

@@ -33,6 +33,7 @@ class ConverterFunction:
         value: kernel expression of the result, after `update`.
         skips_null: a null among its values makes the result null (without state), or changes nothing (with).
         can_fail: it may refuse the message at run time, by setting `reason`.
+        python, source_digest: of a user's function: what it does, and the digest of its source.
         shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads another's cell.
     """
 
@@ -47,6 +48,8 @@ class ConverterFunction:
     value: str = ""
     skips_null: bool = True
     shape: str = "number"
+    python: Callable[..., int] | None = None
+    source_digest: str = ""
 
     @property
     def keeps_state(self) -> bool:

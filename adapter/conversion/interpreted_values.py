@@ -250,6 +250,11 @@ def compute(scope: Scope, operation: Operation) -> Value:
         comparison = constants["comparison"]
         assert isinstance(comparison, Comparison)
         return numbers["then" if scope.compare(operation.operands["of"], comparison) else "otherwise"]
+    if operation.function.python is not None:
+        given = operation.function.python(*(numbers[argument] for argument in operation.function.values))
+        if not int(str(constants["low"])) <= given <= int(str(constants["high"])):
+            raise Refused(Reason.OUT_OF_RANGE)
+        return given
     of = numbers["of"]
     told = {key: value for key, value in constants.items() if isinstance(value, int)}
     if name == "scale":

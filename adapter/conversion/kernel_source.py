@@ -27,6 +27,7 @@ from adapter.conversion.kernel_parts import *  # noqa: F403
 from adapter.conversion.order_book import *  # noqa: F403
 from adapter.conversion.state_kernels import find_row, hash_of_key, settle_down
 from adapter.conversion.unaligned import LOADS, STORES
+from adapter.conversion.user_functions import compiled_user
 from adapter.kernel_cache import compiled
 
 globals().update(LOADS)
@@ -187,6 +188,13 @@ def _constants(table: ConverterTable) -> str:
     lines = [f"{reason.name} = {int(reason)}" for reason in Reason] + ["FULL = -1"]
     for number, space in enumerate(table.spaces):
         lines.append(f"SPACE_{number} = {header_of(number)}  # state by {space.name}")
+    used = {
+        operation.function.name: operation.function.source_digest
+        for conversion in table.conversions
+        for operation in (*conversion.pure, *conversion.stateful)
+        if operation.function.python is not None
+    }
+    lines += [f"user_{name} = compiled_user({name!r})  # its source: {digest}" for name, digest in sorted(used.items())]
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from adapter.conversion.compiled import CompiledConverter
 from adapter.conversion.table import ConverterTable
 from adapter.conversion.table_loading import load_table
+from adapter.conversion.user_functions import known_functions
 from feedcore.message_model import load_message_model
 from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
 from feedcore.source_format import load_source_format
@@ -20,7 +21,13 @@ def load_checked_table(
     Raises:
         DocumentError: with file, line and reason.
     """
-    return load_table(table, load_source_format(source_format), load_message_model(message_model), datagram_size_max)
+    return load_table(
+        table,
+        load_source_format(source_format),
+        load_message_model(message_model),
+        datagram_size_max,
+        known_functions(),
+    )
 
 
 def load_converter(

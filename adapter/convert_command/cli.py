@@ -18,6 +18,7 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.tick_table import TableOptions
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.table_loading import load_table
+from adapter.conversion.user_functions import BadUserFunction, known_functions
 from adapter.convert_command.explaining import explain
 from adapter.convert_command.outputs import open_output
 from adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         documents = _load(parser, arguments)
         return {"check": _check, "explain": _explain, "file": _file}[arguments.task](documents, arguments)
-    except (DocumentError, *READ_ERRORS) as refused:
+    except (DocumentError, BadUserFunction, *READ_ERRORS) as refused:
         print(f"convert: {refused}", file=sys.stderr)
         return 2
 
@@ -91,7 +92,9 @@ def _load(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Doc
     for place, given in enumerate((arguments.source_format, arguments.table, arguments.message_model)):
         paths[place] = given or paths[place]
     source_format, model = load_source_format(paths[0]), load_message_model(paths[2])
-    return Documents(source_format, model, load_table(paths[1], source_format, model, arguments.datagram_size_max))
+    return Documents(
+        source_format, model, load_table(paths[1], source_format, model, arguments.datagram_size_max, known_functions())
+    )
 
 
 def _check(documents: Documents, _: argparse.Namespace) -> int:
