@@ -28,7 +28,7 @@ from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
 ALL_OF_IT = 1_000_000  # journal entries: more than any run has
-ACKED_SHARE = 0.0  # of runs with acknowledged publishing: none, until snapshots wait for acknowledgements
+ACKED_SHARE = 0.15  # of runs: publishing is acknowledged
 HOLD_SHARE = 0.3  # of runs: on silence they hold, the others proceed
 HEARD_BY_SOME_PERCENT = 50  # of holes: some adapters heard what the journal lost
 
