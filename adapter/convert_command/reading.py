@@ -11,6 +11,7 @@ from adapter.conversion.formats.capture import CaptureReader
 from adapter.conversion.formats.chunks import FormatError, FrameChunk
 from adapter.conversion.formats.dbn import read_dbn
 from adapter.conversion.formats.iex_tp import decode_iex_segment
+from adapter.conversion.formats.mdp3 import MdpDeliver, MdpNumbering
 from adapter.conversion.formats.moldudp64 import decode_mold_packet
 from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
 from feedcore.source_format import SourceFormat
@@ -45,6 +46,19 @@ def _mold(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]
             yield FrameChunk(packet.frames, packet.message_count, packet.sequence)
 
 
+def _mdp3(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]:
+    """Both lines of a channel, if both were captured; what neither has leaves no trace in the numbering."""
+    numbering, now_ns = MdpNumbering(), 0
+    for datagram in CaptureReader(path.read_bytes()):
+        now_ns = datagram.captured_at_ns
+        due_ns = numbering.next_deadline_ns()
+        effects = numbering.on_deadline(now_ns) if due_ns is not None and due_ns <= now_ns else []
+        effects += numbering.on_packet(datagram.payload, now_ns)
+        yield from (effect.chunk for effect in effects if isinstance(effect, MdpDeliver))
+    while (due_ns := numbering.next_deadline_ns()) is not None:
+        yield from (effect.chunk for effect in numbering.on_deadline(due_ns) if isinstance(effect, MdpDeliver))
+
+
 def _ticks(path: Path, source_format: SourceFormat, options: TableOptions) -> Iterator[FrameChunk]:
     if source_format.name != "tick-table":
         raise FormatError(f"{path}: rows of a table become messages of the source format 'tick-table', no other")
@@ -55,8 +69,9 @@ READERS: dict[str, Callable[[Path, SourceFormat, TableOptions], Iterator[FrameCh
     "binary-file": _binary_file,
     "dbn": _dbn,
     "iex-tp": _iex,
+    "mdp3": _mdp3,
     "moldudp64": _mold,
     "tick-table": _ticks,
 }
-READER_OF_FORMAT = {"itch50": "binary-file", "dbn": "dbn", "iex": "iex-tp", "tick-table": "tick-table"}
+READER_OF_FORMAT = {"itch50": "binary-file", "dbn": "dbn", "iex": "iex-tp", "mdp3": "mdp3", "tick-table": "tick-table"}
 READ_ERRORS = (FormatError, OSError, EOFError)

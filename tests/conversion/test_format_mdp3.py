@@ -31,8 +31,10 @@ from adapter.conversion.formats.mdp3 import (
     MdpReset,
     decode_mdp_packet,
 )
+from adapter.conversion.formats.tick_table import TableOptions
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.table import ConverterTable
+from adapter.convert_command.reading import READER_OF_FORMAT, READERS
 from feedcore.documents import DocumentError
 from feedcore.sbe import SbeReader, load_schema
 from feedcore.sbe.types import Block, EnumType, Schema, SetType
@@ -331,3 +333,12 @@ def test_the_formats_reader_reads_the_numbers_that_sbe_reads() -> None:
                     assert all(each[k] == row[k] for each, row in rows for k in each if isinstance(each[k], int))
                 elif isinstance(value, int):
                     assert values[field] == value, (name, field)
+
+
+def test_the_convert_command_reads_both_lines_of_a_capture_as_one_stream() -> None:
+    path = shared_file("cme/v1.8-MdIncrementalRefreshVolume.pcap")
+    chunks = list(READERS[READER_OF_FORMAT["mdp3"]](path, table().source_format, TableOptions()))
+    payloads = {datagram.payload for datagram in CaptureReader(path.read_bytes())}
+    messages = sum(decode_mdp_packet(payload).message_count for payload in payloads)
+    assert sum(chunk.message_count for chunk in chunks) == messages, "each packet once"
+    assert [chunk.sequence for chunk in chunks] == sorted({chunk.sequence for chunk in chunks})
