@@ -194,7 +194,10 @@ class AdapterEngine:
         if others is not None:
             self.peers.others = frozenset(others) - {self.config.adapter_id}
         if active_adapter_id != self.config.adapter_id:
-            effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
+            if (
+                active_adapter_id
+            ):  # an epoch that nobody holds ends nobody's term: a restored server may have lost its notes
+                effects += self._note_epoch(epoch, f"the server granted it to adapter {active_adapter_id}", now_ns)
             for replica in self.replicas.values():
                 replica.on_active_known(active_adapter_id, epoch, now_ns)
         return effects

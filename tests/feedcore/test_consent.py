@@ -122,3 +122,11 @@ def test_an_active_back_in_contact_asks_for_its_lease_at_once_and_has_consent_un
     assert active.state is ReplicaState.ACTIVE
     active.engine.on_timer(until_ns)
     assert active.state is not ReplicaState.ACTIVE, "nobody answered"
+
+
+def test_an_epoch_that_nobody_holds_ends_nobodys_term() -> None:
+    active, _ = pair()
+    active.engine.on_cluster_changed(0, 64, 100 * MS)  # a restored server that has lost its notes
+    assert active.state is ReplicaState.ACTIVE
+    active.engine.on_cluster_changed(2, 65, 101 * MS)
+    assert active.state is ReplicaState.DETACHED
