@@ -68,7 +68,6 @@ class AdapterEngine:
         self._contact = AdminContact(config.consent, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
-        self._report_id = 0
         self._ask_to_fail_at_ns = 0
         for channel in config.channels:
             self._add_channel(channel, converters[channel.channel_id], now_ns)
@@ -193,11 +192,9 @@ class AdapterEngine:
         effects = self._fence(now_ns)
         if others is not None:
             self.peers.others = frozenset(others) - {self.config.adapter_id}
+        if active_adapter_id not in (0, self.config.adapter_id):  # an epoch that nobody holds ends nobody's term
+            effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
         if active_adapter_id != self.config.adapter_id:
-            if (
-                active_adapter_id
-            ):  # an epoch that nobody holds ends nobody's term: a restored server may have lost its notes
-                effects += self._note_epoch(epoch, f"the server granted it to adapter {active_adapter_id}", now_ns)
             for replica in self.replicas.values():
                 replica.on_active_known(active_adapter_id, epoch, now_ns)
         return effects
@@ -292,8 +289,7 @@ class AdapterEngine:
         abstains = is_out and not self.lease.is_held
         if abstains:
             self._contact.abstain(now_ns)
-        self._report_id += 1
-        self.peers.on_report_sent(self._report_id, now_ns)
+        self.peers.on_report_sent(now_ns)
         return self._state(now_ns, incarnation, abstains=abstains)
 
     def channel_status(self, channel_id: int) -> ChannelStatus:
@@ -385,7 +381,7 @@ class AdapterEngine:
         return PeerState(
             self.config.adapter_id,
             incarnation,
-            self._report_id,
+            self.peers.report_id,
             tuple(replica.status() for replica in replicas),
             self.peers.heard_report_ids(),
             abstains,

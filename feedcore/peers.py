@@ -47,10 +47,12 @@ class Peers:
 
     Attributes:
         others: the ids of all of them, heard or not.
+        report_id: of our own newest report to them.
     """
 
     def __init__(self, own_id: int, config: ConsentConfig) -> None:
         self.others: frozenset[int] = frozenset()
+        self.report_id = 0
         self._own_id, self._config = own_id, config
         self._states: dict[int, tuple[PeerState, int]] = {}
         self._sent_at_ns: OrderedDict[int, int] = OrderedDict()  # by report_id
@@ -65,9 +67,10 @@ class Peers:
         self._states[state.adapter_id] = state, now_ns
         return True
 
-    def on_report_sent(self, report_id: int, now_ns: int) -> None:
-        """Our own state left, as this report."""
-        self._sent_at_ns[report_id] = now_ns
+    def on_report_sent(self, now_ns: int) -> None:
+        """Our own state leaves, as the next report."""
+        self.report_id += 1
+        self._sent_at_ns[self.report_id] = now_ns
         if len(self._sent_at_ns) > REPORTS_REMEMBERED:
             self._sent_at_ns.popitem(last=False)
 
