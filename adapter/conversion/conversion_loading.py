@@ -136,6 +136,8 @@ class ConversionLoader:
         for node in self.node.all("when"):
             node.only("of", "is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
             operand = self.resolve_name(node.need("of"), node)
+            if isinstance(operand, Literal):
+                raise node.error(f"{node.need('of')!r} is a constant: this always holds, or never")
             guard = Guard(operand, comparison_of(node, type_of(operand)))
             is_stateful = isinstance(operand, Operation) and operand.is_stateful
             (output_guards if is_stateful else guards).append(guard)
@@ -263,6 +265,9 @@ class ConversionLoader:
                 key = f"{argument}{place}" if function.name == "concatenate" else argument
                 operands[key] = found = self.resolve_name(name, node)
                 is_made_text = isinstance(found, Operation) and bool(found.type.text_size)
+                is_text_literal = isinstance(found, Literal) and isinstance(found.value, bytes)
+                if is_text_literal and function.name not in ("concatenate", "copy"):
+                    raise node.error(f"{name!r} is a constant text: {function.name} takes a field")
                 if is_made_text and function.name not in ("concatenate", "copy"):
                     raise node.error(f"{name!r} is a text made when it is written: {function.name} takes a field")
         return operands

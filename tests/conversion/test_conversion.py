@@ -190,6 +190,11 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
         ('function="copy" of="symbol"', 'function="copy" of="ticker"', "no field 'ticker'"),
         ('name="vwap" function="vwap"', 'name="vwop" function="vwap"', "no field 'vwop'"),
         ('function="day_volume"', 'function="day_volumes"', "unknown converter function 'day_volumes'"),
+        (
+            '<field name="symbol" function="copy" of="symbol"/>',
+            '<let name="t" function="constant" text="x"/><field name="symbol" function="text" of="t"/>',
+            "'t' is a constant text",
+        ),
         ('message="trade"', 'message="deal"', "no message 'deal'"),
         ('to="TradeTick"', 'to="Trade"', "no message 'Trade'"),
         ('<field name="flags" function="copy" of="flags"/>', "", "field 'flags' of TradeTick is written 0 times"),
