@@ -220,8 +220,9 @@ class AdapterEngine:
     def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Give up this epoch at once, in favour of the heir."""
         effects = self._fence(now_ns)
-        if self.lease.epoch != epoch or self._promote_at_ns is not None:
-            return effects
+        is_beginning = any(replica.awaits_promotion for replica in self.replicas.values())
+        if self.lease.epoch != epoch or self._promote_at_ns is not None or is_beginning:
+            return effects  # nothing has begun here that could be ended: the offer to the heir runs out
         self.lease.drop()
         effects += self._on_replicas(lambda replica: replica.hand_over(heir_adapter_id, now_ns))
         return [*effects, ReleaseLease(epoch)]

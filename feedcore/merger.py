@@ -169,7 +169,7 @@ class StreamMerger:
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return
         if self.next_message_seq is None:
-            self.next_message_seq = packet.first_message_seq
+            self.next_message_seq = self._provisional.live_start(packet, self.lineage)
         self._known_end = max(self._known_end, packet.first_message_seq)
         self._watch(now_ns)
         is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.epoch
@@ -222,7 +222,7 @@ class StreamMerger:
     def _take(self, packet: OutputPacket, end: int, now_ns: int, effects: list[MergeEffect]) -> None:
         """A numbered packet that counts up to `end`."""
         if self.next_message_seq is None:
-            self.next_message_seq = packet.first_message_seq
+            self.next_message_seq = self._provisional.live_start(packet, self.lineage)
         if end > self._known_end:
             self._known_end = end
         if self._is_confirming:

@@ -13,6 +13,7 @@ from bisect import insort
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.gap_repair import GapRepair
+from feedcore.lineage import Lineage
 from feedcore.merge_config import MergerConfig
 from feedcore.merge_effects import Deliver, MergeEffect, Numbered, Provisional, ProvisionalGap
 from feedcore.output_packet import OutputPacket
@@ -41,6 +42,7 @@ class ProvisionalMerge:
         self._counters = counters
         self._config = config
         self._is_from_start = is_from_start
+        self._newest_epoch = 0  # of a provisional packet
         self._unnumbered: dict[int, int] = {}  # by source stream, one past the newest delivered without a number
         self._held: dict[int, list[HeldRun]] = {}  # by source stream, ascending
         self._held_count = 0
@@ -54,6 +56,7 @@ class ProvisionalMerge:
 
     def on_packet(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """A provisional packet."""
+        self._newest_epoch = max(self._newest_epoch, packet.epoch)
         next_source_seqs = self._order.next_source_seqs
         for run in packet.runs:
             stream = run.source_stream_id
@@ -69,6 +72,15 @@ class ProvisionalMerge:
             else:
                 self._counters.add(Counter.MERGE_DUPLICATES)
         self._watch(now_ns)
+
+    def live_start(self, packet: OutputPacket, lineage: Lineage) -> int:
+        """Where a subscription that begins live begins, by the first numbered packet that it hears.
+
+        If it heard provisional packets before, and an epoch has numbered those for good since, that is where the epoch
+        begins: what was lost of them comes again there.
+        """
+        is_numbered_since = 0 < self._newest_epoch < lineage.epoch
+        return lineage.first_message_seq if is_numbered_since else packet.first_message_seq
 
     def on_numbered(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
         """A numbered packet was taken up to `end_seq`: what was delivered without a number may have one now."""

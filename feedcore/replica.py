@@ -273,6 +273,11 @@ class ChannelReplica:
             self.decider.decide(piece, effects, now_ns)
         return effects
 
+    @property
+    def awaits_promotion(self) -> bool:
+        """True while the lease is held and the end of the epoch before is waited for."""
+        return self._hand_over.is_awaited
+
     def promote_when_level(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """The lease on an epoch that was handed over is held: begin where the one before it ended."""
         if self.state is ReplicaState.ACTIVE:

@@ -75,3 +75,14 @@ def test_an_order_of_another_epoch_changes_nothing() -> None:
     active, _ = pair()
     assert active.engine.on_hand_over(7, 2, 33 * MS) == []
     assert active.state is ReplicaState.ACTIVE
+
+
+def test_an_heir_that_has_not_begun_hands_nothing_over() -> None:
+    active, heir = pair()
+    active.source(1, 1, [11, 13], 30 * MS)  # unheard: the heir is not level
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
+    assert heir.engine.on_hand_over(2, 1, 35 * MS) == []
+    heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
+    assert heir.state is ReplicaState.ACTIVE
+    assert heir.engine.lease.epoch == 2

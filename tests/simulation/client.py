@@ -50,6 +50,7 @@ class ClientActor:
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
         self._wake_at_ns: int | None = None
+        self._turn = 0  # whose replay service was asked first last time
         self._is_paused = False
         self._inbox: list[OutputPacket] = []
 
@@ -121,9 +122,10 @@ class ClientActor:
         self._schedule()
 
     def _ask(self, request: RequestReplay) -> None:
-        """As many adapters' replay services as copies are wanted; one that does not answer is another's turn."""
+        """As many adapters' replay services as copies are wanted; the next request asks others, each in its turn."""
         adapters = list(self._cluster.adapters)
-        self._random.shuffle(adapters)
+        self._turn = (self._turn + 1) % len(adapters)
+        adapters = adapters[self._turn :] + adapters[: self._turn]
         adapters.sort(key=lambda adapter: adapter.adapter_id in request.held_adapter_ids)
         for adapter in adapters[: request.copy_count]:
             self._world.call(self._world.link(self.name, adapter.name), self._answer, (adapter, request))
