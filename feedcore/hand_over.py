@@ -30,6 +30,10 @@ class HandOver:
         """True while an epoch that this adapter holds has not begun here."""
         return self._offer is not None
 
+    def next_deadline_ns(self) -> int | None:
+        """When the epoch begins at the latest."""
+        return None if self._offer is None else self._offer[1]
+
     def cancel(self) -> None:
         """Nothing is waited for any more."""
         self._offer = None

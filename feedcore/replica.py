@@ -363,6 +363,7 @@ class ChannelReplica:
             request = self._joining.due_request(self._active.adapter_id, now_ns)
             if request is not None:
                 effects.append(request)
+            effects += self._try_promotion(now_ns)  # whose place was lost meanwhile begins where it stood
         elif self.state is not ReplicaState.FAILED:
             effects += self._follow_on_timer(now_ns)
         if self._is_savable() and self._past.is_due(self.line.next_source_seqs, now_ns):
@@ -396,6 +397,7 @@ class ChannelReplica:
         due = [tracker.next_deadline_ns() for tracker in self.trackers.values()]
         if self.state is ReplicaState.JOINING:
             due.append(self._joining.next_deadline_ns(self._active.adapter_id))
+            due.append(self._hand_over.next_deadline_ns())
         elif self.state is not ReplicaState.FAILED:
             due.append(self._heartbeat_at_ns if self._speaks() else None)
             due.append(self._past.next_deadline_ns(is_saving=self._is_savable()))

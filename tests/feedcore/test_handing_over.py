@@ -86,3 +86,16 @@ def test_an_heir_that_has_not_begun_hands_nothing_over() -> None:
     heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
     assert heir.state is ReplicaState.ACTIVE
     assert heir.engine.lease.epoch == 2
+
+
+def test_an_heir_that_lost_its_place_meanwhile_begins_where_it_stood() -> None:
+    active, heir = pair()
+    active.source(1, 1, [11, 13], 30 * MS)  # unheard
+    heir.replica._rejoin("a test says so", 30 * MS)
+    heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
+    hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
+    assert heir.state is ReplicaState.JOINING
+    due_ns = heir.engine.next_deadline_ns()
+    assert due_ns is not None
+    heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
+    assert heir.state is ReplicaState.ACTIVE
