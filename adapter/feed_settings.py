@@ -40,6 +40,7 @@ def engine_config(registered: admin_pb2.RegisterReply) -> EngineConfig:
         ReplicaConfig() if protocol is None else _replica_config(protocol, feed.name),
         ConsentConfig.of(registered.sync_interval_ns),
         FailConfig() if protocol is None else _fail_config(protocol, feed.name),
+        has_former_life=registered.self.incarnation > 1,
     )
 
 

@@ -12,8 +12,8 @@ class AdminContact:
         abstains_until_ns: what was promised to the active holds until then.
     """
 
-    def __init__(self, config: ConsentConfig, now_ns: int) -> None:
-        self.abstains_until_ns = 0
+    def __init__(self, config: ConsentConfig, now_ns: int, *, has_former_life: bool) -> None:
+        self.abstains_until_ns = now_ns + config.abstain_ns if has_former_life else 0
         self._config = config
         self._heard_at_ns: int | None = now_ns
         self._since_ns: int | None = None  # since it was lost for the last time

@@ -107,6 +107,8 @@ class DecisionIntake:
             return
         self.lineage = lineage
         self._early = [run for run in self._early if run.epoch > lineage.epoch or lineage.covers(run)]
+        self._known_source_ends.clear()
+        self._known_end = max((run.end_message_seq for run in self._early), default=FIRST_SEQ)  # what it was is void
         if not self._is_anchored:
             return
         if not lineage.holds(applied.epoch, applied.next_message_seq):
@@ -119,8 +121,7 @@ class DecisionIntake:
         for run in kept:
             if self._is_next(run):
                 self._accept(run)
-        self._known_end = max(lineage.first_message_seq, self._next_message_seq)
-        self._known_source_ends.clear()
+        self._known_end = max(lineage.first_message_seq, self._next_message_seq, self._known_end)
         self._drain()
 
     def on_runs(self, runs: Iterable[Run], now_ns: int) -> None:
@@ -212,6 +213,8 @@ class DecisionIntake:
             for run in self._early:
                 if run.epoch > self.lineage.epoch:
                     waiting.append(run)  # whether it counts is not known yet
+                elif not self.lineage.covers(run):
+                    progress = True  # nothing waits for it
                 elif self._is_next(run):
                     self._accept(run)
                     progress = True

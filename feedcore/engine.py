@@ -65,7 +65,7 @@ class AdapterEngine:
         self.health = 1.0
         self.replicas: dict[int, ChannelReplica] = {}
         self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
-        self._contact = AdminContact(config.consent, now_ns)
+        self._contact = AdminContact(config.consent, now_ns, has_former_life=config.has_former_life)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._ask_to_fail_at_ns = 0

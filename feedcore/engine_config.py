@@ -28,6 +28,7 @@ class EngineConfig:
         session: trading day, YYYYMMDD.
         datagram_size_max: bytes of an output datagram, header and seal included.
         lease_ttl_ns: the lease's term as the admin server announced it.
+        has_former_life: this adapter ran before, and may have promised just then to abstain from grants.
     """
 
     feed_id: int
@@ -39,6 +40,7 @@ class EngineConfig:
     replica: ReplicaConfig = field(default_factory=ReplicaConfig)
     consent: ConsentConfig = field(default_factory=lambda: ConsentConfig.of(100 * MS))
     failing: FailConfig = field(default_factory=FailConfig)
+    has_former_life: bool = False
 
     def __post_init__(self) -> None:
         if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:

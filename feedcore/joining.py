@@ -80,7 +80,7 @@ class Joining:
         follower = self._follower
         follower.line.install(snapshot)
         self.past.forget()
-        follower.intake.lineage = max(follower.intake.lineage, snapshot.lineage, key=lambda lineage: lineage.epoch)
+        follower.intake.on_lineage(snapshot.lineage, snapshot.position)
         follower.anchor(now_ns)
         follower.intake.on_runs((), now_ns)
 

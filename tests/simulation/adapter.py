@@ -114,7 +114,7 @@ class AdapterActor:
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
         self.counters.append(CounterSet())
-        config = _config(self._plan, self.adapter_id)
+        config = _config(self._plan, self.adapter_id, self.life)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
         for state, runs in self.journal.resumable():
             self.engine.resume_from(state, runs, self.clock_ns())
@@ -314,7 +314,7 @@ class AdapterActor:
         self._world.tell(text, self.name, effect.source_stream_id, first, last)
 
 
-def _config(plan: Plan, adapter_id: int) -> EngineConfig:
+def _config(plan: Plan, adapter_id: int, life: int) -> EngineConfig:
     timing = plan.timing
     return EngineConfig(
         FEED_ID,
@@ -337,6 +337,7 @@ def _config(plan: Plan, adapter_id: int) -> EngineConfig:
             intake=IntakeConfig(),
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),
+        has_former_life=life > 1,
     )
 
 

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from feedcore.control_messages import SBE_MESSAGE_HEADER, SOURCE_GAP_BODY
-from feedcore.merge_effects import Deliver, Diverged, Ended, Filled, Gap, MergeEffect, ProvisionalGap, SourceGap
+from feedcore.merge_effects import (
+    Deliver,
+    Diverged,
+    Ended,
+    Filled,
+    Gap,
+    MergeEffect,
+    ProvisionalGap,
+    SourceGap,
+    Takeover,
+)
 from feedcore.output_packet import (
     ANNOUNCEMENT_BIT,
     OUTPUT_FRAME,
@@ -201,6 +211,8 @@ class DeliveryChecker:
             raise Violation("4", f"{self.name}: {effect}")
         elif isinstance(effect, Ended):
             self._has_ended = True
+        elif isinstance(effect, Takeover):
+            self._has_ended = False  # what the old active alone had is decided anew: the end comes again
 
     def at_end(self, where: dict[tuple[int, int, int], tuple[tuple[int, int], ...]], channel: int) -> None:
         """Everything was delivered, or named by a gap.
