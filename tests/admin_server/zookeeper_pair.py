@@ -97,6 +97,7 @@ class FollowingAdapter:
         self._adapter_id = "ab".index(name) + 1
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.seen: list[str] = []
+        self._held_epoch = 0
         self.incarnations: list[int] = []
         self._registry = Registry(
             pair.addresses,
@@ -106,6 +107,7 @@ class FollowingAdapter:
             lambda order, _valid_until_ns: self.orders.put(order),
             lambda reply: self.incarnations.append(reply.self.incarnation),
             lambda: None,
+            lambda: self._held_epoch,
         )
         assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
         self._registry.start()
@@ -113,6 +115,7 @@ class FollowingAdapter:
 
     def behave(self, state: ReplicaState, renew_epoch: int = 0) -> None:
         """Report this from now on, whenever an order is awaited."""
+        self._held_epoch = renew_epoch
         self._told = (state, renew_epoch)
         self._report()
 
