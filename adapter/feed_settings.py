@@ -22,8 +22,11 @@ class FeedSettingsUnknown(ValueError):
     """The admin server asks for a behaviour that this adapter does not have; the text says which, and what to do."""
 
 
-def engine_config(registered: admin_pb2.RegisterReply) -> EngineConfig:
+def engine_config(registered: admin_pb2.RegisterReply, *, has_former_life: bool = False) -> EngineConfig:
     """The engine's configuration.
+
+    Args:
+        has_former_life: this adapter's journal tells of one.
 
     Raises:
         FeedSettingsUnknown: a word of the feed's protocol, or a threshold, that cannot be used.
@@ -40,7 +43,7 @@ def engine_config(registered: admin_pb2.RegisterReply) -> EngineConfig:
         ReplicaConfig() if protocol is None else _replica_config(protocol, feed.name),
         ConsentConfig.of(registered.sync_interval_ns),
         FailConfig() if protocol is None else _fail_config(protocol, feed.name),
-        has_former_life=registered.self.incarnation > 1,
+        has_former_life=has_former_life,
     )
 
 

@@ -167,7 +167,8 @@ class AdapterProcess:
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
         feed, own, interface = registered.feed, registered.self, self._connection.interface
-        config, size_max = engine_config(registered), feed.datagram_size_max
+        past = self._journal.resumable(feed.feed_id, feed.session)
+        config, size_max = engine_config(registered, has_former_life=bool(past)), feed.datagram_size_max
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format, self._options.table, registered.message_model, size_max
@@ -175,7 +176,7 @@ class AdapterProcess:
             for each in feed.channels
         }
         self._engine = engine = AdapterEngine(config, converters, self._counters, time.monotonic_ns())
-        for snapshot, runs in self._journal.resumable(feed.feed_id, feed.session):
+        for snapshot, runs in past:
             if snapshot.channel_id in converters:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
         self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
