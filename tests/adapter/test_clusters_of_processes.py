@@ -71,6 +71,8 @@ def test_a_planned_hand_over_passes_the_epoch_on_without_anybody_being_silent(tm
             source.send(2, 20)
             reader.take(40)
             reader.assert_everything_once_and_in_order(source.next_seq)
+            cluster.adapters[former].await_state("synchronized")
+            cluster.adapters[heir].await_state("active")
             assert cluster.adapters[former].moves()[-2:] == ["active", "synchronized"]
             assert cluster.adapters[heir].moves()[-2:] == ["synchronized", "active"]
 
