@@ -50,7 +50,8 @@ def judge_seeds(first: int, count: int, jobs: int) -> Iterator[tuple[int, list[V
         for block in blocks:
             yield block[1], _judge_block(block)
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    # Not by fork: a process with threads, as a test's is, may have held a lock that its copy then waits for for ever.
+    with multiprocessing.get_context("forkserver").Pool(jobs) as pool:
         for (_, size), failed in zip(blocks, pool.imap(_judge_block, blocks), strict=True):
             yield size, failed
 
