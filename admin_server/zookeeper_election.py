@@ -32,7 +32,6 @@ from admin_server.zookeeper_sealing import KeySealer
 LOG = logging.getLogger("admin_server.election")
 RETRY_PAUSE_S = 0.2
 CONFIRMATIONS_PER_VALIDITY = 4  # three may be late
-LEAVE_TIMEOUT_S = 2.0
 
 
 class Candidate(Protocol):

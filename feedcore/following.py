@@ -136,6 +136,8 @@ class Follower:
         Until then none of them is taken: whoever is granted the lease half-way could not number for good what it sent,
         of which a part would have other numbers already.
         """
+        if not provisional.is_past(self.intake.position().next_source_seqs):
+            return False  # not even with all of them
         behind = {stream for stream, end in provisional.ends.items() if end > self.line.next_source_seqs[stream]}
         for run in self.intake.ready:
             known_end = self.trackers[run.source_stream_id].next_source_seq or 0
@@ -202,18 +204,15 @@ class Follower:
         """Convert and send provisionally what is here, with pauses if somebody decides again."""
         if is_throttled and not self.throttle.may_send(now_ns):
             return
-        pieces = self.backlog.take_all()
-        while pieces:
-            piece = pieces.pop(0)
+        for piece in self.backlog.take_all():
+            if is_throttled and not self.throttle.may_send(now_ns):  # a pause began: the rest waits, in its order
+                self.backlog.add(piece.packet.source_stream_id, [piece])
+                continue
             packets = self.line.forward(piece)
             for packet in packets:
                 effects += (AppendToJournal(packet), Transmit(packet))
             if is_throttled:
                 self.throttle.on_sent(sum(packet.message_count for packet in packets), now_ns)
-                if not self.throttle.may_send(now_ns):
-                    break
-        for piece in pieces:  # a pause began: the rest waits, in its order
-            self.backlog.add(piece.packet.source_stream_id, [piece])
 
 
 __all__ = ["Follower", "OutOfStep"]

@@ -25,7 +25,6 @@ from feedcore.sbe.types import Block, EncodingType, Group, Member, MessageType, 
 
 SBE_HEADER_SIZE = 8  # blockLength, templateId, schemaId, version, each u16
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
-INT64_NULL = (1 << 63) - 1  # null of a mantissa, as the source's price fields have it
 _HEADER_PARTS = ["blockLength", "templateId", "schemaId", "version"]
 _PREFIX = [(name, "<u2") for name in ("frame_length", "source_offset", *_HEADER_PARTS)]
 # No integer fits in them without a cast, so the ranges are empty.

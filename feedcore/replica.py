@@ -95,9 +95,9 @@ class ChannelReplica:
         backlog = self.follower.backlog
         backlog.add(stream, slices)
         if self.intake.ready or self.state is not ReplicaState.SYNCHRONIZED or self.follower.is_single_source:
-            return self._apply(now_ns)
+            effects += self._apply(now_ns)
         if backlog.message_count > self._config.backlog_count_max:
-            return self._rejoin(f"{backlog.message_count} source messages wait for decisions", now_ns)
+            effects += self._rejoin(f"{backlog.message_count} source messages wait for decisions", now_ns)
         return effects
 
     # ---- other adapters ----
@@ -452,8 +452,7 @@ class ChannelReplica:
             follower.anticipate(effects)
         if self.state is ReplicaState.AHEAD:
             follower.forward(effects, now_ns, is_throttled=not self._is_active_silent(now_ns))
-        if self._hand_over.is_awaited:
-            effects += self._try_promotion(now_ns)
+        effects += self._try_promotion(now_ns)
         return effects
 
     def _is_level(self) -> bool:

@@ -13,7 +13,6 @@ from journal.layout import COUNT_MASK
 from journal.memory import load32, load64, store64
 
 EVEN = 0x5555_5555_5555_5555  # the lower bit of each of the 32 items of a word
-ITEMS_PER_BYTE = 4
 
 
 @compiled()

@@ -141,3 +141,12 @@ def test_decisions_are_taken_only_when_they_lead_past_all_that_was_sent() -> Non
     assert backup.next_message_seq == 1
     effects = backup.activate(5, SECOND + 2 * MS)  # half-way: everything that was sent is numbered for good
     assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 6)]
+
+
+def test_source_messages_that_wait_are_bounded_whatever_the_state() -> None:
+    _, backup = left_alone(ReplicaConfig(on_silence=OnSilence.HOLD, backlog_count_max=6))
+    assert backup.state is ReplicaState.DETACHED
+    backup.source(1, 1, VALUES, SECOND)
+    assert backup.state is ReplicaState.DETACHED
+    backup.source(1, 5, VALUES, SECOND)
+    assert backup.state is ReplicaState.JOINING
