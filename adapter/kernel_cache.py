@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 import numba
-from numba import njit
-from numba.core import config
+
+from journal.compiling import compile_into, kernel_folder, user_cache
 
 ENGINE = Path(__file__).parent / "conversion"
 FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # where compiled kernels shall lie, instead of the places below
@@ -32,23 +32,13 @@ def _engine_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> Path | None:
-    """Beside the package where that may be written, else the user's cache; None if neither may."""
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+def _parents() -> tuple[Path, ...]:
+    """Where to look for a folder: beside the package, else the user's cache."""
     chosen = os.environ.get(FOLDER_VARIABLE)
-    parents = (Path(chosen),) if chosen else (ENGINE / "__pycache__", user / "tandemfeed-conversion")
-    for parent in parents:
-        folder = parent / f"kernels-{_engine_digest()}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    return None
+    return (Path(chosen),) if chosen else (ENGINE / "__pycache__", user_cache("tandemfeed-conversion"))
 
 
-CACHE_FOLDER = _cache_folder()
+CACHE_FOLDER = kernel_folder(_engine_digest(), *_parents())
 
 
 def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
@@ -57,17 +47,8 @@ def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
     Args:
         signature: its types, to have it compiled or loaded at once; None: at the first call.
     """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        former = config.CACHE_DIR
-        config.CACHE_DIR = str(CACHE_FOLDER or "")
-        try:
-            arguments = () if signature is None else (signature,)
-            return njit(*arguments, cache=CACHE_FOLDER is not None)(function)
-        finally:
-            config.CACHE_DIR = former
-
-    return decorate
+    arguments = () if signature is None else (signature,)
+    return lambda function: compile_into(CACHE_FOLDER, function, *arguments)
 
 
 def load_generated(source: str, *, may_cache: bool = True) -> ModuleType:

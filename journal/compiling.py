@@ -28,11 +28,9 @@ SOURCES = (
 )
 
 
-def _cache_folder() -> Path | None:
-    """Beside the package where that may be written, else the user's cache; None if neither may."""
-    digest = hashlib.sha256(b"".join((PACKAGE / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    for parent in (PACKAGE / "__pycache__", user / "tandemfeed-journal"):
+def kernel_folder(digest: str, *parents: Path) -> Path | None:
+    """Where kernels of this digest are kept: in the first of these folders that may be written; None: in none."""
+    for parent in parents:
         folder = parent / f"kernels-{digest}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +41,28 @@ def _cache_folder() -> Path | None:
     return None
 
 
-CACHE_FOLDER = _cache_folder()
+def user_cache(name: str) -> Path:
+    """This user's folder of that name for what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / name
+
+
+def compile_into(folder: Path | None, function: Callable[..., Any], *signature: object, **options: bool) -> Any:
+    """Compile a function, or load it from the folder; None: nothing is kept.
+
+    Args:
+        signature: its types, to have it compiled or loaded at once; without, at the first call.
+        options: numba's.
+    """
+    former = config.CACHE_DIR
+    config.CACHE_DIR = str(folder or "")
+    try:
+        return njit(*signature, cache=folder is not None, **options)(function)
+    finally:
+        config.CACHE_DIR = former
+
+
+_DIGEST = hashlib.sha256(b"".join((PACKAGE / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
+CACHE_FOLDER = kernel_folder(_DIGEST, PACKAGE / "__pycache__", user_cache("tandemfeed-journal"))
 
 
 def compiled(*, nogil: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -54,12 +73,7 @@ def compiled(*, nogil: bool = False) -> Callable[[Callable[..., Any]], Callable[
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        former = config.CACHE_DIR
-        config.CACHE_DIR = str(CACHE_FOLDER or "")
-        try:
-            found: Callable[..., Any] = njit(cache=CACHE_FOLDER is not None, nogil=nogil)(function)
-        finally:
-            config.CACHE_DIR = former
+        found: Callable[..., Any] = compile_into(CACHE_FOLDER, function, nogil=nogil)
         return found
 
     return decorate

@@ -25,34 +25,12 @@ def cut_active(scene: Scene) -> str:
 
 def cut_active_from_backups(scene: Scene) -> str:
     """The active and the backups do not hear each other; admin server, source and clients hear all of them."""
-    scene.await_whole()
-    watch = scene.watch
-    active = watch.active
-    others = scene.others(active)
-    scene.strike(f"cutting the active, adapter {active}, from the backups")
-    scene.network.cut(scene.feed.adapter(active), others)
-    try:
-        scene.hold(CUT_S)
-    finally:
-        scene.mend()
-        scene.network.heal()
-    scene.await_whole()
-    return f"cut adapter {active} from the backups for {CUT_S:g} s"
+    return _cut_for_a_while(scene, "the backups", lambda active: scene.others(active))
 
 
 def cut_active_from_clients(scene: Scene) -> str:
     """Clients do not hear the active: the backups' copies must do."""
-    scene.await_whole()
-    active = scene.watch.active
-    scene.strike(f"cutting the active, adapter {active}, from the client")
-    scene.network.cut(scene.feed.adapter(active), [scene.feed.client])
-    try:
-        scene.hold(CUT_S)
-    finally:
-        scene.mend()
-        scene.network.heal()
-    scene.await_whole()
-    return f"cut adapter {active} from the client for {CUT_S:g} s"
+    return _cut_for_a_while(scene, "the client", lambda active: [scene.feed.client])
 
 
 def loss_on_one_line(percent: int) -> Callable[[Scene], str]:
@@ -87,6 +65,20 @@ def _lose(scene: Scene, names: list[str], percent: int) -> str:
         scene.network.heal()
     scene.await_whole()
     return f"{what}, for {LOSS_S:g} s"
+
+
+def _cut_for_a_while(scene: Scene, whom: str, others: Callable[[str], list[str]]) -> str:
+    scene.await_whole()
+    active = scene.watch.active
+    scene.strike(f"cutting the active, adapter {active}, from {whom}")
+    scene.network.cut(scene.feed.adapter(active), others(active))
+    try:
+        scene.hold(CUT_S)
+    finally:
+        scene.mend()
+        scene.network.heal()
+    scene.await_whole()
+    return f"cut adapter {active} from {whom} for {CUT_S:g} s"
 
 
 def _cut_until_takeover(scene: Scene, where: str, cut: Callable[[str], None]) -> str:
