@@ -12,6 +12,7 @@ from feedcore.documents import DocumentError, Node, parse_document
 from feedcore.primitive_types import PrimitiveType
 from feedcore.sbe import Schema, load_schema
 from feedcore.source_layout import (
+    DATA_SIZE_MAX,
     FRAMING_DEFAULT,
     PLACED_SIZE_MAX,
     SOURCE_TYPES,
@@ -290,10 +291,15 @@ def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
 
 
 def _load_data(node: Node, is_big_endian: bool) -> SourceData:
-    node.only("name", "length", "headerSize", "byteOrder")
+    node.only("name", "length", "headerSize", "maxLength", "byteOrder")
     kind = _unsigned(node, "length")
     header_size = bounded_int(node, "headerSize", kind.size, 255, kind.size)
-    return SourceData(node.need("name"), kind, header_size, _byte_order(node, is_big_endian), node.line)
+    most = min(kind.maximum, DATA_SIZE_MAX)
+    most = bounded_int(node, "maxLength", most, most, 1)
+    if not node.need("name").isidentifier():
+        raise node.error(f"name {node.need('name')!r}: letters, digits and underscores, not beginning with a digit")
+    order = _byte_order(node, is_big_endian)
+    return SourceData(node.need("name"), kind, header_size, order, node.line, maximum=most)
 
 
 __all__ = [

@@ -16,6 +16,7 @@ from feedcore.primitive_types import PRIMITIVES, PrimitiveType
 from feedcore.source_packet import SOURCE_FRAME_SIZE
 
 PLACED_SIZE_MAX = 65_535  # bytes of a frame and of everything in it: a datagram holds no more
+DATA_SIZE_MAX = 65_534  # bytes of a variable text, unless less is told: what a length of 16 bits says in SBE
 
 
 def _odd_width(bits: int, signed: bool) -> PrimitiveType:
@@ -77,6 +78,7 @@ class SourceField:
         exponent: decimal exponent of a scaled integer; 0 for plain ones.
         null: the value that means "none", if the format has one.
         constant: a value that is not in the message at all (SBE's presence="constant").
+        is_variable: the text of a <data>: the message says where it lies and how long it is, `length` is the most.
     """
 
     name: str
@@ -88,6 +90,7 @@ class SourceField:
     line: int
     is_big_endian: bool = False
     constant: int | None = None
+    is_variable: bool = False
 
     @property
     def size(self) -> int:
@@ -140,7 +143,13 @@ class SourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class SourceData:
-    """Variable text: `header_size` bytes that begin with its length, then as many bytes; `is_later` as of a group."""
+    """Variable text: `header_size` bytes that begin with its length, then as many bytes.
+
+    Attributes:
+        is_later: as of a group.
+        maximum: bytes of the text at most, told of a reader of it.
+        text: the text as a field that a table reads.
+    """
 
     name: str
     length_kind: PrimitiveType
@@ -148,6 +157,15 @@ class SourceData:
     is_big_endian: bool
     line: int
     is_later: bool = False
+    maximum: int = DATA_SIZE_MAX
+    text: SourceField = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The text has the name and the place in the document."""
+        most = min(self.maximum, self.length_kind.maximum)
+        text = SourceField(self.name, SOURCE_TYPES["char"], 0, most, 0, None, self.line, is_variable=True)
+        object.__setattr__(self, "maximum", most)
+        object.__setattr__(self, "text", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ from feedcore.primitive_types import PrimitiveType
 from feedcore.sbe import Schema
 from feedcore.sbe.layout import Column, columns
 from feedcore.sbe.types import Block, EnumType, Field, Group, Presence, SimpleType
-from feedcore.source_layout import SOURCE_TYPES, Framing, SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.source_layout import (
+    DATA_SIZE_MAX,
+    SOURCE_TYPES,
+    Framing,
+    SourceData,
+    SourceField,
+    SourceGroup,
+    SourceMessageType,
+)
 
 
 def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str, SourceMessageType]:
@@ -42,7 +50,8 @@ def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str
         for data in block.data.values():
             kind = _kind(data.length_primitive.name)
             is_later = data.notes.since_version > 0
-            parts.append(SourceData(data.name, kind, kind.size, schema.is_big_endian, data.line, is_later))
+            most = min(data.maximum, DATA_SIZE_MAX)
+            parts.append(SourceData(data.name, kind, kind.size, schema.is_big_endian, data.line, is_later, most))
         found[message.name] = SourceMessageType(
             message.name, message.template_id, fields, block.block_length, message.line, True, tuple(parts), framing
         )

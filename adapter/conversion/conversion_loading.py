@@ -95,7 +95,8 @@ class ConversionLoader:
         lets: dict[str, Node] = {}
         for node in self.node.all("let"):
             name = node.need("name")
-            if name in lets or name in self.source.fields or (self.each and name in self.each.fields):
+            taken = {*lets, *self.source.fields, *self.source.data, *(self.each.fields if self.each else ())}
+            if name in taken:
                 raise node.error(f"{name!r} is the name of something else already")
             if not name.isidentifier():
                 raise node.error(f"name {name!r}: letters, digits and underscores, not beginning with a digit")
@@ -178,6 +179,8 @@ class ConversionLoader:
             if found.constant is not None:
                 return Literal(found.constant, ValueType(found.constant, found.constant, found.exponent))
             return found
+        if name in self.source.data:
+            return self.source.data[name].text
         raise node.error(
             f"source message {self.source.name!r} has no field {name!r}, nor is there a <let> of that name"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapter.conversion.interpreted_state import InterpretedState
-from adapter.conversion.interpreted_values import Refused, Scope
+from adapter.conversion.interpreted_values import Refused, Scope, used_fields
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.conversion.table import Conversion, ConverterTable
 from feedcore.converter import Converted
@@ -110,7 +110,7 @@ class InterpretedConverter:
             self.bad[Reason.NOT_CONVERTED] += 1
             return []
         source, conversions = found
-        block, places = self._walk(source, conversions, datagram, position, length)
+        block, places, texts = self._walk(source, conversions, datagram, position, length)
         (session,) = struct.unpack_from("<I", datagram, 12)
         (sent_at_ns,) = struct.unpack_from("<q", datagram, 24)
         packet = {"session": session, "sent_at_ns": sent_at_ns}
@@ -118,7 +118,7 @@ class InterpretedConverter:
         body = position + framing.header_size
         for conversion in conversions:
             for at, size in self._entries(conversion, places):
-                scope = Scope(conversion, datagram, body, block, at, size, packet, index)
+                scope = Scope(conversion, datagram, body, block, at, size, texts, packet, index)
                 if scope.judge():
                     scopes.append((conversion, scope))
         need = sum(conversion.target.frame_size for conversion, _ in scopes if conversion.target)
@@ -141,10 +141,11 @@ class InterpretedConverter:
 
     def _walk(
         self, source: SourceMessageType, conversions: list[Conversion], datagram: bytes, position: int, length: int
-    ) -> tuple[int | None, dict[str, tuple[int, int, int]]]:
-        """(block length, if messages have one; per group: where its entries begin, how many, how long)."""
+    ) -> tuple[int | None, dict[str, tuple[int, int, int]], dict[str, tuple[int, int]]]:
+        """(block length, if messages have one; per group: where its entries begin, how many, how long; per text)."""
         framing, limit = self._framing, position + length
         places: dict[str, tuple[int, int, int]] = {}
+        texts: dict[str, tuple[int, int]] = {}
         block = None
         at = position + framing.header_size + source.size
         if framing.block_length is not None:
@@ -155,7 +156,7 @@ class InterpretedConverter:
                 raise Refused(Reason.WRONG_LENGTH)
         for part in source.parts:
             if part.is_later and at == limit:  # the message is of an older version
-                places[part.name] = at, 0, 0
+                places[part.name], texts[part.name] = (at, 0, 0), (at, 0)
             elif isinstance(part, SourceGroup):
                 needed = [Scope.needed_end(each, part) for each in conversions]
                 first, count, size = self._walk_group(part, datagram, at, limit, max(needed))
@@ -164,14 +165,17 @@ class InterpretedConverter:
             else:
                 if at + part.header_size > limit:
                     raise Refused(Reason.WRONG_LENGTH)
-                order = "big" if part.is_big_endian else "little"
                 told = datagram[at : at + part.length_kind.size]
-                at += part.header_size + int.from_bytes(told, "big" if order == "big" else "little")
+                size = int.from_bytes(told, "big" if part.is_big_endian else "little")
+                texts[part.name] = at + part.header_size, size
+                at += part.header_size + size
+                if size > part.maximum and any(id(part.text) in used_fields(each) for each in conversions):
+                    raise Refused(Reason.WRONG_LENGTH)
             if at > limit:
                 raise Refused(Reason.WRONG_LENGTH)
         if (source.parts or source.longer) and not source.longer and at != limit:
             raise Refused(Reason.WRONG_LENGTH)
-        return block, places
+        return block, places, texts
 
     @staticmethod
     def _walk_group(group: SourceGroup, datagram: bytes, at: int, limit: int, needed: int) -> tuple[int, int, int]:

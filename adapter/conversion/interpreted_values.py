@@ -27,13 +27,13 @@ class Refused(Exception):
         self.reason = reason
 
 
-def used_fields(conversion: Conversion) -> set[str]:
-    """Names of all source fields a conversion looks at."""
-    found: set[str] = set()
+def used_fields(conversion: Conversion) -> set[int]:
+    """Identities of all source fields a conversion looks at."""
+    found: set[int] = set()
 
     def visit(operand: Operand) -> None:
         if isinstance(operand, SourceField):
-            found.add(operand.name)
+            found.add(id(operand))
         elif isinstance(operand, Operation):
             for each in (*operand.operands.values(), *operand.keys):
                 visit(each)
@@ -61,6 +61,7 @@ class Scope:
         block: int | None,
         entry: int,
         entry_size: int,
+        texts: dict[str, tuple[int, int]],
         packet: dict[str, int],
         index: int,
     ) -> None:
@@ -68,6 +69,7 @@ class Scope:
         self._datagram = datagram
         self._body, self._block = body, block
         self._entry, self._entry_size = entry, entry_size
+        self._texts = texts
         self._packet = packet
         self.index = index
         self.results: dict[int, Value] = {}
@@ -78,9 +80,8 @@ class Scope:
         if group is not None and conversion.each is not group:
             return 0
         fields = conversion.source.fields if group is None else group.fields
-        hidden = conversion.each.fields if conversion.each and group is None else {}
-        names = used_fields(conversion) - set(hidden)
-        ends = [field.offset + field.size for name, field in fields.items() if name in names and field.null is None]
+        used = used_fields(conversion)
+        ends = [field.offset + field.size for field in fields.values() if id(field) in used and field.null is None]
         return max(ends, default=0)
 
     def judge(self) -> bool:
@@ -121,6 +122,9 @@ class Scope:
         return value - (1 << 64) if value > INT64_MAX else value
 
     def _field(self, field: SourceField) -> Value:
+        if field.is_variable:
+            at, length = self._texts[field.name]
+            return self._datagram[at : at + length]
         each = self._conversion.each
         is_entry = each is not None and each.fields.get(field.name) is field
         base, size = (self._entry, self._entry_size) if is_entry else (self._body, self._block)

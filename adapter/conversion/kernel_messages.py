@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_tables import TableData
+from adapter.conversion.kernel_walk import walk
 from adapter.conversion.table import (
     Conversion,
     ConverterTable,
@@ -17,20 +18,18 @@ from adapter.conversion.table import (
 )
 from adapter.conversion.unaligned import load_expression
 from feedcore.message_model import ModelMessage
-from feedcore.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
-
-PLACED_MAX = 65_535
+from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
 
 
-def needed(operands: Iterable[Operand]) -> tuple[set[str], set[int]]:
-    """(names of source fields, numbers of operations) that values are made of, directly or not."""
-    fields: set[str] = set()
+def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:
+    """(identities of source fields, numbers of operations) that values are made of, directly or not."""
+    fields: set[int] = set()
     numbers: set[int] = set()
     waiting = list(operands)
     while waiting:
         operand = waiting.pop()
         if isinstance(operand, SourceField):
-            fields.add(operand.name)
+            fields.add(id(operand))
         elif isinstance(operand, Operation) and operand.number not in numbers:
             numbers.add(operand.number)
             waiting += [*operand.operands.values(), *operand.keys]
@@ -62,6 +61,9 @@ class MessageWriter:
             for number, each in enumerate(conversions)
         ]
         self._is_fixed = not source.parts and not source.longer
+        self._looked_at = set().union(*(needed(looked_at(each))[0] for each in conversions))
+        copied = (needed(operand for _, operand in each.writes)[0] for each in conversions)
+        self._needed = self._looked_at.union(*copied)
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ class MessageWriter:
         names = ", ".join(each.target.name if each.target else "state" for each in self._conversions)
         lines = [f"# {self._source.name} -> {names}"]
         if not self._is_fixed:
-            lines += self._walk()
+            lines += walk(self._source, self._needed)
         body = [
             *self._load_body(),
             "need = 0",
@@ -92,104 +94,23 @@ class MessageWriter:
         lines += body if self._is_fixed else ["if reason == 0:", *indented(body)]
         return indented(lines, 3)
 
-    # --- where things lie
-
-    def _walk(self) -> list[str]:
-        framing, lines = self._framing, []
-        if framing.block_length is not None:
-            at = f"position + {framing.block_length_offset}"
-            load = load_expression(framing.block_length.size, at, is_big_endian=framing.is_big_endian)
-            lines += [
-                f"block = {load}",
-                "at = body + block",
-                f"if block < {self._block_min()} or block > {PLACED_MAX} or at > limit:",
-            ]
-            lines += ["    reason = WRONG_LENGTH"]
-        else:
-            lines += [f"at = body + {self._source.size}"]
-        for number, part in enumerate(self._source.parts):
-            lines += self._walk_group(number, part) if isinstance(part, SourceGroup) else self._walk_data(part)
-        if not self._source.longer:
-            lines += ["if reason == 0 and at != limit:", "    reason = WRONG_LENGTH"]
-        return lines
-
     def _used(self, group: SourceGroup | None) -> list[SourceField]:
         """Fields used, of the body or of a group's entries."""
         fields = self._source.fields if group is None else group.fields
-        names: set[str] = set()
-        for each in self._conversions:
-            if group is None or each.each is group:
-                hidden = each.each.fields if each.each is not None and group is None else {}
-                names |= needed([*looked_at(each), *(operand for _, operand in each.writes)])[0] - set(hidden)
-        return [field for name, field in fields.items() if name in names and field.constant is None]
-
-    def _block_min(self) -> int:
-        """Bytes the fixed part must have: up to the last field that cannot be null."""
-        return max((field.offset + field.size for field in self._used(None) if field.null is None), default=0)
-
-    def _walk_group(self, number: int, group: SourceGroup) -> list[str]:
-        if group.count is not None:
-            return [
-                f"first_{number} = at  # {group.name}",
-                f"count_{number} = {group.count}",
-                f"size_{number} = {group.size}",
-                f"at += {group.count * group.size}",
-                "if at > limit:",
-                "    reason = WRONG_LENGTH",
-            ]
-        count = load_expression(group.count_kind.size, f"at + {group.count_offset}", is_big_endian=group.is_big_endian)
-        kind = group.entry_size_kind
-        at = f"at + {group.entry_size_offset}"
-        size = str(group.size) if kind is None else load_expression(kind.size, at, is_big_endian=group.is_big_endian)
-        least = group.size
-        if kind is not None:
-            least = max((field.offset + field.size for field in self._used(group) if field.null is None), default=0)
-        too_short = f" or (count_{number} > 0 and size_{number} < {least})" if least else ""
-        return [
-            f"first_{number} = at  # {group.name}",
-            f"count_{number} = 0",
-            f"size_{number} = 0",
-            "if reason == 0 and at < limit:" if group.is_later else "if reason == 0:",
-            f"    if at + {group.header_size} > limit:",
-            "        reason = WRONG_LENGTH",
-            "    else:",
-            f"        count_{number} = {count}",
-            f"        size_{number} = {size}",
-            f"        first_{number} = at + {group.header_size}",
-            f"        if count_{number} > {PLACED_MAX} or size_{number} > {PLACED_MAX}{too_short}:",
-            "            reason = WRONG_LENGTH",
-            "        else:",
-            f"            at = first_{number} + count_{number} * size_{number}",
-            "            if at > limit:",
-            "                reason = WRONG_LENGTH",
-        ]
-
-    @staticmethod
-    def _walk_data(data: SourceData) -> list[str]:
-        length = load_expression(data.length_kind.size, "at", is_big_endian=data.is_big_endian)
-        return [
-            f"if reason == 0{' and at < limit' if data.is_later else ''}:  # {data.name}",
-            f"    if at + {data.header_size} > limit:",
-            "        reason = WRONG_LENGTH",
-            "    else:",
-            f"        at = at + {data.header_size} + {length}",
-            "        if at > limit:",
-            "            reason = WRONG_LENGTH",
-        ]
+        return [field for field in fields.values() if id(field) in self._needed and field.constant is None]
 
     def _is_looked_at(self, field: SourceField) -> bool:
         """False for a text that is copied at most: it is never loaded."""
         if not field.is_text:
             return True
-        looked: set[str] = set()
-        for each in self._conversions:
-            looked |= needed(looked_at(each))[0]
-        return field.name in looked
+        return id(field) in self._looked_at
 
     def _load_body(self) -> list[str]:
         lines: list[str] = []
         for field in filter(self._is_looked_at, self._used(None)):
             lines += self._values[0].load(field) if field.name not in self._hidden(0) else self._load_plainly(field)
+        for data in self._source.data.values():
+            lines += self._load_plainly(data.text) if id(data.text) in self._looked_at else []
         return lines
 
     def _hidden(self, number: int) -> set[str]:
@@ -309,6 +230,12 @@ class MessageWriter:
                 word += 1
                 continue
             assert isinstance(key, SourceField)
+            if key.is_variable:
+                text = f"datagram, {values.place(key)}, {values.size(key)}"
+                for place in range(-(-size // 8)):
+                    lines += [f"arena[{space} + KEY + {word + place}] = word_of_text({text}, {place})"]
+                word += -(-size // 8)
+                continue
             words, tail = -(-size // 8), size % 8 or 8
             lines += [f"blank = True  # {key.name}: from its end, so that blanks behind it are zeros"]
             for place in reversed(range(words)):

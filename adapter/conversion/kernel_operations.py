@@ -43,8 +43,15 @@ class ValueWriter:
 
     def place(self, field: SourceField) -> str:
         """Where a field lies in the datagram."""
+        if field.is_variable:
+            return f"data_{field.name}"
         base = "entry" if field.name in self._entry_fields else "body"
         return f"{base} + {field.offset}" if field.offset else base
+
+    @staticmethod
+    def size(field: SourceField) -> str:
+        """Bytes of a text."""
+        return f"length_{field.name}" if field.is_variable else str(field.size)
 
     def variable(self, operand: Operand) -> str:
         """The variable or literal of a value; a text of at most 8 bytes as a word."""
@@ -61,7 +68,10 @@ class ValueWriter:
         """Load a number or a text of at most 8 bytes; longer texts are only copied."""
         name, at = f"f_{field.name}", self.place(field)
         if field.is_text:
-            return [] if field.size > 8 else [f"{name} = {self.text_word(at, field.size)}"]
+            if field.size > 8:
+                return []
+            word = self.text_word(at, field.size)
+            return [f"{name} = {f'word_of_text(datagram, {at}, {self.size(field)}, 0)' if field.is_variable else word}"]
         text = load_expression(field.size, at, signed=field.kind.minimum < 0, is_big_endian=field.is_big_endian)
         lines = [f"{name} = {text}"]
         if field.null is not None:
@@ -143,7 +153,7 @@ class ValueWriter:
         if of is not None and type_of(of).text_size:
             names["of_word"] = self.variable(of)
             if isinstance(of, SourceField):
-                names |= {"of_at": self.place(of), "of_size": str(of.size)}
+                names |= {"of_at": self.place(of), "of_size": self.size(of)}
         elif of is not None:
             names["of_word"] = self.variable(of)
         return names
@@ -171,7 +181,8 @@ class ValueWriter:
                 return f"{negation}{variable} == {word_of(literal)}"
             assert isinstance(operand, SourceField)
             at = self._data.literal(literal)
-            return f"{negation}is_text(datagram, {self.place(operand)}, {operand.size}, tables, {at}, {len(literal)})"
+            text = f"{self.place(operand)}, {self.size(operand)}"
+            return f"{negation}is_text(datagram, {text}, tables, {at}, {len(literal)})"
         if comparison.how == "isNull":
             return f"{variable} {'==' if literal else '!='} NULL"
         assert isinstance(literal, int)
@@ -189,6 +200,12 @@ class ValueWriter:
         if not found.text_size:
             return [f"store_{8 * target.size}(out, cursor + {at}, {self._stored(target, operand)})  # {target.name}"]
         if isinstance(operand, SourceField):
+            if operand.is_variable:
+                return [
+                    f"fill = copy_text(out, cursor + {at}, datagram, {self.place(operand)}, {self.size(operand)})"
+                    f"  # {target.name}",
+                    f"zero_rest(out, fill, cursor + {at + target.size})",
+                ]
             return [f"# {target.name}", *self._copy(at, self.place(operand), operand.size, target.size)]
         if isinstance(operand, Literal):
             assert isinstance(operand.value, bytes)
@@ -247,7 +264,7 @@ class ValueWriter:
         """Write a value as text at `fill`."""
         found, variable = type_of(operand), self.variable(operand)
         if isinstance(operand, SourceField) and found.text_size:
-            size = operand.size
+            size = self.size(operand)
             return [f"fill = append_text(out, fill, datagram, {self.place(operand)}, {size}, {size})"]
         if isinstance(operand, Literal) and isinstance(operand.value, bytes):
             return self._append_bytes(operand.value)
@@ -258,7 +275,7 @@ class ValueWriter:
         if operand.function.name in ("text", "cut"):
             assert isinstance(of, SourceField)
             length = operand.constants["length"]
-            return [f"fill = append_text(out, fill, datagram, {self.place(of)}, {of.size}, {length})"]
+            return [f"fill = append_text(out, fill, datagram, {self.place(of)}, {self.size(of)}, {length})"]
         if operand.function.name == "digits":
             assert of is not None
             return [f"fill = append_number(out, fill, {self.variable(of)}, {-(type_of(of).exponent or 0)})"]

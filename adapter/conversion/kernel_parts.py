@@ -51,6 +51,24 @@ def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
 
 
 @compiled()
+def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
+    """Eight bytes of a text of any size, without the blanks behind it; beyond its end there are zeros."""
+    size = text_size(datagram, at, size)
+    word = np.int64(0)
+    for place in range(8 * number, min(size, 8 * number + 8)):
+        word |= np.int64(load_u8(datagram, at + place)) << (8 * (place & 7))
+    return word
+
+
+@compiled()
+def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
+    """Write a text as it is, with its blanks; gives where it ends."""
+    for place in range(size):
+        store_8(out, fill + place, load_u8(datagram, at + place))
+    return fill + size
+
+
+@compiled()
 def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped-def]
     """Write a text without the blanks behind it, at most `most` bytes; gives where it ends."""
     size = min(text_size(datagram, at, size), most)

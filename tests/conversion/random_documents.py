@@ -110,8 +110,9 @@ def random_format(random: Random) -> str:
                 count += ' entrySize="uint16"'
             lines.append(f'<group name="g" {count}>')
             lines += [random_field(random, f"g{place}") for place in range(random.randint(1, 4))] + ["</group>"]
-            if random.random() < 0.5:
-                lines.append('<data name="d" length="uint8"/>')
+        if random.random() < 0.5 and framing != FRAMINGS[2]:
+            most = random.choice(["", ' maxLength="5"', ' maxLength="9"', ' maxLength="8" headerSize="3"'])
+            lines.append(f'<data name="d" length="{random.choice(["uint8", "uint16"])}"{most}/>')
         lines.append("</message>")
     return "\n".join([*lines, "</sourceFormat>"])
 
@@ -200,7 +201,7 @@ def random_documents(random: Random, folder: Path) -> tuple[Documents, Converter
     for number, message in enumerate(random.choices(list(source.messages.values()), k=random.randint(1, 4))):
         each = ' each="g"' if message.groups and random.random() < 0.6 else ""
         group = message.groups.get("g")
-        names = [*message.fields, *(group.fields if each and group else ()), "packet.session"]
+        names = [*message.fields, *(group.fields if each and group else ()), *2 * list(message.data), "packet.session"]
         convert = [f'<convert message="{message.name}" to="out{number}"{each}>']
         output: list[str] = ['<field name="first" id="99" type="Ruint8"/>']
         documents.converts.append(convert)
@@ -279,9 +280,10 @@ def random_message(random: Random, source_format: SourceFormat, message: SourceM
 
 def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
     if isinstance(part, SourceData):
-        text = random.randbytes(random.randint(0, 5))
+        text = random_bytes(random, random.choice([1, 2, 5, 8, 9])) if random.random() < 0.9 else b""
         told = len(text) if random.random() < 0.95 else 255
-        return told.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little") + text
+        header = told.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little")
+        return header.ljust(part.header_size, b"\7") + text
     count = part.count if part.count is not None else random.randint(0, 4)
     entries = b"".join(random_block(random, [each.size for each in part.fields.values()]) for _ in range(count))
     if part.count is not None:
