@@ -99,6 +99,7 @@ class AdapterLoop:
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
         self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, to be sent in this turn
+        self._moves: list[StateMoved] = []  # to be told behind what is to be sent
         self._poller = zmq.Poller()
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
@@ -117,7 +118,7 @@ class AdapterLoop:
             RequestEpoch: ask_server,
             RequestHandOver: ask_server,
             AskToFail: ask_server,
-            StateMoved: self._tell_move,
+            StateMoved: self._moves.append,
             RunsLost: self._tell_loss,
         }
 
@@ -135,10 +136,13 @@ class AdapterLoop:
             deadline_ns = self._engine.next_deadline_ns()
             if deadline_ns is not None and now_ns >= deadline_ns:
                 self.perform(self._engine.on_timer(now_ns))
+            if self._moves:
+                self._tell_moves()
             if now_ns >= report_at_ns:
                 report_at_ns = now_ns + self._report_interval_ns
                 self._on_report_due()
         self.perform(self._engine.on_stop())
+        self._tell_moves()
 
     def hear_outputs(self, receivers: list[MulticastReceiver]) -> None:
         """Hear these groups of other adapters from now on, beside those heard already; from the loop's thread."""
@@ -253,12 +257,20 @@ class AdapterLoop:
     def _number_for_good(self, effect: NumberForGood) -> None:
         self._journal.number_for_good(effect.channel_id, effect.epoch, effect.first_message_seq, effect.end_message_seq)
 
-    def _tell_move(self, move: StateMoved) -> None:
-        LOG.info(
-            "state moved",
-            extra={"channel": move.channel_id, "old": move.old.value, "new": move.new.value, "why": move.reason},
-        )
-        self._on_report_due()
+    def _tell_moves(self) -> None:
+        """Log the turn's moves and report what came of them.
+
+        At the end of the turn: telling takes as long as sending a hundred packets, and what a new active has to send is
+        what everybody waits for.
+        """
+        for move in self._moves:
+            LOG.info(
+                "state moved",
+                extra={"channel": move.channel_id, "old": move.old.value, "new": move.new.value, "why": move.reason},
+            )
+        if self._moves:
+            self._moves.clear()
+            self._on_report_due()
 
     def _tell_loss(self, lost: RunsLost) -> None:
         LOG.error(

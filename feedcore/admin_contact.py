@@ -15,28 +15,35 @@ class AdminContact:
     def __init__(self, config: ConsentConfig, now_ns: int, *, has_former_life: bool) -> None:
         self.abstains_until_ns = now_ns + config.abstain_ns if has_former_life else 0
         self._config = config
-        self._heard_at_ns: int | None = now_ns
-        self._since_ns: int | None = None  # since it was lost for the last time
+        self._heard_at_ns = now_ns
+        self._is_broken = False  # the stream ended, and nothing has been heard since
+        self._is_first = True  # nothing was heard or lost yet
+        self._settles_until_ns = 0
 
     def heard(self, now_ns: int) -> bool:
-        """An admin server said something. True if it had been out of contact."""
+        """An admin server said something. True if it had been out of contact.
+
+        Back in contact this adapter settles, for as long as it was out of it: the active's connection may take as
+        long to come back. A start that takes its time is no outage.
+        """
         is_back = not self.stands(now_ns)
-        if is_back:
-            self._since_ns = now_ns
+        if is_back and not self._is_first:
+            self._settles_until_ns = now_ns + min(now_ns - self._heard_at_ns, self._config.settle_ns)
         self._heard_at_ns = now_ns
+        self._is_broken = self._is_first = False
         return is_back
 
     def lost(self) -> None:
         """The stream to it broke."""
-        self._heard_at_ns = None
+        self._is_broken, self._is_first = True, False
 
     def stands(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
-        return self._heard_at_ns is not None and now_ns - self._heard_at_ns < self._config.contact_ns
+        return not self._is_broken and now_ns - self._heard_at_ns < self._config.contact_ns
 
     def is_settling(self, now_ns: int) -> bool:
         """True while it is back for so short a time that others may still be on their way back."""
-        return self._since_ns is not None and now_ns - self._since_ns < self._config.settle_ns
+        return now_ns < self._settles_until_ns
 
     def abstain(self, now_ns: int) -> None:
         """A promise leaves."""

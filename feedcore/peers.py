@@ -23,8 +23,8 @@ class ConsentConfig:
         contact_ns: an admin server that is not heard for so long is out of contact.
         abstain_ns: who says that it abstains accepts no grant for so long.
         fresh_ns: a peer's state older than this says nothing.
-        settle_ns: back in contact it goes on abstaining for so long while it hears an active, whose own connection may
-            take longer to come back.
+        settle_ns: back in contact it goes on abstaining while it hears an active, whose own connection may take longer
+            to come back: for as long as it was out of contact, and never longer than this.
     """
 
     contact_ns: int

@@ -130,3 +130,37 @@ def test_an_epoch_that_nobody_holds_ends_nobodys_term() -> None:
     assert active.state is ReplicaState.ACTIVE
     active.engine.on_cluster_changed(2, 65, 101 * MS)
     assert active.state is ReplicaState.DETACHED
+
+
+def abstains(backup: Adapter, now_ns: int) -> bool:
+    """What its state says to the others."""
+    return backup.engine.report(now_ns).abstains
+
+
+def test_a_start_that_takes_long_to_reach_the_admin_server_is_no_outage_to_settle_after() -> None:
+    active, backup = pair()
+    active.tell(backup, 500 * MS)
+    backup.engine.on_admin_heard(500 * MS)
+    active.tell(backup, 510 * MS)
+    assert not abstains(backup, 520 * MS)
+
+
+def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:
+    """When a backup that hears the admin server and the active again, every 50 ms, abstains no more."""
+    now_ns = back_at_ns
+    while True:
+        backup.engine.on_admin_heard(now_ns)
+        active.tell(backup, now_ns)
+        if not abstains(backup, now_ns):
+            return now_ns
+        now_ns += 50 * MS
+
+
+def test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it() -> None:
+    active, backup = pair()
+    backup.engine.on_admin_heard(100 * MS)
+    backup.engine.on_admin_lost(200 * MS)
+    assert abstains_until(active, backup, 700 * MS) == 1_300 * MS
+    assert abstains_until(active, backup, 1_600 * MS) == 1_900 * MS, "a silence is an outage, too"
+    backup.engine.on_admin_lost(1_900 * MS)
+    assert abstains_until(active, backup, 9_000 * MS) == 9_000 * MS + CONSENT.settle_ns
