@@ -279,7 +279,7 @@ class ConversionLoader:
         """A part of a key: known before any state is."""
         operand = self.resolve_name(name, node)
         found = type_of(operand)
-        is_made_text = isinstance(operand, Operation) and bool(found.text_size)
+        is_made_text = isinstance(operand, Operation | Literal) and bool(found.text_size)
         if found.bits is not None or is_made_text or (isinstance(operand, Operation) and operand.is_stateful):
             raise node.error(
                 f"{name!r} cannot be a key: a key is of fields, and of numbers that do not depend on state"

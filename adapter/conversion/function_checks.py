@@ -160,8 +160,7 @@ def check_map(use: Use) -> Checked:
         raise use.node.error(f"there is no <map> {use.node.need('map')!r}")
     of = use.types["of"]
     if value_map.has_text_keys:
-        if not 0 < use.text().text_size <= 8:
-            raise use.node.error(f"{of} is mapped: at most 8 bytes")
+        use.text()
     else:
         use.number()
     refuses = value_map.default is None

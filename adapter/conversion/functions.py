@@ -161,11 +161,11 @@ def _pure() -> tuple[ConverterFunction, ...]:
             ("map",),
             checks.check_map,
             (
-                "{r} = look_up(tables, {map_at}, {map_count}, {of_word})",
+                "{r} = {look_up}",
                 "if {r} < 0:",
                 "    {missing}",
                 "else:",
-                "    {r} = tables[{map_at} + {map_count} + {r}]",
+                "    {r} = tables[{map_values} + {r}]",
             ),
         ),
         ConverterFunction(

@@ -213,8 +213,8 @@ class Scope:
     def _part(self, operand: Operand) -> bytes:
         if not type_of(operand).text_size:
             return self.digits(operand)
-        is_literal = isinstance(operand, Literal)
-        return self.text(operand) if is_literal else self.text(operand).rstrip(BLANKS)
+        of_table = isinstance(operand, Literal) or (isinstance(operand, Operation) and operand.function.name == "map")
+        return self.text(operand) if of_table else self.text(operand).rstrip(BLANKS)
 
     def digits(self, operand: Operand) -> bytes:
         """A number as text; null is nothing."""
@@ -300,9 +300,7 @@ def _parsed(text: bytes, exponent: int) -> int:
 
 def _mapped(value: Value, value_map: object) -> Value:
     assert isinstance(value_map, ValueMap)
-    key = value.rstrip(BLANKS) if isinstance(value, bytes) else value
-    known = {each.rstrip(BLANKS) if isinstance(each, bytes) else each: to for each, to in value_map.entries.items()}
-    found = known.get(key, value_map.default)
+    found = value_map.entries.get(value.rstrip(BLANKS) if isinstance(value, bytes) else value, value_map.default)
     if found is None:
         raise Refused(Reason.UNMAPPED)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from adapter.conversion.function_use import Comparison, ValueMap
-from adapter.conversion.kernel_tables import TableData, value_words, word_of, words_of
+from adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, value_words, word_of, words_of
 from adapter.conversion.table import Guard, Literal, Operand, Operation, PacketValue, type_of
 from adapter.conversion.unaligned import load_expression
 from adapter.conversion.values import NULL, null_bits, null_of
@@ -142,7 +142,7 @@ class ValueWriter:
         of = operation.operands.get("of")
         for name, value in operation.constants.items():
             if isinstance(value, ValueMap):
-                names |= self._map(value, self.variable(operation))
+                names |= self._map(value, operation)
             elif isinstance(value, Comparison):
                 assert of is not None
                 names["condition"] = self.comparison(of, value)
@@ -150,21 +150,24 @@ class ValueWriter:
                 names["midnight"] = self._data.midnight(str(value))
             else:
                 names[name] = str(value).format(r=self.variable(operation)) if isinstance(value, str) else str(value)
-        if of is not None and type_of(of).text_size:
-            names["of_word"] = self.variable(of)
-            if isinstance(of, SourceField):
-                names |= {"of_at": self.place(of), "of_size": self.size(of)}
-        elif of is not None:
-            names["of_word"] = self.variable(of)
+        if isinstance(of, SourceField) and of.is_text:
+            names |= {"of_at": self.place(of), "of_size": self.size(of)}
         return names
 
-    def _map(self, value_map: ValueMap, result: str) -> dict[str, str]:
-        count = len(value_map.entries)
-        names = {"map_at": str(self._data.map(value_map)), "map_count": str(count)}
+    def _map(self, value_map: ValueMap, operation: Operation) -> dict[str, str]:
+        of, result = operation.operands["of"], self.variable(operation)
+        found = self._data.map(value_map, is_word=type_of(of).text_size <= WORD_SIZE)
+        if isinstance(found, WordMap):
+            call = f"look_up(tables, {found.at}, {found.count}, {self.variable(of)})"
+        else:
+            assert isinstance(of, SourceField)
+            text = f"{self.place(of)}, {self.size(of)}"
+            call = f"look_up_text(datagram, {text}, tables, {found.at}, {found.mask}, {found.words})"
+        names = {"look_up": call, "map_values": found.values}
         if value_map.default is None:
             return names | {"missing": "reason = reason or UNMAPPED"}
         if value_map.has_text_values:
-            return names | {"missing": f"{result} = {count}"}
+            return names | {"missing": f"{result} = {found.count}"}
         return names | {"missing": f"{result} = {value_map.default!r}"}
 
     def guard(self, guard: Guard) -> str:
@@ -282,8 +285,9 @@ class ValueWriter:
         if operand.function.name == "map":
             value_map = operand.constants["map"]
             assert isinstance(value_map, ValueMap)
+            assert of is not None
             words = value_words(value_map)
-            at = self._data.map(value_map) + len(value_map.entries)
+            at = self._data.map(value_map, is_word=type_of(of).text_size <= WORD_SIZE).values_at
             return [f"fill = append_table_text(out, fill, tables, {at} + {variable} * {words}, {words})"]
         separator = operand.constants["separator"]
         assert isinstance(separator, bytes)

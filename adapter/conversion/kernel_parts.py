@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX
+from adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES, SAMPLES_MAX, hash_of
 from adapter.conversion.unaligned import LOADS, STORES
 from adapter.kernel_cache import compiled
 
 NULL = (1 << 63) - 1
 DAY_NS = 86_400_000_000_000
 YEAR_MIN, YEAR_MAX = 1970, 2099
-load_u8, store_8 = LOADS["load_u8"], STORES["store_8"]
+load_u8, load_i64, store_8 = LOADS["load_u8"], LOADS["load_i64"], STORES["store_8"]
 
 
 @compiled()
@@ -173,6 +173,44 @@ def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
         else:
             high = middle
     return low if low < count and tables[at + low] == key else np.int64(-1)
+
+
+@compiled()
+def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
+    """Word `place` of a text of `size` bytes, as if zeros lay behind it."""
+    left = size - 8 * place
+    if left >= 8:
+        return load_i64(datagram, at + 8 * place)
+    word = np.int64(0)
+    for byte in range(left):
+        word |= load_u8(datagram, at + 8 * place + byte) << (8 * byte)
+    return word
+
+
+@compiled()
+def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignore[no-untyped-def]
+    """Place of a text among the keys of a map that `kernel_tables.TextMap` describes; -1 if it is not there."""
+    size = text_size(datagram, at, size)
+    if size > 8 * words:
+        return np.int64(-1)
+    mixed = hash_of(word_in_text(datagram, at, size, 0))
+    for word in range(1, (size + 7) >> 3):
+        mixed = hash_of(mixed ^ word_in_text(datagram, at, size, word))
+    tag = (mixed >> 32) & 0x7FFF_FFFF
+    place = mixed & mask
+    while True:
+        entry = tables[index + place]
+        if entry == 0:
+            return np.int64(-1)
+        if entry >> 32 == tag:
+            found = (entry & 0xFFFF_FFFF) - 1
+            key = index + mask + 1 + found * words
+            same = True
+            for word in range(words):
+                same = same and tables[key + word] == word_in_text(datagram, at, size, word)
+            if same:
+                return found
+        place = (place + 1) & mask
 
 
 @compiled()

@@ -1,18 +1,67 @@
-"""The constant words a kernel reads: maps sorted for look-up, literals, and the days on which zones change."""
+"""The constant words a kernel reads: maps laid out for look-up, literals, and the days on which zones change."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from adapter.conversion.function_use import ValueMap
+from adapter.conversion.state_kernels import MIX, MULTIPLIER
 from adapter.time_zones import zone_changes
+
+WORD_SIZE = 8  # bytes: a text of no more is one word, and looked up as a number is
+MASK64 = (1 << 64) - 1
 
 
 def word_of(text: bytes) -> int:
     """A text of at most 8 bytes as the kernel's int64."""
     return int.from_bytes(text.ljust(8, b"\0"), "little", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WordMap:
+    """A map whose keys are words: at `at` its keys ascending, then their values, then the default's.
+
+    Of a map of texts these are the keys of one word: no other can be found by one.
+    """
+
+    at: int
+    count: int
+
+    @property
+    def values_at(self) -> int:
+        """Where the values begin."""
+        return self.at + self.count
+
+    @property
+    def values(self) -> str:
+        """The same for people, who see in it where the keys are."""
+        return f"{self.at} + {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class TextMap:
+    """A map of texts of any size: at `at` an index of `mask` + 1 entries, then the keys, their values, the default's.
+
+    The index is open addressing: 0, or 31 bits of the key's hash above its place plus one. Every key has `words` words.
+    """
+
+    at: int
+    count: int
+    mask: int
+    words: int
+
+    @property
+    def values_at(self) -> int:
+        """Where the values begin."""
+        return self.at + self.mask + 1 + self.count * self.words
+
+    @property
+    def values(self) -> str:
+        """The same in the kernel's source."""
+        return str(self.values_at)
 
 
 class TableData:
@@ -21,7 +70,7 @@ class TableData:
     def __init__(self) -> None:
         self.words: list[int] = []
         self.zones: dict[str, tuple[int, int]] = {}
-        self._maps: dict[str, int] = {}
+        self._maps: dict[tuple[str, bool], WordMap | TextMap] = {}
         self._literals: dict[bytes, int] = {}
 
     def _append(self, words: Sequence[int]) -> int:
@@ -35,17 +84,41 @@ class TableData:
             self._literals[text] = self._append(words_of(text, -(-len(text) // 8)))
         return self._literals[text]
 
-    def map(self, value_map: ValueMap) -> int:
-        """Where a map lies: its keys ascending, their values, then the default's value."""
-        if value_map.name not in self._maps:
-            words = value_words(value_map)
-            keys = {word_of(key) if isinstance(key, bytes) else key: value for key, value in value_map.entries.items()}
-            values = [keys[key] for key in sorted(keys)] + ([] if value_map.default is None else [value_map.default])
-            flat = [
-                word for value in values for word in (words_of(value, words) if isinstance(value, bytes) else [value])
-            ]
-            self._maps[value_map.name] = self._append([*sorted(keys), *flat])
-        return self._maps[value_map.name]
+    def map(self, value_map: ValueMap, *, is_word: bool) -> WordMap | TextMap:
+        """Where a map lies.
+
+        Args:
+            is_word: what is looked up is a number, or a text of at most WORD_SIZE bytes.
+        """
+        found = self._maps.get((value_map.name, is_word))
+        if found is None:
+            found = self._word_map(value_map) if is_word else self._text_map(value_map)
+            self._maps[value_map.name, is_word] = found
+        return found
+
+    def _word_map(self, value_map: ValueMap) -> WordMap:
+        keys = {
+            word_of(key) if isinstance(key, bytes) else key: value
+            for key, value in value_map.entries.items()
+            if isinstance(key, int) or len(key) <= WORD_SIZE
+        }
+        order = sorted(keys)
+        return WordMap(self._append([*order, *_values(value_map, [keys[key] for key in order])]), len(keys))
+
+    def _text_map(self, value_map: ValueMap) -> TextMap:
+        keys = sorted(key for key in value_map.entries if isinstance(key, bytes))
+        words = max(_word_count(key) for key in keys)
+        mask = (1 << (2 * len(keys) - 1).bit_length()) - 1  # half of it stays free at least, so that searches end soon
+        index = [0] * (mask + 1)
+        for place, key in enumerate(keys):
+            mixed = _hash_of(words_of(key, _word_count(key)))
+            slot = mixed & mask
+            while index[slot]:
+                slot = (slot + 1) & mask
+            index[slot] = ((mixed >> 32) & 0x7FFF_FFFF) << 32 | (place + 1)
+        flat = [word for key in keys for word in words_of(key, words)]
+        values = _values(value_map, [value_map.entries[key] for key in keys])
+        return TextMap(self._append([*index, *flat, *values]), len(keys), mask, words)
 
     def midnight(self, zone: str) -> str:
         """The variable that holds the session's midnight in a zone."""
@@ -58,6 +131,28 @@ class TableData:
     def digest(self) -> str:
         """Names the words in the kernel's source, of which they are a part."""
         return hashlib.sha256(struct.pack(f"<{len(self.words)}q", *self.words)).hexdigest()[:16]
+
+
+def _values(value_map: ValueMap, values: list[int | bytes]) -> list[int]:
+    """The words of values, the default's behind them."""
+    words = value_words(value_map)
+    values = values if value_map.default is None else [*values, value_map.default]
+    return [word for value in values for word in (words_of(value, words) if isinstance(value, bytes) else [value])]
+
+
+def _word_count(text: bytes) -> int:
+    return max(1, -(-len(text) // WORD_SIZE))
+
+
+def _hash_of(words: Sequence[int]) -> int:
+    """As `state_kernels.hash_of_key`, which is compiled; a map is laid out without waiting for that."""
+    mixed = 0
+    for word in words:
+        mixed = (mixed ^ word) * int(MULTIPLIER) & MASK64
+        mixed ^= mixed >> 32
+        mixed = mixed * int(MIX) & MASK64
+        mixed ^= mixed >> 29
+    return mixed
 
 
 def words_of(text: bytes, words: int) -> list[int]:

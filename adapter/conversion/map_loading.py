@@ -8,8 +8,8 @@ from pathlib import Path
 from adapter.conversion.function_use import ValueMap
 from feedcore.documents import Node
 
-TEXT_KEY_SIZE_MAX = 8  # a key is one machine word in the kernel
-TEXT_SIZE_MAX = 64
+TEXT_SIZE_MAX = 64  # of a key and of a value: eight machine words, as a key of state has
+BLANKS = b" \0"
 NUMBER_MAX = (1 << 63) - 2  # one less than null
 
 
@@ -53,7 +53,13 @@ def _from_file(node: Node, folder: Path) -> list[Row]:
     for attribute in ("from", "to"):
         if node.need(attribute) not in (table.fieldnames or ()):
             raise node.error(f"{path} has no column {node.need(attribute)!r}")
-    return [(row[node.need("from")], row[node.need("to")], f"{path}:{table.line_num}") for row in table]
+    rows = []
+    for row in table:
+        key, value, where = row[node.need("from")], row[node.need("to")], f"{path}:{table.line_num}"
+        if key is None or value is None:
+            raise node.error(f"{where}: fewer columns than the header has")
+        rows.append((key, value, where))
+    return rows
 
 
 def _kind(node: Node, attribute: str, texts: list[str]) -> bool:
@@ -88,8 +94,8 @@ def _make_map(node: Node, name: str, rows: list[Row]) -> ValueMap:
     entries: dict[int | bytes, int | bytes] = {}
     for key_text, value_text, where in rows:
         key = _value(node, key_text, has_text_keys, where)
-        if isinstance(key, bytes) and len(key) > TEXT_KEY_SIZE_MAX:
-            raise node.error(f"{where}: {key_text!r} is longer than {TEXT_KEY_SIZE_MAX} bytes")
+        if isinstance(key, bytes):  # as a field's text is looked up; nothing is left of the blank one
+            key = key.rstrip(BLANKS)
         if key in entries:
             raise node.error(f"{where}: {key_text!r} is mapped twice")
         entries[key] = _value(node, value_text, has_text_values, where)

@@ -54,8 +54,14 @@ TABLE_HEAD = """<converterTable name="x" sourceFormat="x" keysMax="40">
 <map name="strict"><entry from="0" to="1"/><entry from="1" to="2"/></map>
 <map name="names" default="other"><entry from="A" to="alpha beta"/><entry from="12" to="x"/></map>
 <map name="texts" default="9" keys="text"><entry from="A" to="1"/><entry from="12" to="2"/></map>
+<map name="symbols"><entry from="A" to="1"/><entry from="ALPHA LO" to="2"/><entry from="ALPHA LONG KEY" to="3"/>
+<entry from="ALPHA LONG KEY, EVE" to="-4"/><entry from=" " to="5"/></map>
+<map name="long names" default="none of these, at all"><entry from="12" to="x"/><entry from="ALPHA LO" to="beta"/>
+<entry from="ALPHA LONG KEY" to="a name of more than eight bytes"/></map>
 <book name="book" exponent="-2" ordersMax="25"/>
 """
+
+MAPS = ["numbers", "strict", "names", "texts", "symbols", "long names"]
 
 
 @dataclass
@@ -143,7 +149,7 @@ def random_element(random: Random, names: list[str], name: str) -> str:
             f'then="{one()}" otherwise="{one()}"/>',
             f'function="choose" of="{one()}" isNot="A" then="{one()}" otherwise="{one()}"/>',
             f'function="choose" of="{one()}" isNull="true" then="{one()}" otherwise="{one()}"/>',
-            f'function="map" of="{one()}" map="{random.choice(["numbers", "strict", "names", "texts"])}"/>',
+            f'function="map" of="{one()}" map="{random.choice(MAPS)}"/>',
             f'function="text" of="{one()}" length="{random.choice([1, 3, 5, 8])}"/>',
             f'function="text" of="{one()}"/>',
             f'function="cut" of="{one()}" length="{random.choice([1, 3])}"/>',
@@ -234,7 +240,19 @@ def random_bytes(random: Random, size: int) -> bytes:
     if kind < 0.3:
         return random.choice([0, 0, 1, 1, 2, 65, 200]).to_bytes(size, random.choice(["big", "little"]))
     if kind < 0.5:
-        return random.choice([b"A", b"12", b"-1.5", b" 7", b"", b"1 2", b"99999999999", b"B"])[:size].ljust(size, b" ")
+        texts = [
+            b"A",
+            b"12",
+            b"-1.5",
+            b" 7",
+            b"",
+            b"1 2",
+            b"99999999999",
+            b"B",
+            b"ALPHA LONG KEY, EVE",
+            b"ALPHA LONG KEY",
+        ]
+        return random.choice(texts)[:size].ljust(size, random.choice([b" ", b"\0"]))
     if kind < 0.6:
         return bytes([random.choice([0, 127, 128, 255])]) + bytes([random.choice([0, 255])]) * (size - 1)
     return random.randbytes(size)

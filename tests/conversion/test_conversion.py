@@ -195,6 +195,12 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
             '<let name="t" function="constant" text="x"/><field name="symbol" function="text" of="t"/>',
             "'t' is a constant text",
         ),
+        (
+            '<keep cell="last_price" function="last" of="price" by="symbol"/>',
+            '<let name="all" function="constant" text="of any symbol"/>'
+            '<keep cell="all" function="last" of="price" by="all"/>',
+            "'all' cannot be a key",
+        ),
         ('message="trade"', 'message="deal"', "no message 'deal'"),
         ('to="TradeTick"', 'to="Trade"', "no message 'Trade'"),
         ('<field name="flags" function="copy" of="flags"/>', "", "field 'flags' of TradeTick is written 0 times"),
