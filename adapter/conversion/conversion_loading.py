@@ -139,6 +139,8 @@ class ConversionLoader:
             operand = self.resolve_name(node.need("of"), node)
             if isinstance(operand, Literal):
                 raise node.error(f"{node.need('of')!r} is a constant: this always holds, or never")
+            if isinstance(operand, Operation) and operand.type.text_size:
+                raise node.error(f"{node.need('of')!r} is a text made when it is written: compare a field")
             guard = Guard(operand, comparison_of(node, type_of(operand)))
             is_stateful = isinstance(operand, Operation) and operand.is_stateful
             (output_guards if is_stateful else guards).append(guard)

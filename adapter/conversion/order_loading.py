@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from adapter.conversion.function_use import COMPARISONS, comparison_of
 from adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
 from feedcore.documents import Node
+from feedcore.source_format import SourceField
 
 if TYPE_CHECKING:
     from adapter.conversion.conversion_loading import ConversionLoader
@@ -84,4 +85,6 @@ class OrderLoader:
         operand = self._loader.resolve_name(node.need("if"), node)
         if isinstance(operand, Operation) and operand.is_stateful:
             raise node.error("if= depends on state: a book is changed by what the message says")
+        if not isinstance(operand, SourceField) and type_of(operand).text_size:
+            raise node.error(f"if={node.need('if')!r} is a text made when it is written: compare a field")
         return Guard(operand, comparison_of(node, type_of(operand)))

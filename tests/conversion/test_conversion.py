@@ -201,6 +201,11 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
             '<keep cell="all" function="last" of="price" by="all"/>',
             "'all' cannot be a key",
         ),
+        (
+            '<keep cell="last_price" function="last" of="price" by="symbol"/>',
+            '<let name="told" function="digits" of="price"/><when of="told" is="1"/>',
+            "'told' is a text made when it is written",
+        ),
         ('message="trade"', 'message="deal"', "no message 'deal'"),
         ('to="TradeTick"', 'to="Trade"', "no message 'Trade'"),
         ('<field name="flags" function="copy" of="flags"/>', "", "field 'flags' of TradeTick is written 0 times"),
