@@ -26,6 +26,7 @@ import grpc
 
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.admin_servers import AdminServers
+from transport.last_word import KEY_SIZE, LastWordSender
 from transport.login import AuthenticationRefused, TokenSource
 from transport.process_shell import Connection, configure_logging
 from transport.rpc import open_channel
@@ -33,6 +34,7 @@ from transport.rpc import open_channel
 LOG = logging.getLogger("adapter.lifeline")
 PAGE_SIZE = 4096
 INCARNATION_OFFSET = 1024  # behind the mutex, which has 40 bytes on x86-64 and 48 on AArch64
+KEY_OFFSET = INCARNATION_OFFSET + 64
 MUTEX_SIZE_MAX = 128
 PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST = 1, 1  # pthread.h of the GNU C library
 TOLD_TIMEOUT_S = 2.0
@@ -44,7 +46,7 @@ class LifelineUnavailable(Exception):
 
 
 class _SharedPage:
-    """A mutex and the adapter's incarnation, in memory that both processes map."""
+    """A mutex, the adapter's incarnation and the key of its last word, in memory that both processes map."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, PAGE_SIZE)
@@ -60,6 +62,15 @@ class _SharedPage:
     @incarnation.setter
     def incarnation(self, value: int) -> None:
         self._incarnation.value = value
+
+    @property
+    def key(self) -> bytes:
+        """What this start's last word is said under."""
+        return self._map[KEY_OFFSET : KEY_OFFSET + KEY_SIZE]
+
+    @key.setter
+    def key(self, value: bytes) -> None:
+        self._map[KEY_OFFSET : KEY_OFFSET + KEY_SIZE] = value.ljust(KEY_SIZE, b"\0")  # a server may give none
 
     def initialise(self) -> None:
         """Make the mutex, before anybody else maps the page."""
@@ -121,8 +132,9 @@ class Lifeline:
         self._process.stdin.write(json.dumps(words).encode())
         self._process.stdin.close()
 
-    def use_incarnation(self, incarnation: int) -> None:
-        """Which start of the adapter the admin server is to be told of."""
+    def use_incarnation(self, incarnation: int, last_word_key: bytes) -> None:
+        """Which start of the adapter the admin server is to be told of, and the key that it gave to this start."""
+        self._page.key = last_word_key
         self._page.incarnation = incarnation
 
     def close(self) -> None:
@@ -137,21 +149,25 @@ class Lifeline:
 
 
 class _Guard:
-    """The lifeline's side: keeps a call open at the active admin server, so that one message is enough."""
+    """The lifeline's side: keeps a call open at the active admin server, so that one message is enough; and has the
+    address for a datagram, which is there sooner."""
 
     def __init__(self, connection: Connection) -> None:
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
         self._token = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
         self._messages = _Messages()  # of the call that is open
+        self._sender: LastWordSender | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
         self._thread.start()
 
-    def tell(self, incarnation: int) -> None:
+    def tell(self, incarnation: int, key: bytes) -> None:
         """The adapter has ended."""
         with self._lock:
+            if self._sender is not None:
+                self._sender.say(key, incarnation)
             self._over.set()
             self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
             self._messages.put(None)
@@ -167,6 +183,7 @@ class _Guard:
                         iter(self._messages.get, None), wait_for_ready=not self._servers.are_several
                     )
                     call.initial_metadata()  # the server is there
+                    self._find(address)
                     LOG.info("guarded", extra={"server": address})
                     self._servers.answered(address)
                     call.result()
@@ -180,6 +197,16 @@ class _Guard:
                 self._messages = _Messages()
             self._over.wait(pause_s)
 
+    def _find(self, address: str) -> None:
+        with self._lock:
+            if self._sender is not None:
+                self._sender.close()
+            try:
+                self._sender = LastWordSender(address)
+            except OSError as unknown:
+                self._sender = None
+                LOG.warning("no last word can be said: a kill is noticed later", extra={"why": str(unknown)})
+
 
 def main() -> int:
     """Wait for the adapter's end."""
@@ -188,7 +215,7 @@ def main() -> int:
     words = json.load(sys.stdin)
     guard = _Guard(Connection(words["admin"], words["ca"].encode(), words["identity"], words["secret"], ""))
     if page.lock() and page.incarnation:
-        guard.tell(page.incarnation)
+        guard.tell(page.incarnation, page.key)
     return 0
 
 

@@ -235,7 +235,7 @@ class AdapterProcess:
 
     def _on_registered(self, registered: admin_pb2.RegisterReply) -> None:
         if self._lifeline is not None:
-            self._lifeline.use_incarnation(registered.self.incarnation)
+            self._lifeline.use_incarnation(registered.self.incarnation, registered.last_word_key)
         protocol = registered.protocol.SerializeToString(deterministic=True)
         if self._sealer is None:
             self._protocol = protocol

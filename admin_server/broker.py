@@ -143,14 +143,15 @@ class FeedBroker:
             self._tell_everybody()
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
-    def end(self, adapter_id: int, incarnation: int) -> None:
-        """This start of the adapter has ended, whether or not its stream has."""
+    def end(self, incarnation: int) -> None:
+        """This start of an adapter has ended, whether or not its stream has."""
         with self._lock:
-            attendance = self.attending.get(adapter_id)
-        if attendance is not None and attendance.incarnation == incarnation:
-            self.leave(attendance)
-            attendance.orders.put(None)
-        self._audit.write("ended", feed=self.feed.name, adapter_id=adapter_id, incarnation=incarnation)
+            ended = next((each for each in self.attending.values() if each.incarnation == incarnation), None)
+        if ended is not None:
+            self.leave(ended)
+            ended.end()
+            name = ended.adapter.name
+            self._audit.write("ended", feed=self.feed.name, adapter=name, incarnation=incarnation)
 
     # ---- subscribers ----
 

@@ -29,6 +29,7 @@ from admin_server.zookeeper import ZooKeeperSettings, cluster_fingerprint, conne
 from admin_server.zookeeper_election import Election
 from admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.v1 import admin_pb2_grpc
+from transport.last_word import LastWords
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 
 SUBSCRIBER_COUNT_MAX = 200
@@ -99,8 +100,11 @@ class AdminServer:
                 self.prepare(store)
             else:
                 note_fingerprint(client, zookeeper, self.folder.fingerprint, state)
+            self._last_words = LastWords()
             self._rpc = self._serve(listen, identities, subscriber_count_max)
             opened.callback(self._rpc.stop)
+            self._last_words.listen(self._rpc.endpoint, self._on_last_word)
+            opened.callback(self._last_words.close)
             opened.callback(self._stop_brokers)  # first: streams end by themselves, then calls get their grace
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
@@ -144,6 +148,10 @@ class AdminServer:
         """Remember which server is active, for those who ask here."""
         self._gate.active_endpoint = active_endpoint
 
+    def _on_last_word(self, incarnation: int) -> None:
+        for broker in self.served.values():
+            broker.end(incarnation)
+
     def _stop_brokers(self) -> None:
         for broker in self.brokers.values():
             broker.stop()
@@ -152,7 +160,7 @@ class AdminServer:
         public_key = self.folder.token_key.public_key().public_bytes_raw()
         self.authentication = AuthenticationService(self.folder, identities, self._audit)
         administration = StreamAdministrationService(self.brokers, self._audit, subscriber_count_max)
-        registry = AdapterRegistryService(self.brokers, public_key, self._audit)
+        registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._last_words.key)
         operations = OperationsService(self.brokers)
         certificate, key = self.folder.server_certificate
         # Each has its own and its lifeline's, and new ones come before the former have ended.

@@ -153,8 +153,15 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
 class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     """For feed adapters and feed sources."""
 
-    def __init__(self, brokers: Mapping[str, FeedBroker], token_public_key: bytes, audit: AuditLog) -> None:
+    def __init__(
+        self,
+        brokers: Mapping[str, FeedBroker],
+        token_public_key: bytes,
+        audit: AuditLog,
+        last_word_key: Callable[[int], bytes],
+    ) -> None:
         self._brokers, self._token_public_key, self._audit = brokers, token_public_key, audit
+        self._last_word_key = last_word_key
 
     def Register(  # noqa: N802
         self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
@@ -173,6 +180,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             sync_interval_ns=broker.feed.sync_interval_ns,
             message_model=broker.feed.message_model,
             protocol=describe_protocol(broker.feed.protocol),
+            last_word_key=self._last_word_key(own.incarnation),
         )
 
     def Attend(  # noqa: N802
@@ -198,8 +206,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """Nothing is said until an adapter's process has ended."""
         context.send_initial_metadata(())
         for ended in request_iterator:
-            broker, adapter = self._registered(ended.incarnation, caller_of(context).identity, context)
-            broker.end(adapter.adapter_id, ended.incarnation)
+            broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
+            broker.end(ended.incarnation)
         return admin_pb2.GuardReply()
 
     def DescribeFeed(  # noqa: N802

@@ -13,7 +13,7 @@ from admin_server.server import AdminServer
 from admin_server.settings import SettingsError, load_cluster, load_policy
 from feedcore.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import (
     CLUSTER,
     POLICY,
@@ -23,6 +23,7 @@ from tests.admin_server.cluster_files import (
     secret_of,
     write_settings,
 )
+from transport.last_word import LastWordSender
 from transport.login import AuthenticationRefused, login
 from transport.rpc import TokenVerifier, open_channel
 
@@ -130,6 +131,23 @@ def test_a_synchronised_backup_is_granted_the_next_epoch_when_the_actives_stream
     backup.report(ReplicaState.SYNCHRONIZED, 50)
     active.vanish()
     assert backup.await_order("lease_granted").lease_granted.epoch > epoch
+    backup.vanish()
+
+
+def test_a_last_word_ends_an_adapter_whose_stream_still_stands(server: AdminServer) -> None:
+    active = Adapter(server, "a")
+    epoch = active.await_order("lease_granted").lease_granted.epoch
+    backup = Adapter(server, "b")
+    backup.report(ReplicaState.SYNCHRONIZED, 50)
+    incarnation = active.registered.self.incarnation
+    sender = LastWordSender(server.endpoint)
+    sender.say(backup.registered.last_word_key, incarnation)  # not its own: nobody is ended
+    sender.say(active.registered.last_word_key, incarnation)
+    sender.say(active.registered.last_word_key, incarnation)
+    sender.close()
+    assert backup.await_order("lease_granted").lease_granted.epoch == epoch + 1
+    assert active.ended.wait(WAIT_S)
+    assert not backup.ended.is_set()
     backup.vanish()
 
 
