@@ -131,7 +131,8 @@ class InterpretedState:
             for order in [order for order, row in orders.items() if row[3] == key]:
                 del orders[order]
             return True
-        order_id = (values["id"],)
+        of_book = (key,) if spaces.words == 2 else ()  # what tells orders of one id apart
+        order_id = (values["id"], *of_book)
         known = orders.get(order_id)
         told[action.book] = (known[0], known[1], 83 if known[2] else 66) if known else (NULL, 0, NULL)
         if action.action in ("add", "modify"):
@@ -141,7 +142,7 @@ class InterpretedState:
         if known is None:
             counts[Reason.UNKNOWN_ORDER] += 1
             return True
-        self._change_known(action, orders, spaces.orders, values, known)
+        self._change_known(action, orders, spaces.orders, order_id, values, known)
         left = {"reduce": max(0, known[1] - values.get("size", 0)), "replace": values.get("size", 0)}
         price = values["price"] if action.action == "replace" else told[action.book][0]
         told[action.book] = (price, left.get(action.action, 0), told[action.book][2])
@@ -157,15 +158,20 @@ class InterpretedState:
         return True
 
     def _change_known(
-        self, action: OrderAction, orders: dict[Key, list[int]], number: int, values: dict[str, int], known: list[int]
+        self,
+        action: OrderAction,
+        orders: dict[Key, list[int]],
+        number: int,
+        order_id: Key,
+        values: dict[str, int],
+        known: list[int],
     ) -> None:
-        order_id = (values["id"],)
         if action.action == "reduce" and values["size"] < known[1]:
             orders[order_id] = [known[0], known[1] - values["size"], *known[2:]]
             return
         del orders[order_id]
         if action.action == "replace":
-            self._put(orders, number, (values["newId"],), [values["price"], values["size"], *known[2:]])
+            self._put(orders, number, (values["newId"], *order_id[1:]), [values["price"], values["size"], *known[2:]])
 
     def _of_book(self, operation: Operation, keys: dict[int, int], told: dict[int, tuple[int, int, int]]) -> int:
         book, name = operation.book, operation.function.name

@@ -6,16 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from adapter.conversion.kernel_operations import ValueWriter, indented
+from adapter.conversion.kernel_orders import order_lines
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.kernel_walk import walk
-from adapter.conversion.table import (
-    Conversion,
-    ConverterTable,
-    Operand,
-    Operation,
-    OrderAction,
-    type_of,
-)
+from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, type_of
 from adapter.conversion.unaligned import load_expression
 from feedcore.message_model import ModelMessage
 from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
@@ -201,7 +195,7 @@ class MessageWriter:
         )
         lines: list[str] = []
         for place, action in enumerate(conversion.orders):
-            lines += self._order(values, conversion, action, is_first=place == 0)
+            lines += order_lines(values, self._table.books, conversion, action, is_first=place == 0)
         for book, key in books.items():
             if any(operation.book == book and "level" in operation.function.value for operation in conversion.stateful):
                 header = f"SPACE_{self._table.books[book].spaces.books}"
@@ -253,46 +247,6 @@ class MessageWriter:
         return {f"order_{what}": f"order_{what}_{book}" for what in ("price", "size", "side")} | {
             "book_row": f"book_{book}"
         }
-
-    def _order(self, values: ValueWriter, conversion: Conversion, action: OrderAction, *, is_first: bool) -> list[str]:
-        """What an <order> does, and what is known of its order for those who ask."""
-        spaces = self._table.books[action.book].spaces
-        both = f"arena, SPACE_{spaces.orders}, SPACE_{spaces.books}"
-        given = {name: values.variable(operand) for name, operand in action.operands.items()}
-        asked = any(operation.book == action.book for operation in conversion.stateful)
-        told = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
-        lines: list[str] = []
-        if "id" in given and asked:
-            lines += [f"{told[0]}, {told[1]}, {told[2]} = known_order(arena, SPACE_{spaces.orders}, {given['id']})"]
-        if action.action in ("add", "modify"):
-            side = f"0 if {given['side']} == {action.bid} else 1"
-            call = f"add_order({both}, {values.variable(action.key)}, {given['id']}, {side}, "
-            lines += [f"if not {call}{given['price']}, {given['size']}):", "    reason = TOO_MANY_KEYS"]
-            if asked:
-                lines += [f"{told[0]}, {told[1]} = {given['price']}, {given['size']}"]
-                lines += [f"{told[2]} = 66 if {given['side']} == {action.bid} else 83"]
-        elif action.action == "clear":
-            lines += [f"clear_book({both}, {values.variable(action.key)})"]
-        else:
-            call, left = {
-                "reduce": (
-                    f"reduce_order({both}, {given['id']}, {given.get('size')})",
-                    f"max(0, {told[1]} - {given.get('size')})",
-                ),
-                "delete": (f"drop_order({both}, {given['id']})", "0"),
-                "replace": (
-                    f"replace_order({both}, {', '.join(given.values())})",
-                    given.get("size", ""),
-                ),
-            }[action.action]
-            lines += [f"if not {call}:", "    arena[UNKNOWN_ORDER] += 1"]
-            if asked:
-                price = [f"    {told[0]} = {given['price']}"] if action.action == "replace" else []
-                lines += ["else:", f"    {told[1]} = {left}", *price]
-        if action.guard is None:
-            return lines
-        before = [f"{told[0]}, {told[1]}, {told[2]} = NULL, 0, NULL"] if asked and is_first else []
-        return [*before, f"if {values.guard(action.guard)}:", *indented(lines)]
 
     def _output(self, values: ValueWriter, conversion: Conversion) -> list[str]:
         target = conversion.target

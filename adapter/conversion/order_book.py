@@ -5,6 +5,9 @@ local: the book's row) and the books' (key: the book key; local: per side where 
 there are). Levels are a consequence of the orders: neither digested nor sent, and rebuilt from them after a restore. A
 level is (rank, size, orders), with rank = price for bids and -price for asks, so that the best of either side ranks
 highest.
+
+An order is known by its id; where ids are unique only within a book, by id and book key. `words`, 1 or 2, says which: a
+constant of the table, and of the kernel.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ POOL = INITIAL + 8  # in the books' header: the next free word, its end, then a 
 POOL_NEXT, POOL_END, POOL_FREE = POOL, POOL + 1, POOL + 2
 CAPACITY_FIRST_LOG = 3  # levels of a side that has few
 CAPACITY_LOG_MAX = 20
+HIDDEN = POOL_FREE + CAPACITY_LOG_MAX + 1  # behind them: orders in no level, for want of room
 LEVEL = 3  # words of a level
 SIDE = 3  # words per side in a book's row
 NULL = (1 << 63) - 1
@@ -44,10 +48,15 @@ BOOK_CELLS = 2 * SIDE
 
 @dataclass(frozen=True, slots=True)
 class BookSpaces:
-    """Numbers of the two key spaces of one <book>."""
+    """Numbers of the two key spaces of one <book>.
+
+    Attributes:
+        words: of an order's key: 1, its id; 2, id and book key.
+    """
 
     orders: int
     books: int
+    words: int = 1
 
 
 def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
@@ -55,6 +64,7 @@ def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
     arena[books + POOL_NEXT] = at
     arena[books + POOL_END] = at + POOL_WORDS
     arena[books + POOL_FREE : books + POOL_FREE + CAPACITY_LOG_MAX + 1] = -1
+    arena[books + HIDDEN] = 0
 
 
 @compiled()
@@ -111,14 +121,16 @@ def change_level(arena, books, book, side, price, size, orders):  # type: ignore
             arena[at + 2] = count - 1
         return
     if orders <= 0:
-        return  # it never found room
+        arena[books + HIDDEN] += orders  # it never found room
+        return
     if count == arena[at + 1]:
         log = CAPACITY_FIRST_LOG
         while (np.int64(1) << log) <= count:
             log += 1
         wider = np.int64(-1) if log > CAPACITY_LOG_MAX else take_levels(arena, books, log)
         if wider < 0:
-            return  # the pool is used up: orders stay right, this level is not shown
+            arena[books + HIDDEN] += orders  # the pool is used up: orders stay right, this level is not shown
+            return
         for word in range(LEVEL * count):
             arena[wider + word] = arena[first + word]
         if count > 0:
@@ -155,9 +167,9 @@ def find_book(arena, books, book_key):  # type: ignore[no-untyped-def]
 
 @compiled()
 def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
-    """A book without levels gives back what it holds: else a table of all keys ever seen would grow."""
-    if arena[book + 2] > 0 or arena[book + SIDE + 2] > 0:
-        return
+    """A book without orders gives back what it holds: else a table of all keys ever seen would grow."""
+    if arena[book + 2] > 0 or arena[book + SIDE + 2] > 0 or arena[books + HIDDEN] > 0:
+        return  # while orders are hidden, a book without levels may be theirs
     for at in (book, book + SIDE):
         if arena[at + 1] > 0:
             log = CAPACITY_FIRST_LOG
@@ -172,22 +184,23 @@ def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def find_order(arena, orders, order_id):  # type: ignore[no-untyped-def]
-    """The order's cells, unchanged; -1 if it is unknown."""
+def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
+    """(hash of its key, place in the index, row) of an order, whose key is then in scratch; row -1: it is unknown."""
     arena[orders + KEY] = order_id
-    _, row = seek_row(arena, orders, hash_of_key(arena, orders + KEY, 1))
-    return row + 2 if row >= 0 else np.int64(-1)
+    if words == 2:
+        arena[orders + KEY + 1] = book_key
+    key_hash = hash_of_key(arena, orders + KEY, words)
+    place, row = seek_row(arena, orders, key_hash)
+    return key_hash, place, row
 
 
 @compiled()
-def drop_order(arena, orders, books, order_id):  # type: ignore[no-untyped-def]
+def drop_order(arena, orders, books, words, book_key, order_id):  # type: ignore[no-untyped-def]
     """Take an order out of its book and forget it; False if it is unknown."""
-    arena[orders + KEY] = order_id
-    key_hash = hash_of_key(arena, orders + KEY, 1)
-    place, row = seek_row(arena, orders, key_hash)
+    key_hash, place, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
-    cells = row + 2
+    cells = row + words + 1
     book, side = arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE]
     change_level(arena, books, book, side, arena[cells + PRICE], -arena[cells + SIZE], -1)
     forget_if_empty(arena, books, book)
@@ -196,19 +209,18 @@ def drop_order(arena, orders, books, order_id):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def add_order(arena, orders, books, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
+def add_order(arena, orders, books, words, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
     """Put an order into a book; one of the same id is replaced. False if there are as many orders as may be.
 
     Without a price or a size there is no order.
     """
-    drop_order(arena, orders, books, order_id)
+    drop_order(arena, orders, books, words, book_key, order_id)
     if price == NULL or price == -NULL - 1 or size <= 0:  # the smallest price has no rank among asks
         return True
-    arena[orders + KEY] = order_id
-    row = add_row(arena, orders, hash_of_key(arena, orders + KEY, 1))
+    row = add_row(arena, orders, hash_of_key(arena, orders + KEY, words))  # its key is still in scratch
     if row < 0:
         return False
-    cells = row + 2
+    cells = row + words + 1
     book = find_book(arena, books, book_key)
     arena[cells + PRICE] = price
     arena[cells + SIZE] = size
@@ -220,16 +232,14 @@ def add_order(arena, orders, books, book_key, order_id, side, price, size):  # t
 
 
 @compiled()
-def reduce_order(arena, orders, books, order_id, size):  # type: ignore[no-untyped-def]
+def reduce_order(arena, orders, books, words, book_key, order_id, size):  # type: ignore[no-untyped-def]
     """Take `size` off an order, the whole of it if it has no more; False if it is unknown."""
-    arena[orders + KEY] = order_id
-    key_hash = hash_of_key(arena, orders + KEY, 1)
-    _, row = seek_row(arena, orders, key_hash)
+    key_hash, _, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
-    cells = row + 2
+    cells = row + words + 1
     if size >= arena[cells + SIZE]:
-        return drop_order(arena, orders, books, order_id)
+        return drop_order(arena, orders, books, words, book_key, order_id)
     touch(arena, orders, row, key_hash)
     arena[cells + SIZE] -= size
     change_level(arena, books, arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -size, 0)
@@ -237,34 +247,51 @@ def reduce_order(arena, orders, books, order_id, size):  # type: ignore[no-untyp
 
 
 @compiled()
-def replace_order(arena, orders, books, order_id, new_id, price, size):  # type: ignore[no-untyped-def]
+def replace_order(arena, orders, books, words, book_key, order_id, new_id, price, size):  # type: ignore[no-untyped-def]
     """Put an order of the same book and side in the place of another one; False if that is unknown."""
-    cells = find_order(arena, orders, order_id)
-    if cells < 0:
+    _, _, row = seek_order(arena, orders, words, book_key, order_id)
+    if row < 0:
         return False
-    side, book_key = arena[cells + ORDER_SIDE], arena[cells + BOOK_KEY]
-    drop_order(arena, orders, books, order_id)
-    add_order(arena, orders, books, book_key, new_id, side, price, size)  # in the place of the one that went
+    cells = row + words + 1
+    side, its_book = arena[cells + ORDER_SIDE], arena[cells + BOOK_KEY]
+    drop_order(arena, orders, books, words, book_key, order_id)
+    add_order(arena, orders, books, words, its_book, new_id, side, price, size)  # in the place of the one that went
     return True
 
 
 @compiled()
-def known_order(arena, orders, order_id):  # type: ignore[no-untyped-def]
+def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
     """(price, size, side as 66 or 83) of an order; (NULL, 0, NULL) if it is unknown."""
-    cells = find_order(arena, orders, order_id)
-    if cells < 0:
+    _, _, row = seek_order(arena, orders, words, book_key, order_id)
+    if row < 0:
         return np.int64(NULL), np.int64(0), np.int64(NULL)
+    cells = row + words + 1
     side = np.int64(66) if arena[cells + ORDER_SIDE] == BID else np.int64(83)
     return arena[cells + PRICE], arena[cells + SIZE], side
 
 
 @compiled()
-def clear_book(arena, orders, books, book_key):  # type: ignore[no-untyped-def]
-    """Forget all orders of a book. Looks at every order there is: for the rare message that says so."""
-    for slot in range(arena[orders + ROW_COUNT]):
+def orders_of_book(arena, books, book_key):  # type: ignore[no-untyped-def]
+    """How many orders its levels count."""
+    book = seek_book(arena, books, book_key)
+    count = np.int64(0)
+    for side in range(2 if book >= 0 else 0):
+        for place in range(arena[book + SIDE * side + 2]):
+            count += arena[arena[book + SIDE * side] + LEVEL * place + 2]
+    return count
+
+
+@compiled()
+def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untyped-def]
+    """Forget all orders of a book. Looks at orders until it has found them all: none, if the book is empty."""
+    left = orders_of_book(arena, books, book_key) + arena[books + HIDDEN]  # hidden ones may be this book's
+    slot = np.int64(0)
+    while left > 0 and slot < arena[orders + ROW_COUNT]:
         row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
-        if arena[row + 1] != DEAD and arena[row + 2 + BOOK_KEY] == book_key:
-            drop_order(arena, orders, books, arena[row])
+        if arena[row + words] != DEAD and arena[row + words + 1 + BOOK_KEY] == book_key:
+            drop_order(arena, orders, books, words, book_key, arena[row])
+            left -= 1
+        slot += 1
 
 
 @compiled()
@@ -301,8 +328,9 @@ def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def rebuild(arena, orders, books):  # type: ignore[no-untyped-def]
+def rebuild(arena, orders, books, words):  # type: ignore[no-untyped-def]
     """Make the levels anew from the orders."""
+    arena[books + HIDDEN] = 0
     for slot in range(arena[books + ROW_COUNT]):
         row = arena[books + ROWS] + slot * arena[books + STRIDE]
         if arena[row + 1] != DEAD:
@@ -311,8 +339,8 @@ def rebuild(arena, orders, books):  # type: ignore[no-untyped-def]
             forget_if_empty(arena, books, row + 2)
     for slot in range(arena[orders + ROW_COUNT]):
         row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
-        if arena[row + 1] != DEAD:
-            cells = row + 2
+        if arena[row + words] != DEAD:
+            cells = row + words + 1
             book = find_book(arena, books, arena[cells + BOOK_KEY])
             arena[cells + BOOK_ROW] = book
             change_level(arena, books, book, arena[cells + ORDER_SIDE], arena[cells + PRICE], arena[cells + SIZE], 1)

@@ -22,6 +22,7 @@ from feedcore.source_format import SourceFormat
 
 ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
 KEYS_MAX_LIMIT = 1 << 28
+ID_SCOPES = ("unique", "perBook")  # ids of orders: unique over all books of a <book>, or within each book
 ELEMENTS = ("map", "book", "convert")
 
 
@@ -72,9 +73,10 @@ def load_table(
     for book, node in zip(shared.books.values(), root.all("book"), strict=True):
         first = len(spaces)
         orders_max = _limit(node, "ordersMax", ORDERS_MAX)
-        spaces.append(KeySpace(f"{book.name} orders", 1, (0, 0, 0, 0), local=1, keys_max=orders_max))
+        words = book.spaces.words
+        spaces.append(KeySpace(f"{book.name} orders", words, (0, 0, 0, 0), local=1, keys_max=orders_max))
         spaces.append(KeySpace(f"{book.name} books", 1, (0,) * BOOK_CELLS, keys_max=orders_max, is_digested=False))
-        books.append(replace(book, spaces=BookSpaces(first, first + 1)))
+        books.append(replace(book, spaces=BookSpaces(first, first + 1, words)))
     table = ConverterTable(
         root.need("name"),
         model.schema_id,
@@ -104,9 +106,13 @@ def _limit(node: Node, name: str, default: int) -> int:
 def _load_books(root: Node) -> dict[str, Book]:
     books: dict[str, Book] = {}
     for number, node in enumerate(root.all("book")):
-        node.only("name", "exponent", "ordersMax")
+        node.only("name", "exponent", "ordersMax", "ids")
         name = node.need("name")
         if name in books:
             raise node.error(f"book {name!r} is defined twice")
-        books[name] = Book(name, node.get_int("exponent", 0), BookSpaces(2 * number, 2 * number + 1), node.line)
+        ids = node.attributes.get("ids", ID_SCOPES[0])
+        if ids not in ID_SCOPES:
+            raise node.error(f"ids={ids!r}: {', '.join(ID_SCOPES)}")
+        spaces = BookSpaces(2 * number, 2 * number + 1, 1 + ID_SCOPES.index(ids))
+        books[name] = Book(name, node.get_int("exponent", 0), spaces, node.line)
     return books

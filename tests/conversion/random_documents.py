@@ -58,7 +58,7 @@ TABLE_HEAD = """<converterTable name="x" sourceFormat="x" keysMax="40">
 <entry from="ALPHA LONG KEY, EVE" to="-4"/><entry from=" " to="5"/></map>
 <map name="long names" default="none of these, at all"><entry from="12" to="x"/><entry from="ALPHA LO" to="beta"/>
 <entry from="ALPHA LONG KEY" to="a name of more than eight bytes"/></map>
-<book name="book" exponent="-2" ordersMax="25"/>
+<book name="book" exponent="-2" ordersMax="25" ids="{ids}"/>
 """
 
 MAPS = ["numbers", "strict", "names", "texts", "symbols", "long names"]
@@ -71,18 +71,19 @@ class Documents:
     source_format: str = ""
     converts: list[list[str]] = field(default_factory=list)
     outputs: list[list[str]] = field(default_factory=list)
+    ids: str = "unique"  # of the book's orders
 
     def load(self, folder: Path) -> ConverterTable:
         messages = "".join(
             f'<message name="out{number}" id="{number + 1}">{"".join(fields)}</message>'
             for number, fields in enumerate(self.outputs)
         )
+        converts = "".join(line for lines in self.converts for line in [*lines, "</convert>\n"])
         texts = {
             "format.xml": self.source_format,
             "model.xml": MODEL.format(types=model_types(), messages=messages or '<message name="out0" id="1"/>'),
-            "table.xml": TABLE_HEAD + "".join(line for lines in self.converts for line in [*lines, "</convert>\n"])
-            + "</converterTable>",
-        }  # fmt: skip
+            "table.xml": TABLE_HEAD.format(ids=self.ids) + converts + "</converterTable>",
+        }
         for name, text in texts.items():
             (folder / name).write_text(text)
         return load_checked_table(folder / "format.xml", folder / "table.xml", folder / "model.xml")
@@ -189,7 +190,7 @@ def random_order(random: Random, names: list[str]) -> str:
 
 def random_documents(random: Random, folder: Path) -> tuple[Documents, ConverterTable]:
     """Documents, and the table they load as; it has at least one conversion."""
-    documents = Documents(random_format(random))
+    documents = Documents(random_format(random), ids=random.choice(["unique", "perBook"]))
     table: ConverterTable | None = None
 
     def attempt(change: str, lines: list[str]) -> bool:

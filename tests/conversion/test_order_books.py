@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
+from adapter.conversion.order_book import CAPACITY_FIRST_LOG, HIDDEN, LEVEL, POOL_END, POOL_NEXT
+from adapter.conversion.state_store import header_of
 from benchmarks.conversion import header, itch_messages
+from feedcore.documents import DocumentError
+from feedcore.message_model import load_message_model
 
 BOOK = Path(__file__).resolve().parents[2] / "benchmarks" / "itch_book"
 PER_PACKET = 20
+NO_PRICE = -(1 << 63)  # null in the benchmark's model
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +81,129 @@ def test_thousands_of_orders_come_and_go_while_the_index_grows(table: ConverterT
     again.restore(compiled.snapshot())
     assert again.digests().tolist() == digests
     assert again.snapshot() == compiled.snapshot()
+
+
+def table_with(folder: Path, *changes: tuple[str, str]) -> ConverterTable:
+    """The benchmark's table, changed."""
+    text = (BOOK / "converter-table.xml").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "table.xml").write_text(text)
+    return load_checked_table(BOOK / "source-format.xml", folder / "table.xml", BOOK / "message-model.xml")
+
+
+PER_BOOK = ('<book name="book"', '<book ids="perBook" name="book"')
+CLEARING = (  # an added order of no size clears its book
+    '<order book="book" action="add"',
+    '<order book="book" action="clear" by="stock_locate" if="shares" is="0"/><order book="book" action="add"',
+)
+
+
+def message(
+    kind: bytes, stock: int, order: int, *, size: int = 0, price: int = 0, side: bytes = b"B", new: int = 0
+) -> bytes:
+    """One ITCH frame."""
+    body = struct.pack(">cHH6sQ", kind, stock, 0, bytes(6), order)
+    body += {
+        b"A": struct.pack(">cI8sI", side, size, b"STOCK", price),
+        b"E": struct.pack(">IQ", size, 0),
+        b"D": b"",
+        b"U": struct.pack(">QII", new, size, price),
+    }[kind]
+    return struct.pack(">H", len(body)) + body
+
+
+def packet(*frames: bytes) -> bytes:
+    return header(len(frames)) + b"".join(frames)
+
+
+def any_message(random: Random) -> bytes:
+    """Of three stocks, whose orders often have the same ids; now and then a book is cleared."""
+    kind = random.choice([b"A", b"A", b"A", b"E", b"D", b"U"])
+    size = 0 if random.random() < 0.01 else random.randint(1, 50)
+    price, side = random.randint(90, 110), random.choice([b"B", b"S"])
+    order, new = random.randint(1, 30), random.randint(1, 30)
+    return message(kind, random.randint(1, 3), order, size=size, price=price, side=side, new=new)
+
+
+@pytest.mark.parametrize("changes", [(CLEARING,), (CLEARING, PER_BOOK)], ids=["unique", "perBook"])
+def test_books_are_the_same_whatever_the_messages_say(tmp_path: Path, changes: tuple[tuple[str, str], ...]) -> None:
+    table, random = table_with(tmp_path, *changes), Random(3)
+    compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+    for number in range(300):
+        same(compiled, oracle, packet(*(any_message(random) for _ in range(PER_PACKET))))
+        if number % 20 == 19:
+            assert compiled.digests().tolist() == oracle.digests().tolist()
+            assert compiled.snapshot() == oracle.snapshot()
+        if number % 60 == 59:
+            compiled.restore(oracle.snapshot())
+            compiled.restore_buckets(oracle.snapshot_buckets(range(0, 64, 3)))
+    assert compiled.counts() == oracle.counts()
+    assert compiled.counts()["unknown_order"] > 100
+
+
+def best(table: ConverterTable, data: bytes) -> list[tuple[int, int, int]]:
+    """(stock, best bid, its size) after each message of a packet."""
+    out = np.zeros(4_096, np.uint8)
+    end = CompiledConverter(table).convert(data, 0, int.from_bytes(data[10:12], "little"), out, 0, 4_096).end
+    ((_, rows),) = load_message_model(BOOK / "message-model.xml").arrays(bytes(out[:end]))
+    return [(int(row["stock"]), int(row["bidPrice"]), int(row["bidSize"])) for row in rows]
+
+
+def test_orders_of_two_books_may_have_one_id_if_the_table_says_so(table: ConverterTable, tmp_path: Path) -> None:
+    data = packet(
+        message(b"A", 1, 7, size=10, price=100),
+        message(b"A", 2, 7, size=20, price=200),
+        message(b"E", 1, 7, size=4),
+        message(b"U", 2, 7, new=8, size=5, price=201),
+        message(b"D", 2, 7),  # it is called 8 now
+        message(b"D", 1, 7),
+    )
+    assert best(table_with(tmp_path, PER_BOOK), data) == [
+        (1, 100, 10), (2, 200, 20), (1, 100, 6), (2, 201, 5), (2, 201, 5), (1, NO_PRICE, 0)
+    ]  # fmt: skip
+    assert best(table, data)[2] == (1, NO_PRICE, 0), "else the second took the place of the first"
+
+
+def test_a_book_is_cleared_and_no_other(tmp_path: Path) -> None:
+    table = table_with(tmp_path, CLEARING)
+    compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+    orders = [message(b"A", 1 + number % 3, number, size=5, price=100 + number % 7) for number in range(1, 31)]
+    same(compiled, oracle, packet(*orders))
+    assert compiled.key_count() == 30 + 3
+    same(compiled, oracle, packet(message(b"A", 2, 99, size=0)))
+    assert compiled.key_count() == 20 + 2
+    same(compiled, oracle, packet(message(b"A", 2, 99, size=0), message(b"D", 1, 3), message(b"A", 2, 99, size=1)))
+    assert compiled.snapshot() == oracle.snapshot()
+
+
+def test_orders_in_levels_for_which_there_was_no_room_are_cleared_and_forgotten_like_others(tmp_path: Path) -> None:
+    table = table_with(tmp_path, CLEARING)
+    compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+    arena, books = compiled._store.arena, header_of(table.books[0].spaces.books)
+    arena[books + POOL_END] = arena[books + POOL_NEXT] + (LEVEL << CAPACITY_FIRST_LOG)  # for one side of one book
+    out = np.zeros(4_096, np.uint8)
+
+    def hear(*frames: bytes) -> None:
+        data = packet(*frames)
+        for converter in (compiled, oracle):
+            converter.convert(data, 0, len(frames), out, 0, 4_096)
+        assert compiled.digests().tolist() == oracle.digests().tolist()
+        assert compiled.snapshot() == oracle.snapshot()
+
+    hear(*(message(b"A", 1 + number % 3, number, size=5, price=100) for number in range(1, 13)))
+    assert arena[books + HIDDEN] == 8, "the first order's book has the room"
+    hear(message(b"A", 3, 99, size=0))  # clears a book without a level
+    assert arena[books + HIDDEN] == 4
+    hear(message(b"A", 2, 99, size=0))  # and the one that has them
+    assert arena[books + HIDDEN] == 4
+    hear(*(message(b"D", 1, number) for number in (3, 6, 9, 12)))
+    assert (arena[books + HIDDEN], compiled.key_count()) == (0, 2), "books that were emptied meanwhile keep their rows"
+    same(compiled, oracle, packet(message(b"A", 2, 21, size=5, price=101), message(b"E", 2, 21, size=1)))
+    same(compiled, oracle, packet(message(b"D", 2, 21), message(b"A", 4, 22, size=5, price=101)))
+
+
+def test_a_book_says_how_far_ids_are_unique(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"table\.xml:4: ids='perDay': unique, perBook"):
+        table_with(tmp_path, ('<book name="book"', '<book ids="perDay" name="book"'))

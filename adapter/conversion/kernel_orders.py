@@ -1,0 +1,61 @@
+"""Kernel lines of an <order>: the call that changes the book, and what is told of its order to those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapter.conversion.kernel_operations import ValueWriter, indented
+from adapter.conversion.table import Book, Conversion, OrderAction
+
+
+def order_lines(
+    values: ValueWriter, books: Sequence[Book], conversion: Conversion, action: OrderAction, *, is_first: bool
+) -> list[str]:
+    """What an <order> does, and what is known of its order for those who ask.
+
+    Args:
+        is_first: of its conversion: before it nothing is known.
+    """
+    spaces = books[action.book].spaces
+    both = f"arena, SPACE_{spaces.orders}, SPACE_{spaces.books}"
+    key = values.variable(action.key)
+    which = f"{spaces.words}, {key if spaces.words == 2 else 0}"  # an id that is unique needs no book's key
+    given = {name: values.variable(operand) for name, operand in action.operands.items()}
+    asked = any(operation.book == action.book for operation in conversion.stateful)
+    told = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
+    lines: list[str] = []
+    if "id" in given and asked:
+        known = f"known_order(arena, SPACE_{spaces.orders}, {which}, {given['id']})"
+        lines += [f"{told[0]}, {told[1]}, {told[2]} = {known}"]
+    if action.action in ("add", "modify"):
+        side = f"0 if {given['side']} == {action.bid} else 1"
+        call = f"add_order({both}, {spaces.words}, {key}, {given['id']}, {side}, {given['price']}, {given['size']})"
+        lines += [f"if not {call}:", "    reason = TOO_MANY_KEYS"]
+        if asked:
+            lines += [f"{told[0]}, {told[1]} = {given['price']}, {given['size']}"]
+            lines += [f"{told[2]} = 66 if {given['side']} == {action.bid} else 83"]
+    elif action.action == "clear":
+        lines += [f"clear_book({both}, {spaces.words}, {key})"]
+    else:
+        lines += _change(action, f"{both}, {which}", given, told if asked else [])
+    if action.guard is not None:
+        lines = [f"if {values.guard(action.guard)}:", *indented(lines)]
+    may_tell_nothing = action.guard is not None or "id" not in given
+    before = [f"{told[0]}, {told[1]}, {told[2]} = NULL, 0, NULL"] if asked and is_first and may_tell_nothing else []
+    return [*before, *lines]
+
+
+def _change(action: OrderAction, where: str, given: dict[str, str], told: list[str]) -> list[str]:
+    """Lines of a change to an order that must be known.
+
+    Args:
+        where: the first arguments of all calls.
+        told: names of price, size and side for those who ask; none: nobody does.
+    """
+    name = {"reduce": "reduce_order", "delete": "drop_order", "replace": "replace_order"}[action.action]
+    lines = [f"if not {name}({where}, {', '.join(given.values())}):", "    arena[UNKNOWN_ORDER] += 1"]
+    if not told:
+        return lines
+    left = {"reduce": f"max(0, {told[1]} - {given.get('size')})", "delete": "0", "replace": given.get("size", "")}
+    price = [f"    {told[0]} = {given['price']}"] if action.action == "replace" else []
+    return [*lines, "else:", f"    {told[1]} = {left[action.action]}", *price]
