@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("file", "convert a file to SBE, Parquet or CSV"),
     ):
         task = tasks.add_parser(name, help=summary, description=summary)
-        task.add_argument("--shipped", metavar="NAME", help="documents that are shipped: itch50, iex, dbn, tick-table")
+        shipped = "documents that are shipped: itch50, iex, dbn, lobster, tick-table"
+        task.add_argument("--shipped", metavar="NAME", help=shipped)
         task.add_argument("--source-format", type=Path, metavar="FILE", help="source format (XML)")
         task.add_argument("--table", type=Path, metavar="FILE", help="converter table (XML)")
         task.add_argument("--message-model", type=Path, metavar="FILE", help="message model (SBE schema, XML)")
@@ -77,7 +78,7 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument("--as", dest="kind", choices=kinds, default="parquet", help="default %(default)s")
     task.add_argument("--reader", choices=sorted(READERS), help="how the file holds messages (default: by the format)")
     task.add_argument("--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, of times since midnight")
-    task.add_argument("--symbol", default="", help="of a tick table without such a column")
+    task.add_argument("--symbol", default="", help="of a file that does not say it")
     task.add_argument("--time-unit", default="ns", choices=("s", "ms", "us", "ns"), help="of a tick table's times")
 
 

@@ -11,6 +11,7 @@ from adapter.conversion.formats.capture import CaptureReader
 from adapter.conversion.formats.chunks import FormatError, FrameChunk
 from adapter.conversion.formats.dbn import read_dbn
 from adapter.conversion.formats.iex_tp import decode_iex_segment
+from adapter.conversion.formats.lobster import read_lobster
 from adapter.conversion.formats.mdp3 import MdpDeliver, MdpNumbering
 from adapter.conversion.formats.moldudp64 import decode_mold_packet
 from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
@@ -59,6 +60,10 @@ def _mdp3(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]
         yield from (effect.chunk for effect in numbering.on_deadline(due_ns) if isinstance(effect, MdpDeliver))
 
 
+def _lobster(path: Path, source_format: SourceFormat, options: TableOptions) -> Iterator[FrameChunk]:
+    return read_lobster(path, source_format, options.symbol)
+
+
 def _ticks(path: Path, source_format: SourceFormat, options: TableOptions) -> Iterator[FrameChunk]:
     if source_format.name != "tick-table":
         raise FormatError(f"{path}: rows of a table become messages of the source format 'tick-table', no other")
@@ -69,9 +74,17 @@ READERS: dict[str, Callable[[Path, SourceFormat, TableOptions], Iterator[FrameCh
     "binary-file": _binary_file,
     "dbn": _dbn,
     "iex-tp": _iex,
+    "lobster": _lobster,
     "mdp3": _mdp3,
     "moldudp64": _mold,
     "tick-table": _ticks,
 }
-READER_OF_FORMAT = {"itch50": "binary-file", "dbn": "dbn", "iex": "iex-tp", "mdp3": "mdp3", "tick-table": "tick-table"}
+READER_OF_FORMAT = {
+    "itch50": "binary-file",
+    "dbn": "dbn",
+    "iex": "iex-tp",
+    "lobster": "lobster",
+    "mdp3": "mdp3",
+    "tick-table": "tick-table",
+}
 READ_ERRORS = (FormatError, OSError, EOFError)

@@ -128,7 +128,7 @@ class _Columns:
                 return self._times(column)
             if field == "trade_id":
                 return _filled(column.cast(pa.int64()))
-            return _scaled(column)
+            return nine_decimals(column)
         except pa.ArrowInvalid as wrong:
             raise FormatError(f"column {self._names[field]!r}: {_where(column, field)}{wrong}") from None
 
@@ -174,8 +174,12 @@ class _Columns:
         return np.array([SIDES[side] for side in sides], "S1")
 
 
-def _scaled(column: pa.Array) -> NDArray[np.int64]:
-    """Numbers as integers of nine decimals."""
+def nine_decimals(column: pa.Array) -> NDArray[np.int64]:
+    """Numbers, or texts that say some, as integers of nine decimals; `NULL` for null.
+
+    Raises:
+        pa.ArrowInvalid: not a number, more than nine decimals, or more than 64 bits.
+    """
     if pa.types.is_floating(column.type):
         return np.array([_rounded(value) for value in column.to_pylist()], np.int64)
     decimals = column.cast(pa.decimal128(38, DECIMALS))
@@ -211,7 +215,7 @@ def _where(column: pa.Array, field: str) -> str:
             if field == "trade_id":
                 part.cast(pa.int64())
             elif field != "event_at_ns":
-                _scaled(part)
+                nine_decimals(part)
             elif pa.types.is_string(column.type):
                 part.cast(pa.timestamp("ns", "UTC"))
         except pa.ArrowInvalid:

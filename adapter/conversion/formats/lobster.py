@@ -1,0 +1,96 @@
+"""LOBSTER message files: CSV without a header, a row an event of one stock's order book, framed as `lobster.xml` says.
+
+The columns are time, type, order id, size, price and direction. The file of the book's levels that comes with it is no
+stream of messages: it is what a book that was rebuilt from them is held against.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals
+from feedcore.source_layout import SourceFormat
+
+COLUMNS = {  # in their order in the file
+    "time": pa.string(),
+    "type": pa.uint8(),
+    "order_id": pa.int64(),
+    "size": pa.uint32(),
+    "price": pa.int64(),
+    "direction": pa.int8(),
+}
+FILE_NAME = re.compile(r"([^_]+)_\d{4}-\d\d-\d\d_\d+_\d+_message_\d+\.csv")
+
+
+def read_lobster(path: Path, source_format: SourceFormat, symbol: str = "") -> Iterator[FrameChunk]:
+    """The rows of a message file (.csv, .csv.gz), in chunks, numbered from 1.
+
+    Args:
+        source_format: `lobster.xml`.
+        symbol: of every row; without it the one of the file's name, if that is as LOBSTER names its files.
+
+    Raises:
+        FormatError: with the row that is wrong, or what is wrong with it.
+        OSError: the file cannot be read.
+    """
+    named = FILE_NAME.match(path.name)
+    data = (symbol or (named[1] if named else "")).encode()
+    if len(data) > SYMBOL_SIZE:
+        raise FormatError(f"symbol {symbol!r} has more than {SYMBOL_SIZE} bytes")
+    table = _read(path)
+    types = np.asarray(table["type"])
+    known = {message.type_id for message in source_format.messages.values()}
+    for row in np.flatnonzero(~np.isin(types, sorted(known)))[:1]:
+        raise FormatError(f"row {row + 1}: there is no event of type {types[row]}")
+    # All messages have the same fields: they are framed as one, then told apart.
+    message = next(iter(source_format.messages.values()))
+    values = {name: np.asarray(table[name]) for name in COLUMNS if name in message.fields and name != "time"}
+    rows = message.encode({**values, "time": _times(table["time"]), "symbol": np.full(len(table), data)}, len(table))
+    rows["message_type"] = types
+    for first in range(0, len(rows), MESSAGE_COUNT_MAX):
+        part = rows[first : first + MESSAGE_COUNT_MAX]
+        yield FrameChunk(part.tobytes(), len(part), first + 1)
+
+
+def _read(path: Path) -> pa.Table:
+    """All rows, every cell set."""
+    try:
+        table = pyarrow.csv.read_csv(
+            path,
+            read_options=pyarrow.csv.ReadOptions(column_names=list(COLUMNS)),
+            convert_options=pyarrow.csv.ConvertOptions(column_types=COLUMNS, strings_can_be_null=True),
+        ).combine_chunks()
+    except pa.ArrowInvalid as wrong:
+        raise FormatError(str(wrong)) from None
+    for name in COLUMNS:
+        empty = pc.index(pc.is_null(table[name]), True).as_py()
+        if empty >= 0:
+            raise FormatError(f"row {empty + 1} has no {name}")
+    return table
+
+
+def _times(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Nanoseconds of seconds with a fraction, to the last digit."""
+    times = column.combine_chunks()
+    try:
+        return nine_decimals(times)
+    except pa.ArrowInvalid as wrong:
+        raise FormatError(f"{_first_bad(times)}{wrong}") from None
+
+
+def _first_bad(times: pa.Array) -> str:
+    """The first row whose time cannot be read, for the error."""
+    for row, time in enumerate(times, 1):
+        try:
+            nine_decimals(pa.array([time.as_py()]))
+        except pa.ArrowInvalid:
+            return f"row {row}: "
+    return ""

@@ -1,0 +1,139 @@
+"""Ten levels of a book out of any source format, and books kept in plain Python to hold them against."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from tick_material import converted
+
+from adapter.conversion.formats.chunks import FrameChunk
+from adapter.conversion.loading import load_checked_table
+from adapter.conversion.table import ConverterTable
+from feedcore.converter import Converter
+from feedcore.message_model import load_message_model
+from feedcore.source_format import load_source_format
+
+DEPTH = 10
+NULL = (1 << 63) - 1
+SIDES = ("bid", "ask")
+FACTS = ("price", "size", "orders")
+NAMES = [f"{side}_{fact}_{level}" for side in SIDES for level in range(1, DEPTH + 1) for fact in FACTS]
+NOTHING = [NULL, 0, 0]  # said of a level that is not there
+HEADER = "".join(
+    f'<type name="{name}" primitiveType="uint16"/>' for name in ("blockLength", "templateId", "schemaId", "version")
+)
+MODEL = """<messageSchema package="books" id="1" version="0" byteOrder="littleEndian">
+<types><composite name="messageHeader">{header}</composite>
+<composite name="price"><type name="mantissa" primitiveType="int64" presence="optional" nullValue="{null}"/>
+<type name="exponent" primitiveType="int8" presence="constant">{exponent}</type></composite>
+<type name="size" primitiveType="int64"/><type name="orders" primitiveType="int64"/></types>
+<message name="Book" id="1">{fields}</message></messageSchema>"""
+
+Levels = list[int]  # price, size, orders of each level, best first; the bid's ten, then the ask's ten
+
+
+def book_table(
+    folder: Path, source_format: Path, orders: Mapping[str, str], *, by: str, exponent: int, ids: str = "unique"
+) -> ConverterTable:
+    """A table that gives ten levels of a message's book after each of the named messages.
+
+    Args:
+        folder: for the documents.
+        orders: per source message the elements that change the book.
+        by: what tells the book.
+        exponent: of prices.
+        ids: as in <book>.
+    """
+    fields = "".join(
+        f'<field name="{name}" id="{number}" type="{name.split("_")[1]}"/>' for number, name in enumerate(NAMES, 1)
+    )
+    (folder / "model.xml").write_text(MODEL.format(header=HEADER, null=NULL, exponent=exponent, fields=fields))
+    reads = "\n".join(
+        f'<field name="{name}" function="book_{fact}" book="book" side="{side}" level="{level}" by="{by}"/>'
+        for name, (side, fact, level) in ((name, name.split("_")) for name in NAMES)
+    )
+    converts = "\n".join(
+        f'<convert message="{message}" to="Book">{elements}\n{reads}</convert>' for message, elements in orders.items()
+    )
+    (folder / "table.xml").write_text(
+        f'<converterTable name="books" sourceFormat="{load_source_format(source_format).name}">'
+        f'<book name="book" exponent="{exponent}" ids="{ids}"/>\n{converts}</converterTable>'
+    )
+    return load_checked_table(source_format, folder / "table.xml", folder / "model.xml")
+
+
+def books_of(converter: Converter, folder: Path, chunks: Iterable[FrameChunk]) -> Iterator[Levels]:
+    """The ten levels after each message; none may be refused or of an unknown order.
+
+    Args:
+        folder: where `book_table` left its documents.
+    """
+    model = load_message_model(folder / "model.xml")
+    for frames in converted(converter, chunks):
+        for _, rows in model.arrays(frames):
+            yield from np.stack([rows[name] for name in NAMES], axis=1).tolist()
+    wrong = {reason: count for reason, count in converter.counts().items() if count and reason != "not_converted"}
+    assert not wrong, wrong
+
+
+class PlainBook:
+    """One book: its orders in a dictionary, and per side the orders of each price."""
+
+    def __init__(self) -> None:
+        self.orders: dict[int, tuple[str, int, int]] = {}  # id: side (B or S), price, size
+        self._levels: dict[str, dict[int, dict[int, int]]] = {"B": {}, "S": {}}
+        self._prices: dict[str, list[int]] = {"B": [], "S": []}  # ascending
+
+    def put(self, order_id: int, side: str, price: int, size: int) -> None:
+        """A new order, or one in the place of what was known by this id."""
+        self.remove(order_id)
+        self.orders[order_id] = side, price, size
+        if price not in self._levels[side]:
+            self._levels[side][price] = {}
+            insort(self._prices[side], price)
+        self._levels[side][price][order_id] = size
+
+    def remove(self, order_id: int) -> bool:
+        """Forget an order; False if it is unknown."""
+        if order_id not in self.orders:
+            return False
+        side, price, _ = self.orders.pop(order_id)
+        del self._levels[side][price][order_id]
+        if not self._levels[side][price]:
+            del self._levels[side][price]
+            del self._prices[side][bisect_left(self._prices[side], price)]
+        return True
+
+    def reduce(self, order_id: int, by: int) -> bool:
+        """Take something off an order, which is gone with the last of it; False if it is unknown."""
+        if order_id not in self.orders:
+            return False
+        side, price, size = self.orders[order_id]
+        assert by <= size, "a recording never takes more than there is"
+        self.remove(order_id)
+        if by < size:
+            self.put(order_id, side, price, size - by)
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.__init__()  # type: ignore[misc]
+
+    def best(self, side: str) -> int | None:
+        """The best price of a side; None if it is empty."""
+        prices = self._prices[side]
+        return (prices[-1] if side == "B" else prices[0]) if prices else None
+
+    def levels(self) -> Levels:
+        """The ten best of both sides."""
+        found: Levels = []
+        for side in "BS":
+            best = self._prices[side][-DEPTH:][::-1] if side == "B" else self._prices[side][:DEPTH]
+            for price in best:
+                sizes = self._levels[side][price].values()
+                found += [price, sum(sizes), len(sizes)]
+            found += NOTHING * (DEPTH - len(best))
+        return found
