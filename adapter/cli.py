@@ -26,6 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", required=True, type=Path, metavar="FILE", help="converter table (XML)")
     parser.add_argument("--journal", required=True, type=Path, metavar="DIR", help="output journal, made if missing")
     parser.add_argument(
+        "--dead-letters",
+        type=Path,
+        metavar="DIR",
+        help="journal of refused source messages (default: beside the output journal, DIR-dead-letters)",
+    )
+    parser.add_argument(
         "--rpc-listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default %(default)s: any port"
     )
     parser.add_argument("--tls-cert", required=True, type=Path, metavar="FILE", help="certificate to serve with (PEM)")
@@ -65,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.tls_key.read_bytes(),
             arguments.metrics_port,
             mold,
+            arguments.dead_letters,
         )
         AdapterProcess(options, connection, stop).run()
     except grpc.RpcError as error:

@@ -22,6 +22,7 @@ import numba
 from journal.compiling import compile_into, kernel_folder, user_cache
 
 ENGINE = Path(__file__).parent / "conversion"
+MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules
 FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # where compiled kernels shall lie, instead of the places below
 
 
@@ -57,7 +58,7 @@ def load_generated(source: str, *, may_cache: bool = True) -> ModuleType:
     Args:
         may_cache: False if it holds code of which the source does not tell all, as users' functions.
     """
-    name = f"tandemfeed_kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
+    name = f"{MODULE_PREFIX}{hashlib.sha256(source.encode()).hexdigest()[:24]}"
     if may_cache and name in sys.modules:
         return sys.modules[name]
     folder = CACHE_FOLDER if may_cache else Path(tempfile.mkdtemp(prefix="tandemfeed-kernel-"))

@@ -68,6 +68,7 @@ class AdapterLoop:
         ask_server: tells the admin server what an effect asks of it, from the loop's thread, without blocking.
         report_interval_ns: `on_report_due` is called this often.
         ask_source: asks the feed source itself for messages; None: its journal is asked, through `peers`.
+        collect_refused: looks whether source messages were refused; once a turn.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class AdapterLoop:
         on_report_due: Callable[[], None],
         report_interval_ns: int,
         ask_source: Callable[[RequestSource], None] | None = None,
+        collect_refused: Callable[[int], None] = lambda _now_ns: None,
     ) -> None:
         self._engine, self._counters = engine, counters
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
@@ -96,6 +98,7 @@ class AdapterLoop:
         self._on_report_due = on_report_due
         self._report_interval_ns = report_interval_ns
         self._ask_source = ask_source
+        self._collect_refused = collect_refused
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
         self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, to be sent in this turn
@@ -141,6 +144,7 @@ class AdapterLoop:
             if now_ns >= report_at_ns:
                 report_at_ns = now_ns + self._report_interval_ns
                 self._on_report_due()
+            self._collect_refused(now_ns)
         self.perform(self._engine.on_stop())
         self._tell_moves()
 

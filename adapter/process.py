@@ -13,6 +13,7 @@ from pathlib import Path
 import zmq
 
 from adapter.conversion import load_converter
+from adapter.dead_letter_journal import DeadLetterJournal
 from adapter.feed_settings import engine_config
 from adapter.lifeline import Lifeline, LifelineUnavailable
 from adapter.loop import AdapterLoop, ServerRequest, SourceLine
@@ -63,7 +64,11 @@ class MoldOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """What the command line says."""
+    """What the command line says.
+
+    Attributes:
+        dead_letters: folder of the dead-letter journal; None: beside the output journal.
+    """
 
     feed: str
     name: str
@@ -75,6 +80,12 @@ class AdapterOptions:
     tls_key: bytes
     metrics_port: int
     mold: MoldOptions | None = None
+    dead_letters: Path | None = None
+
+    @property
+    def dead_letter_folder(self) -> Path:
+        """Where dead letters go."""
+        return self.dead_letters or Path(f"{self.journal.resolve()}-dead-letters")
 
 
 class AdapterProcess:
@@ -88,6 +99,7 @@ class AdapterProcess:
         self._context = zmq.Context()
         self._heard: set[str] = set()
         self._journal = OutputJournal(options.journal)
+        self._dead_letters: DeadLetterJournal | None = None
         self._sealer: Sealer | None = None
         self._protocol = b""
         self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
@@ -120,6 +132,8 @@ class AdapterProcess:
             if self._lifeline is not None:
                 self._lifeline.close()
             rpc.stop(0.2)
+            if self._dead_letters is not None:
+                self._dead_letters.close()
             self._journal.close()
             self._context.destroy(0)  # a start that failed half-way has left sockets open
 
@@ -181,7 +195,10 @@ class AdapterProcess:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
         self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
         self._adopt_keys(registered.keys)
-        self._reporter = Reporter(engine, self._counters, self._journal, self._sealer)
+        self._dead_letters = DeadLetterJournal(self._options.dead_letter_folder, feed.feed_id, converters)
+        self._reporter = Reporter(
+            engine, self._counters, self._journal, self._sealer, converters=converters, dead_letters=self._dead_letters
+        )
         streams = {each.channel_id: frozenset(each.source_stream_ids) for each in feed.channels}
         peer_input = PeerInput(streams, self._counters, self._mailbox.post)
         ca_pem, source = self._connection.ca_pem, feed.source_replay_endpoint
@@ -211,6 +228,7 @@ class AdapterProcess:
             on_report_due=lambda: self._registry.report(admin_pb2.AdapterReport(state=self._reporter.state())),
             report_interval_ns=registered.sync_interval_ns,
             ask_source=mold.request if mold is not None else None,
+            collect_refused=self._dead_letters.collect,
         )
         self._meet(list(registered.adapters))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from adapter.conversion.compiled import CompiledConverter
+from adapter.conversion.reasons import REFUSALS, Reason
+from adapter.dead_letter_journal import DeadLetterJournal
 from adapter.health import Counts, Health, HealthSampler
 from adapter.output_journal import OutputJournal
 from adapter.translation import peer_state_to_proto
@@ -19,14 +22,29 @@ from transport.sealing import Sealer
 
 HEALTH_INTERVAL_NS = 1_000_000_000
 ERROR_REFUSALS = (Refusal.MALFORMED, Refusal.TRUNCATED)
+REFUSED = frozenset(reason.name.lower() for reason in REFUSALS)
 ERROR_COUNTERS = (Counter.DIGESTS_UNEQUAL, Counter.SNAPSHOTS_REFUSED, Counter.SOURCE_MESSAGES_LOST)
 
 
 class Reporter:
-    """Asks the engine; `state` in the loop's thread, `gauges` from any."""
+    """Asks the engine; `state` in the loop's thread, `gauges` from any.
 
-    def __init__(self, engine: AdapterEngine, counters: CounterSet, journal: OutputJournal, sealer: Sealer) -> None:
+    Args:
+        converters: by channel_id; their counts are shown.
+    """
+
+    def __init__(
+        self,
+        engine: AdapterEngine,
+        counters: CounterSet,
+        journal: OutputJournal,
+        sealer: Sealer,
+        *,
+        converters: Mapping[int, CompiledConverter],
+        dead_letters: DeadLetterJournal,
+    ) -> None:
         self._engine, self._counters, self._journal, self._sealer = engine, counters, journal, sealer
+        self._converters, self._dead_letters = converters, dead_letters
         self._sampler = HealthSampler()
         self._health = Health(1.0, 0.0, 0, 0.0, 0)
         self._health_at_ns = 0
@@ -41,7 +59,12 @@ class Reporter:
             self._engine.health = self._health.score
         report = self._engine.report(now_ns, self._sealer.incarnation)
         self._is_abstaining = report.abstains
-        return peer_state_to_proto(report, self._health)
+        state = peer_state_to_proto(report, self._health)
+        for converter in self._converters.values():
+            for reason, count in converter.counts().items():
+                if count and reason in REFUSED:
+                    state.refused_messages[reason] += count
+        return state
 
     def gauges(self) -> Iterator[Metric]:
         """As the loop's last turn left them."""
@@ -67,6 +90,12 @@ class Reporter:
         yield GaugeMetricFamily("tandemfeed_health_score", "0 (unfit) to 1.", value=self._health.score)
         text = "Records that found the output journal's disk full."
         yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.unkept_count)
+        text = "Refused source messages appended to the dead-letter journal, which takes samples."
+        yield CounterMetricFamily("tandemfeed_dead_letters_kept", text, value=self._dead_letters.kept_count)
+        text = "Samples that the dead-letter journal did not take: its disk is full, or it cannot be written."
+        yield CounterMetricFamily("tandemfeed_dead_letters_unkept", text, value=self._dead_letters.unkept_count)
+        counts = {str(channel_id): converter.counts() for channel_id, converter in self._converters.items()}
+        yield from conversion_metrics(counts)
 
     def _counts(self) -> Counts:
         counters = self._counters
@@ -74,3 +103,31 @@ class Reporter:
         errors += sum(counters.counts[counter] for counter in ERROR_COUNTERS)
         lag = sum(replica.source_lag() for replica in self._engine.replicas.values())
         return Counts(counters.counts[Counter.MESSAGES_OUT], errors, lag)
+
+
+def conversion_metrics(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+    """What converters count, with the sentences of `Reason`: one metric for what was refused, one for each other count.
+
+    Args:
+        counts: channel -> `CompiledConverter.counts()`.
+    """
+    sentences = " ".join(f"{reason.name.lower()}: {reason.text}" for reason in REFUSALS)
+    refused = CounterMetricFamily(
+        "tandemfeed_source_messages_refused",
+        f"Source messages that were refused, by reason. {sentences}",
+        labels=["channel", "reason"],
+    )
+    others = {
+        reason.name.lower(): CounterMetricFamily(
+            f"tandemfeed_source_messages_{reason.name.lower()}", reason.text, labels=["channel"]
+        )
+        for reason in Reason
+        if reason not in REFUSALS
+    }
+    for channel, by_reason in counts.items():
+        for reason, count in by_reason.items():
+            if reason in others:
+                others[reason].add_metric([channel], count)
+            else:
+                refused.add_metric([channel, reason], count)
+    yield from (refused, *others.values())

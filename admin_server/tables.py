@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -27,7 +28,7 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
                 "yes" if row.attending else "no",
                 _distinct(channel.position.epoch for channel in channels),
                 " ".join(str(channel.position.next_message_seq) for channel in channels),
-                _health(row.state.health) if row.HasField("state") else "",
+                _health(row.state) if row.HasField("state") else "",
                 str(row.adapter.incarnation or ""),
                 row.failed_reason,
             )
@@ -55,9 +56,14 @@ def _distinct(epochs: Iterable[int]) -> str:
     return " ".join(map(str, dict.fromkeys(epochs)))
 
 
-def _health(health: common_pb2.HealthState) -> str:
-    return (
-        f"{health.score:.2f}\n"
-        f"memory free {health.memory_available_ratio:.0%}, cpu {health.cpu_ratio:.0%}\n"
-        f"{health.messages_per_second:,.0f} msg/s, lag {health.source_lag_messages}, errors {health.error_count}"
-    )
+def _health(state: common_pb2.FeedAdapterState) -> str:
+    health = state.health
+    lines = [
+        f"{health.score:.2f}",
+        f"memory free {health.memory_available_ratio:.0%}, cpu {health.cpu_ratio:.0%}",
+        f"{health.messages_per_second:,.0f} msg/s, lag {health.source_lag_messages}, errors {health.error_count}",
+    ]
+    if state.refused_messages:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(state.refused_messages.items()))
+        lines.append(f"source messages refused: {escape(reasons)}")
+    return "\n".join(lines)

@@ -23,7 +23,7 @@ SUMMARIES = {
     "admin-server": "run the stream administration server",
     "admin": "ask it: feeds, adapters, epochs",
     "adapter": "run a feed adapter, active or backup",
-    "convert": "check, explain and try out a conversion",
+    "convert": "check, explain, compile and try out a conversion; its dead letters",
     "source-job": "number a recording into the source journal (Spark)",
     "source-gateway": "multicast the source journal and fill adapters' gaps",
     "ticks": "make recordings: generate or ingest",

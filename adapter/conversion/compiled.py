@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
+from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket, dead_letters_in
 from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.reasons import REASONS, Reason
+from adapter.conversion.reasons import Reason
 from adapter.conversion.state_kernels import SAMPLE_COUNT, SAMPLES
 from adapter.conversion.state_store import StateStore
 from adapter.conversion.table import ConverterTable
@@ -24,6 +24,7 @@ class CompiledConverter:
 
     Attributes:
         source: the kernel's generated Python source, to print and read.
+        refused: packets with refused messages since they were last taken, the newest ones; empty: there were none.
     """
 
     def __init__(self, table: ConverterTable) -> None:
@@ -33,10 +34,10 @@ class CompiledConverter:
         self._kernel, self._frames_fill = module.convert, module.check
         self._tables = np.array(generated.tables or (0,), dtype=np.int64)
         self._tables.setflags(write=False)
-        self._framing = table.source_format.framing
+        self._source_format = table.source_format
         self._datagram = b""
         self._data = np.frombuffer(self._datagram, np.uint8)
-        self._letters: deque[DeadLetter] = deque(maxlen=SAMPLES_KEPT_MAX)
+        self.refused: deque[RefusedPacket] = deque(maxlen=SAMPLES_KEPT_MAX)  # each has a message at least
         self._store = StateStore(table.spaces, table.fingerprint, [book.spaces for book in table.books])
 
     def check(self, datagram: bytes) -> bool:
@@ -59,11 +60,19 @@ class CompiledConverter:
         """Source messages so far that were not converted as they should, by reason."""
         return {reason.name.lower(): int(self._store.arena[reason]) for reason in Reason}
 
-    def take_dead_letters(self) -> list[DeadLetter]:
-        """Samples of refused messages since the last call, for the dead-letter journal; the newest, if many."""
-        taken = list(self._letters)
-        self._letters.clear()
+    def take_refused(self) -> list[RefusedPacket]:
+        """The packets of `refused`, for `dead_letters_in`: which any thread may ask, when there is time."""
+        taken = list(self.refused)
+        self.refused.clear()
         return taken
+
+    def dead_letters_in(self, packets: Sequence[RefusedPacket]) -> list[DeadLetter]:
+        """The refused messages of these packets; the newest, if many."""
+        return dead_letters_in(packets, self._source_format)
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Samples of refused messages since the last call; the newest, if many."""
+        return self.dead_letters_in(self.take_refused())
 
     def key_count(self) -> int:
         """Keys that state is kept for."""
@@ -97,8 +106,5 @@ class CompiledConverter:
 
     def _keep_samples(self, datagram: bytes, skip: int) -> None:
         arena = self._store.arena
-        for taken in range(int(arena[SAMPLE_COUNT])):
-            position, told = (int(word) for word in arena[SAMPLES + 2 * taken : SAMPLES + 2 * taken + 2])
-            self._letters.append(
-                DeadLetter.of(datagram, position, skip + (told >> 8), REASONS[told & 255], self._framing)
-            )
+        samples = arena[SAMPLES : SAMPLES + 2 * int(arena[SAMPLE_COUNT])].copy()
+        self.refused.append(RefusedPacket(bytes(datagram), skip, samples))

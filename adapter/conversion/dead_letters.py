@@ -1,18 +1,42 @@
 """Samples of source messages that were refused: what a shell appends to the dead-letter journal.
 
-They are samples: of one packet at most `SAMPLES_MAX` are kept, and `SAMPLES_KEPT_MAX` until they are taken, so that a
-feed gone wrong costs no more than a healthy one.
+They are samples: of one call of the kernel at most `SAMPLES_MAX` are kept, and `SAMPLES_KEPT_MAX` until they are taken,
+and nothing is read out of a packet before somebody wants to know, so that a feed gone wrong costs little more than a
+healthy one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from adapter.conversion.reasons import Reason
-from feedcore.source_layout import Framing
+import numpy as np
+from numpy.typing import NDArray
+
+from adapter.conversion.reasons import REASONS, Reason
+from feedcore.source_layout import Framing, SourceFormat
 from feedcore.source_packet import SOURCE_HEADER, SOURCE_HEADER_SIZE
 
 SAMPLES_KEPT_MAX = 256  # 64 KB a frame at most, though of a datagram's size normally
+
+
+class RefusedPacket(NamedTuple):
+    """A source packet with refused messages, and what the kernel left word of.
+
+    Attributes:
+        skip: number in the packet of the first message that the kernel was given.
+        samples: per message the place of its frame in the packet, then its number in the call << 8 | reason.
+    """
+
+    datagram: bytes
+    skip: int
+    samples: NDArray[np.int64]
+
+    @property
+    def sample_count(self) -> int:
+        """Messages sampled."""
+        return len(self.samples) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +44,54 @@ class DeadLetter:
     """One refused message.
 
     Attributes:
-        frame: its bytes, as framed.
+        sent_at_ns: the feed source's wall clock when it first sent the packet.
+        type_id: as in the frame; 0 where the packet ends before it.
+        message: the source format's name for the type; of several with one type, those the length does not rule out;
+            empty for a type it does not have.
+        frame: its bytes, as framed; where its own length cannot be, the rest of the packet.
     """
 
     reason: Reason
     source_stream_id: int
     source_seq: int
     session: int
+    sent_at_ns: int
+    type_id: int
+    message: str
     frame: bytes
 
     @classmethod
-    def of(cls, datagram: bytes, position: int, place: int, reason: Reason, framing: Framing) -> DeadLetter:
+    def of(cls, datagram: bytes, position: int, place: int, reason: Reason, source_format: SourceFormat) -> DeadLetter:
         """Message number `place` of a source packet, at `position` in it."""
-        stream, session, first = 0, 0, 0
+        stream, session, first, sent_at_ns = 0, 0, 0, 0
         if len(datagram) >= SOURCE_HEADER_SIZE:
-            _, _, _, _, stream, _, session, first, _ = SOURCE_HEADER.unpack_from(datagram)
-        order = "big" if framing.is_big_endian else "little"
-        at = position + framing.length_offset
-        length = int.from_bytes(datagram[at : at + framing.length.size], "big" if order == "big" else "little")
-        return cls(
-            reason,
-            stream,
-            first + place,
-            session,
-            datagram[position : position + length * framing.length_unit + framing.length_adds],
-        )
+            _, _, _, _, stream, _, session, first, sent_at_ns = SOURCE_HEADER.unpack_from(datagram)
+        framing = source_format.framing
+        length = _number(datagram, position + framing.length_offset, framing.length.size, framing)
+        length = length * framing.length_unit + framing.length_adds
+        type_id = _number(datagram, position + framing.type_offset, framing.type.size, framing)
+        frame = datagram[position : position + length] if length >= framing.size_min else datagram[position:]
+        name = _name(source_format, type_id, length)
+        return cls(reason, stream, first + place, session, sent_at_ns, type_id, name, frame)
+
+
+def dead_letters_in(packets: Sequence[RefusedPacket], source_format: SourceFormat) -> list[DeadLetter]:
+    """The sampled messages in their order; the newest `SAMPLES_KEPT_MAX`, if there are more."""
+    letters: list[DeadLetter] = []
+    for datagram, skip, samples in reversed(packets):
+        for position, told in reversed(samples.reshape(-1, 2).tolist()):
+            if len(letters) == SAMPLES_KEPT_MAX:
+                return letters[::-1]
+            place, reason = skip + (told >> 8), REASONS[told & 255]
+            letters.append(DeadLetter.of(datagram, position, place, reason, source_format))
+    return letters[::-1]
+
+
+def _number(datagram: bytes, at: int, size: int, framing: Framing) -> int:
+    return int.from_bytes(datagram[at : at + size], "big" if framing.is_big_endian else "little")
+
+
+def _name(source_format: SourceFormat, type_id: int, length: int) -> str:
+    known = [message for message in source_format.messages.values() if message.type_id == type_id]
+    fitting = [message for message in known if message.frame_size == length]
+    return " or ".join(message.name for message in fitting or known)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
 from adapter.conversion.interpreted_state import InterpretedState
 from adapter.conversion.interpreted_values import Refused, Scope, used_fields
 from adapter.conversion.reasons import REFUSALS, Reason
+from adapter.conversion.state_kernels import SAMPLES_MAX
 from adapter.conversion.table import Conversion, ConverterTable
 from feedcore.converter import Converted
 from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
@@ -36,10 +39,18 @@ class InterpretedConverter:
             found.append(conversion)
         self._types = {message.type_id for message in table.source_format.messages.values()}
         self.bad = dict.fromkeys(Reason, 0)
+        self._letters: deque[DeadLetter] = deque(maxlen=SAMPLES_KEPT_MAX)
+        self._sampled = 0  # of the packet being converted
 
     def counts(self) -> dict[str, int]:
         """Source messages so far that were not converted as they should, by reason."""
         return {reason.name.lower(): count for reason, count in self.bad.items()}
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """As `CompiledConverter.take_dead_letters`."""
+        taken = list(self._letters)
+        self._letters.clear()
+        return taken
 
     def check(self, datagram: bytes) -> bool:
         """See `Converter.check`."""
@@ -74,19 +85,20 @@ class InterpretedConverter:
         for _ in range(skip):
             if position + self._framing.size_min <= len(datagram):
                 position += self._length(datagram, position)
-        cursor, written = start, 0
+        cursor, written, self._sampled = start, 0, 0
         for index in range(count):
             if position + self._framing.size_min > len(datagram):
                 self.bad[Reason.TRUNCATED] += count - index
                 return Converted(count, written, cursor)
             length = self._length(datagram, position)
             if length < self._framing.size_min or position + length > len(datagram):
-                self.bad[Reason.TRUNCATED] += count - index
+                self._refuse(Reason.TRUNCATED, datagram, position, skip + index)
+                self.bad[Reason.TRUNCATED] += count - index - 1
                 return Converted(count, written, cursor)
             try:
                 frames = self._message(datagram, position, length, index, end - cursor)
             except Refused as refused:
-                self.bad[refused.reason] += 1
+                self._refuse(refused.reason, datagram, position, skip + index)
                 frames = []
             if frames is None:
                 return Converted(index, written, cursor)
@@ -96,6 +108,12 @@ class InterpretedConverter:
                 written += 1
             position += length
         return Converted(count, written, cursor)
+
+    def _refuse(self, reason: Reason, datagram: bytes, position: int, place: int) -> None:
+        self.bad[reason] += 1
+        if self._sampled < SAMPLES_MAX:
+            self._sampled += 1
+            self._letters.append(DeadLetter.of(datagram, position, place, reason, self._table.source_format))
 
     def _message(self, datagram: bytes, position: int, length: int, index: int, left: int) -> list[bytes] | None:
         """Output frames; None if they do not fit in `left` bytes."""

@@ -1,1 +1,2 @@
-"""`tandemfeed convert`: check the documents of a conversion, explain a table, convert a file."""
+"""`tandemfeed convert`: check the documents of a conversion, explain or compile a table, convert a file, look at dead
+letters."""

@@ -1,47 +1,37 @@
-"""`tandemfeed convert`: check | explain | file."""
+"""`tandemfeed convert`: check | explain | compile | file | dead-letters."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from adapter.conversion import CompiledConverter, ConverterTable
-from adapter.conversion.formats import document
+from adapter.conversion import CompiledConverter
+from adapter.conversion.dead_letters import DeadLetter
 from adapter.conversion.formats.tick_table import TableOptions
 from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.table_loading import load_table
-from adapter.conversion.user_functions import BadUserFunction, known_functions
+from adapter.conversion.user_functions import BadUserFunction
+from adapter.convert_command import compiling, dead_letters
+from adapter.convert_command.documents import Documents, add_document_arguments, load_documents
 from adapter.convert_command.explaining import explain
 from adapter.convert_command.outputs import open_output
 from adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
 from feedcore.documents import DocumentError
-from feedcore.message_model import MessageModel, load_message_model
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
-from feedcore.source_format import SourceFormat, load_source_format
+from journal.commands.options import REFUSALS
 
 OUT_SIZE = 8 << 20  # output of one call
 REFUSED_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """The three documents, loaded."""
-
-    source_format: SourceFormat
-    model: MessageModel
-    table: ConverterTable
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check the documents of a conversion, explain its table, or convert a file."""
+    """Check the documents of a conversion, explain or compile its table, convert a file, look at what was refused."""
     parser = argparse.ArgumentParser(prog="tandemfeed convert", description=main.__doc__)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     for name, summary in (
@@ -50,25 +40,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("file", "convert a file to SBE, Parquet or CSV"),
     ):
         task = tasks.add_parser(name, help=summary, description=summary)
-        shipped = "documents that are shipped: itch50, iex, dbn, lobster, tick-table"
-        task.add_argument("--shipped", metavar="NAME", help=shipped)
-        task.add_argument("--source-format", type=Path, metavar="FILE", help="source format (XML)")
-        task.add_argument("--table", type=Path, metavar="FILE", help="converter table (XML)")
-        task.add_argument("--message-model", type=Path, metavar="FILE", help="message model (SBE schema, XML)")
-        task.add_argument(
-            "--datagram-size-max", type=int, default=DATAGRAM_SIZE_DEFAULT, metavar="BYTES", help="default %(default)s"
-        )
+        add_document_arguments(task)
         if name == "explain":
             task.add_argument("--source", action="store_true", help="the kernel's generated source instead")
         if name == "file":
             _add_file_arguments(task)
+    compiling.add_to(tasks)
+    dead_letters.add_to(tasks)
     arguments = parser.parse_args(argv)
     try:
-        documents = _load(parser, arguments)
-        return {"check": _check, "explain": _explain, "file": _file}[arguments.task](documents, arguments)
-    except (DocumentError, BadUserFunction, *READ_ERRORS) as refused:
+        status = _run(parser, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (DocumentError, BadUserFunction, dead_letters.NoDeadLetter, *READ_ERRORS, *REFUSALS) as refused:
         print(f"convert: {refused}", file=sys.stderr)
         return 2
+    return status
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    if arguments.task == "dead-letters":
+        return dead_letters.run(arguments)
+    if arguments.task == "compile":
+        return compiling.run(parser, arguments)
+    documents = load_documents(parser, arguments, arguments.shipped)
+    return {"check": _check, "explain": _explain, "file": _file}[arguments.task](documents, arguments)
 
 
 def _add_file_arguments(task: argparse.ArgumentParser) -> None:
@@ -80,22 +78,6 @@ def _add_file_arguments(task: argparse.ArgumentParser) -> None:
     task.add_argument("--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, of times since midnight")
     task.add_argument("--symbol", default="", help="of a file that does not say it")
     task.add_argument("--time-unit", default="ns", choices=("s", "ms", "us", "ns"), help="of a tick table's times")
-
-
-def _load(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Documents:
-    if arguments.shipped:
-        name = arguments.shipped
-        paths = [document(f"{name}.xml"), document(f"{name}-to-tick.xml"), document("tick.xml")]
-    else:
-        paths = [arguments.source_format, arguments.table, arguments.message_model]
-        if None in paths:
-            parser.error("give --shipped NAME, or --source-format, --table and --message-model")
-    for place, given in enumerate((arguments.source_format, arguments.table, arguments.message_model)):
-        paths[place] = given or paths[place]
-    source_format, model = load_source_format(paths[0]), load_message_model(paths[2])
-    return Documents(
-        source_format, model, load_table(paths[1], source_format, model, arguments.datagram_size_max, known_functions())
-    )
 
 
 def _check(documents: Documents, _: argparse.Namespace) -> int:
@@ -130,6 +112,7 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     output = open_output(arguments.to, documents.model, arguments.kind)
     options = TableOptions(arguments.symbol, arguments.time_unit)
     out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
+    refused: list[DeadLetter] = []
     began = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -143,17 +126,23 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
                 done += result.source_count
                 written += result.message_count
             read += chunk.message_count
+            refused += converter.take_dead_letters()[: REFUSED_SHOWN - len(refused)]
             progress.update(bar, advance=len(chunk.frames), told=f"{read:,} messages")
     output.close()
-    _report(converter, read, written, time.perf_counter() - began, console)
+    _report(converter, refused, read, written, time.perf_counter() - began, console)
     return 0
 
 
-def _report(converter: CompiledConverter, read: int, written: int, seconds: float, console: Console) -> None:
+def _report(
+    converter: CompiledConverter, refused: list[DeadLetter], read: int, written: int, seconds: float, console: Console
+) -> None:
     rate = read / seconds if seconds else 0.0
     console.print(f"{read:,} messages read, {written:,} written, {rate:,.0f} a second")
     for reason, count in converter.counts().items():
         if count:
             console.print(f"  {reason}: {count:,}")
-    for letter in converter.take_dead_letters()[:REFUSED_SHOWN]:
-        console.print(f"  message {letter.source_seq}: {letter.reason.name.lower()}: {letter.frame[:40].hex(' ')}")
+    for letter in refused:
+        name = letter.message or f"type {letter.type_id}"
+        console.print(
+            f"  message {letter.source_seq}, {name}: {letter.reason.name.lower()}: {letter.frame[:40].hex(' ')}"
+        )

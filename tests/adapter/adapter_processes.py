@@ -153,20 +153,27 @@ class SourceByHand:
 
     def send(self, stream: int, count: int) -> bytes:
         """`count` trades in one packet."""
-        first = self.next_seq[stream]
-        numbers = np.arange(first, first + count)
+        return self.send_frames(stream, self.trades(stream, count))
+
+    def trades(self, stream: int, count: int) -> list[bytes]:
+        """The next `count` trades of a stream as frames, not sent yet."""
+        numbers = np.arange(self.next_seq[stream], self.next_seq[stream] + count)
         symbols = np.array([b"AB%d" % (number % 7) for number in numbers])
         rows = self._trade.encode({"symbol": symbols, "price": numbers * 1_000, "size": numbers % 90 + 1}, count)
+        return [row.tobytes() for row in rows]
+
+    def send_frames(self, stream: int, frames: list[bytes]) -> bytes:
+        """Any messages in one packet, which takes the next numbers of its stream."""
         header = encode_source_header(
             feed_id=self.feed_id,
             source_stream_id=stream,
-            message_count=count,
+            message_count=len(frames),
             session=SESSION,
-            first_source_seq=first,
+            first_source_seq=self.next_seq[stream],
             sent_at_ns=1,
         )
-        self.next_seq[stream] += count
-        datagram = header + rows.tobytes()
+        self.next_seq[stream] += len(frames)
+        datagram = header + b"".join(frames)
         self.sent[stream].append(datagram)
         self.send_raw(stream, datagram)
         return datagram

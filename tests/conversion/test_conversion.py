@@ -78,6 +78,7 @@ def test_kernel_and_interpreter_agree_to_the_byte(
 ) -> None:
     compiled, oracle = fresh(shared), InterpretedConverter(TABLE)
     before = compiled.counts()
+    compiled.take_dead_letters()
     for rows in packets:
         data = packet(rows)
         assert compiled.check(data)
@@ -89,6 +90,7 @@ def test_kernel_and_interpreter_agree_to_the_byte(
             skip += result.source_count
     assert compiled.digests().tolist() == oracle.digests().tolist()
     assert {reason: count - before[reason] for reason, count in compiled.counts().items()} == oracle.counts()
+    assert compiled.take_dead_letters() == oracle.take_dead_letters()
 
 
 @settings(max_examples=200, deadline=None)

@@ -41,6 +41,7 @@ def agree(table: ConverterTable, random: Random, packets: int) -> int:
             assert not ours[8 + room :].any()
             assert not ours[:8].any()
             assert compiled.counts() == oracle.counts()
+            assert compiled.take_dead_letters() == oracle.take_dead_letters()
             skip += result.source_count
             written += result.message_count
             if result.source_count == 0:

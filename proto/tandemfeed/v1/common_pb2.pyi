@@ -312,6 +312,26 @@ class FeedAdapterState(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RefusedMessagesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ADAPTER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
@@ -320,6 +340,7 @@ class FeedAdapterState(_message.Message):
     HEARD_REPORT_IDS_FIELD_NUMBER: _builtins.int
     ABSTAINS_FIELD_NUMBER: _builtins.int
     OUT_OF_SYNC_FIELD_NUMBER: _builtins.int
+    REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
     report_id: _builtins.int
@@ -336,6 +357,12 @@ class FeedAdapterState(_message.Message):
     def heard_report_ids(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """adapter_id -> the newest report_id heard of it"""
 
+    @_builtins.property
+    def refused_messages(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Source messages that its converters refused since it started, by reason (adapter.conversion.reasons.Reason, in
+        lower case); for people.
+        """
+
     def __init__(
         self,
         *,
@@ -347,10 +374,11 @@ class FeedAdapterState(_message.Message):
         heard_report_ids: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         abstains: _builtins.bool = ...,
         out_of_sync: _builtins.bool = ...,
+        refused_messages: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "report_id", b"report_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "refused_messages", b"refused_messages", "report_id", b"report_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

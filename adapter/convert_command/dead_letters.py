@@ -1,0 +1,142 @@
+"""`dead-letters`: what a dead-letter journal holds, for people, and with `--json` for programs. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from adapter.conversion.formats.chunks import FormatError
+from adapter.conversion.formats.frame_reader import FrameReader
+from adapter.conversion.reasons import Reason
+from adapter.convert_command.documents import SHIPPED, shipped_documents
+from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
+from feedcore.source_format import load_source_format
+from journal import Tailer
+from journal.commands.options import require_journal
+from journal.commands.presentation import counted, hex_lines, one_line, time_text, to_json
+from journal.commands.streams import Streams
+from journal.roll_cycle import format_index
+
+SUMMARY = "print refused source messages from an adapter's dead-letter journal"
+READ_COUNT = 1_024
+TEXTS = {reason.name.lower(): reason.text for reason in Reason}
+
+
+class NoDeadLetter(Exception):
+    """A record that is no dead letter: another journal was given."""
+
+
+def add_to(tasks: Any) -> None:
+    """What it takes."""
+    task = tasks.add_parser("dead-letters", help=SUMMARY, description=f"{SUMMARY}; the adapter may be running.")
+    task.add_argument("folder", type=Path, metavar="FOLDER", help="the dead-letter journal")
+    task.add_argument("--reason", action="append", metavar="NAME", help="only these (repeatable), as unknown_type")
+    task.add_argument("--stream", type=int, metavar="ID", help="only this source stream")
+    task.add_argument("--last", type=int, metavar="N", help="only the newest N of those")
+    task.add_argument("--json", action="store_true", help="an object a line")
+    known = task.add_mutually_exclusive_group()
+    known.add_argument("--shipped", metavar="NAME", help=f"shows fields, by a shipped format: {', '.join(SHIPPED)}")
+    known.add_argument("--source-format", type=Path, metavar="FILE", help="shows fields, by this source format")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        CommandError, JournalError, NoDeadLetter: it is no dead-letter journal.
+        DocumentError, OSError: the source format cannot be used.
+    """
+    require_journal(arguments.folder)
+    path = arguments.source_format or (shipped_documents(arguments.shipped)[0] if arguments.shipped else None)
+    reader = FrameReader(load_source_format(path)) if path is not None else None
+    streams, counts = Streams.of_process(), Counter[str]()
+    with Tailer(arguments.folder) as tailer:
+        found = (each for each in _records(tailer) if _is_wanted(each, arguments))
+        for record in found if arguments.last is None else deque(found, arguments.last):
+            counts[record.reason] += 1
+            if arguments.json:
+                streams.say(to_json(_as_json(record, reader)))
+            else:
+                for line in _lines(record, reader):
+                    streams.say(line)
+        lost = tailer.lost_count
+    streams.out.flush()
+    if not arguments.json:
+        streams.note(counted(counts.total(), "dead letter"))
+        for reason, count in counts.most_common():
+            streams.note(f"  {reason} {count:,}: {TEXTS.get(reason, 'a reason of another release')}")
+    if lost:
+        streams.note(f"{counted(lost, 'record')} damaged; `tandemfeed journal verify` tells where")
+    return 0
+
+
+def _records(tailer: Tailer) -> Iterator[DeadLetterRecord]:
+    while batch := tailer.read_many(READ_COUNT):
+        for index, record in batch:
+            try:
+                yield decode_dead_letter(record)
+            except ValueError as wrong:
+                raise NoDeadLetter(f"{tailer.folder}: record {format_index(index)}: {wrong}") from None
+
+
+def _is_wanted(record: DeadLetterRecord, arguments: argparse.Namespace) -> bool:
+    if arguments.reason and record.reason not in arguments.reason:
+        return False
+    return arguments.stream is None or record.source_stream_id == arguments.stream
+
+
+def _lines(record: DeadLetterRecord, reader: FrameReader | None) -> Iterator[str]:
+    kind = f"type {record.type_id}"
+    if 32 < record.type_id < 127:  # most venues' types are characters
+        kind += f" {chr(record.type_id)!r}"
+    name = one_line(record.message) or "unknown message"
+    yield (
+        f"{time_text(record.refused_at_ns)} {one_line(record.reason)}: stream {record.source_stream_id}, "
+        f"source_seq {record.source_seq}: {name} ({kind}), {counted(len(record.frame), 'byte')}"
+    )
+    yield (
+        f"  sent {time_text(record.sent_at_ns)}; feed {record.feed_id}, channel {record.channel_id}, "
+        f"session {record.session}"
+    )
+    if reader is not None:
+        try:
+            fields = _fields(reader, record.frame)
+        except FormatError as wrong:
+            yield f"  cannot be read: {wrong}"
+        else:
+            yield f"  {', '.join(f'{name}={_text(value)}' for name, value in fields.items())}"
+    for line in hex_lines(memoryview(record.frame)):
+        yield f"  {line}"
+
+
+def _as_json(record: DeadLetterRecord, reader: FrameReader | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {**record._asdict(), "frame": record.frame.hex()}
+    if reader is not None:
+        try:
+            shown["fields"] = _plain(_fields(reader, record.frame))
+        except FormatError as wrong:
+            shown["fields"], shown["why"] = None, str(wrong)
+    return shown
+
+
+def _fields(reader: FrameReader, frame: bytes) -> dict[str, Any]:
+    """Of the one message in the frame, whatever is wrong with its values."""
+    for _, values in reader.read(frame):
+        return values
+    raise FormatError("it has no bytes")
+
+
+def _plain(value: Any) -> Any:
+    """Texts as texts, also those in groups."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _text(value: Any) -> str:
+    return one_line(str(_plain(value)))

@@ -1,0 +1,80 @@
+"""The three documents that the tasks of `tandemfeed convert` take: given by name, or shipped."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapter.conversion import ConverterTable
+from adapter.conversion.formats import FOLDER, document
+from adapter.conversion.table_loading import load_table
+from adapter.conversion.user_functions import known_functions
+from feedcore.message_model import MessageModel, load_message_model
+from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.source_format import SourceFormat, load_source_format
+
+TABLE_SUFFIX = "-to-tick.xml"
+SHIPPED = tuple(sorted(path.name.removesuffix(TABLE_SUFFIX) for path in FOLDER.glob(f"*{TABLE_SUFFIX}")))
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The three documents, loaded."""
+
+    source_format: SourceFormat
+    model: MessageModel
+    table: ConverterTable
+
+
+def add_document_arguments(task: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """The options that say which documents.
+
+    Args:
+        several: `--shipped` takes any number of names.
+    """
+    task.add_argument(
+        "--shipped",
+        metavar="NAME",
+        nargs="+" if several else None,
+        help=f"documents that are shipped: {', '.join(SHIPPED)}",
+    )
+    task.add_argument("--source-format", type=Path, metavar="FILE", help="source format (XML)")
+    task.add_argument("--table", type=Path, metavar="FILE", help="converter table (XML)")
+    task.add_argument("--message-model", type=Path, metavar="FILE", help="message model (SBE schema, XML)")
+    task.add_argument(
+        "--datagram-size-max", type=int, default=DATAGRAM_SIZE_DEFAULT, metavar="BYTES", help="default %(default)s"
+    )
+
+
+def shipped_documents(name: str) -> list[Path | None]:
+    """Source format, table and message model of a shipped format.
+
+    Raises:
+        FileNotFoundError: names those there are.
+    """
+    return [document(f"{name}.xml"), document(f"{name}{TABLE_SUFFIX}"), document("tick.xml")]
+
+
+def load_documents(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, shipped: str | None = None
+) -> Documents:
+    """Load and check what the options say; a document that is given stands in for the shipped one.
+
+    Args:
+        shipped: name of a shipped format; None: all three are given.
+
+    Raises:
+        DocumentError, OSError: with file and reason.
+    """
+    given = (arguments.source_format, arguments.table, arguments.message_model)
+    defaults = shipped_documents(shipped) if shipped else [None, None, None]
+    source_path, table_path, model_path = (one or other for one, other in zip(given, defaults, strict=True))
+    if source_path is None or table_path is None or model_path is None:
+        parser.error("give --shipped NAME, or --source-format, --table and --message-model")
+    source_format, model = load_source_format(source_path), load_message_model(model_path)
+    return Documents(
+        source_format,
+        model,
+        load_table(table_path, source_format, model, arguments.datagram_size_max, known_functions()),
+    )
