@@ -64,7 +64,7 @@ def convert(datagram, skip, count, out, start, end, arena, tables):
     """(consumed, written, end, refused) of the messages from `skip` on."""
     if datagram.size < {header}:
         return count, 0, start, 0
-    position = {header}
+    position = types.int64({header})  # no literal, or each message's function would be compiled twice
     session = load_u32(datagram, 12)
     sent_at_ns = load_i64(datagram, 24)
 {midnights}    arena[31] = 0  # nothing sampled yet
@@ -74,7 +74,7 @@ def convert(datagram, skip, count, out, start, end, arena, tables):
     for _ in range(skip):
         if position + {least} <= datagram.size:
             position += {length}
-    index = 0
+    index = types.int64(0)
     while index < count:
         if position + {least} > datagram.size:
             arena[TRUNCATED] += count - index
