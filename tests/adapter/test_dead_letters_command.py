@@ -1,0 +1,119 @@
+"""`tandemfeed convert dead-letters`: what it prints, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adapter.convert_command.cli import main
+from adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
+from journal import Journal
+from tests.admin_server.cluster_files import EXAMPLES
+
+SOURCE_FORMAT = ["--source-format", str(EXAMPLES / "source-format.xml")]
+QUOTE = bytes.fromhex("2c000200") + b"ACME\x1b[2J" + (5).to_bytes(8, "little") + bytes(24)
+
+
+def letter(seq: int, reason: str, message: str, type_id: int, frame: bytes, stream: int = 1) -> DeadLetterRecord:
+    return DeadLetterRecord(
+        9, 2, 20261121, stream, seq, 1_700_000_000_000_000_001, 1_700_000_000_000_000_002, type_id, reason, message,
+        frame,
+    )  # fmt: skip
+
+
+LETTERS = [
+    letter(3, "out_of_range", "quote", 2, QUOTE),
+    letter(4, "unknown_type", "", 88, bytes.fromhex("06005800 0102")),
+    letter(9, "unknown_type", "", 88, bytes.fromhex("04005800"), stream=2),
+    letter(10, "too_blue", "trade", 1, b""),  # a reason that this release does not have
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with Journal.open(tmp_path / "dead") as journal:
+        journal.append_batch([encode_dead_letter(each) for each in LETTERS])
+    return tmp_path / "dead"
+
+
+def test_each_is_told_with_reason_stream_number_times_name_and_bytes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dead-letters", str(folder)]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[:7] == [
+        "2023-11-14T22:13:20.000000002Z out_of_range: stream 1, source_seq 3: quote (type 2), 44 bytes",
+        "  sent 2023-11-14T22:13:20.000000001Z; feed 9, channel 2, session 20261121",
+        "  00000000  2c 00 02 00 41 43 4d 45 1b 5b 32 4a 05 00 00 00  ,...ACME.[2J....",
+        "  00000010  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
+        "  00000020  00 00 00 00 00 00 00 00 00 00 00 00              ............",
+        "2023-11-14T22:13:20.000000002Z unknown_type: stream 1, source_seq 4: unknown message (type 88 'X'), 6 bytes",
+        "  sent 2023-11-14T22:13:20.000000001Z; feed 9, channel 2, session 20261121",
+    ]
+    assert told.err.splitlines() == [
+        "4 dead letters",
+        "  unknown_type 2: The source format has no message of this type.",
+        "  out_of_range 1: A value does not fit where the table casts, scales or shortens it.",
+        "  too_blue 1: a reason of another release",
+    ]
+
+
+def test_with_a_source_format_fields_are_told_and_no_terminal_is_harmed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dead-letters", str(folder), *SOURCE_FORMAT]) == 0
+    told = capsys.readouterr().out
+    assert "symbol=ACME\\x1b[2J, event_at_ns=5, bid_price=0" in told
+    assert "cannot be read: offset 0: no message has type 88 and 6 bytes" in told
+    assert "cannot be read: it has no bytes" in told
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "seqs"),
+    [
+        ([], [3, 4, 9, 10]),
+        (["--reason", "unknown_type"], [4, 9]),
+        (["--reason", "unknown_type", "--reason", "out_of_range"], [3, 4, 9]),
+        (["--stream", "2"], [9]),
+        (["--last", "2"], [9, 10]),
+        (["--reason", "unknown_type", "--last", "1"], [9]),
+        (["--reason", "unmapped"], []),
+    ],
+)
+def test_programs_get_an_object_a_line_of_those_that_are_wanted(
+    folder: Path, options: list[str], seqs: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dead-letters", str(folder), "--json", *options]) == 0
+    told = capsys.readouterr()
+    found = [json.loads(line) for line in told.out.splitlines()]
+    assert [each["source_seq"] for each in found] == seqs
+    by_seq = {each.source_seq: each for each in LETTERS}
+    for each in found:
+        assert each == {**by_seq[each["source_seq"]]._asdict(), "frame": by_seq[each["source_seq"]].frame.hex()}
+    assert told.err == ""
+
+
+def test_programs_get_fields_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dead-letters", str(folder), "--json", *SOURCE_FORMAT]) == 0
+    first, second, *_ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["fields"]["symbol"] == "ACME\x1b[2J"
+    assert first["fields"]["event_at_ns"] == 5
+    assert second["fields"] is None
+    assert "no message has type 88" in second["why"]
+
+
+def test_another_journal_is_refused_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Journal.open(tmp_path / "other") as journal:
+        journal.append(b"TFO1 and so on")
+    for folder, text in (
+        (tmp_path / "other", "no dead letter: it begins with b'TFO1'"),
+        (tmp_path, "is no journal"),
+        (tmp_path / "nowhere", "no such folder"),
+    ):
+        assert main(["dead-letters", str(folder)]) == 2
+        told = capsys.readouterr()
+        assert text in told.err
+        assert told.out == ""

@@ -1,0 +1,97 @@
+"""`tandemfeed convert compile`: afterwards a start compiles nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapter.convert_command.cli import main
+from adapter.kernel_cache import FOLDER_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "deploy" / "examples" / "ticks"
+NAMES = [EXAMPLES / "source-format.xml", EXAMPLES / "converter-table.xml", EXAMPLES / "message-model.xml"]
+DOCUMENTS = [
+    text
+    for option, path in zip(("--source-format", "--table", "--message-model"), NAMES, strict=True)
+    for text in (option, str(path))
+]
+# A start of an adapter's conversion, its first packet, digest and snapshot; prints what numba compiled for it.
+START = """
+import sys
+from pathlib import Path
+import numpy as np
+from numba.core.event import install_recorder
+with install_recorder("numba:compile") as recorder:
+    from adapter.conversion import load_converter
+    converter = load_converter(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]).read_bytes(), int(sys.argv[4]))
+    header = bytes.fromhex("54465331 01000100 01000100 01293501 0100000000000000 0100000000000000")
+    packet = header + bytes.fromhex("24000100") + bytes(32)
+    assert converter.check(packet)
+    assert converter.convert(packet, 0, 1, np.zeros(2_000, np.uint8), 0, 2_000).message_count == 1
+    converter.digests()
+    converter.restore(converter.snapshot())
+    converter.restore_buckets(converter.snapshot_buckets([1, 2]))
+print([event.data["dispatcher"].py_func.__name__ for _, event in recorder.buffer if event.is_start])
+"""
+
+
+def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
+    environment = {**os.environ, FOLDER_VARIABLE: str(cache), "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_after_it_a_start_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
+    cache, command = tmp_path / "cache", ("-m", "deploy.command", "convert", "compile", *DOCUMENTS)
+    told, _ = run(cache, *command)
+    assert "ticks: compiled, " in told
+    assert f"kept in {cache}" in told
+    start = ("-c", START, *map(str, NAMES))
+    assert run(cache, *start, "1472")[0] == "[]\n"
+    assert "ticks: was compiled before" in run(cache, *command)[0]
+    assert "convert" in run(cache, *start, "1400")[0]  # another size is another kernel
+
+
+def test_where_no_kernel_can_be_kept_it_says_so_and_compiles_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    told, error = run(tmp_path / "file" / "cache", "-m", "deploy.command", "convert", "compile", *DOCUMENTS, status=1)
+    assert told == ""
+    assert FOLDER_VARIABLE in error
+
+
+def test_several_shipped_tables_are_compiled_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "--shipped", "tick-table", "tick-table"]) == 0
+    first, second, where = capsys.readouterr().out.splitlines()
+    assert first.startswith("tick-table: ")
+    assert second.startswith("tick-table: was compiled before")
+    assert where.startswith("kept in ")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "give --shipped NAME, or --source-format"),
+        (["--shipped", "itch50", "iex", "--table", "own.xml"], "of one shipped format, not of several"),
+        (["--shipped", "tick-table", "nosuch"], "no shipped document 'nosuch.xml'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_compiled(
+    options: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main(["compile", *options])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == 2
+    told = capsys.readouterr()
+    assert text in told.err
+    assert told.out == ""
