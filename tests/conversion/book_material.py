@@ -1,4 +1,4 @@
-"""Ten levels of a book out of any source format, and books kept in plain Python to hold them against."""
+"""The best levels of a book out of any source format, and books kept in plain Python to hold them against."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ DEPTH = 10
 NULL = (1 << 63) - 1
 SIDES = ("bid", "ask")
 FACTS = ("price", "size", "orders")
-NAMES = [f"{side}_{fact}_{level}" for side in SIDES for level in range(1, DEPTH + 1) for fact in FACTS]
 NOTHING = [NULL, 0, 0]  # said of a level that is not there
 HEADER = "".join(
     f'<type name="{name}" primitiveType="uint16"/>' for name in ("blockLength", "templateId", "schemaId", "version")
@@ -32,13 +31,25 @@ MODEL = """<messageSchema package="books" id="1" version="0" byteOrder="littleEn
 <type name="size" primitiveType="int64"/><type name="orders" primitiveType="int64"/></types>
 <message name="Book" id="1">{fields}</message></messageSchema>"""
 
-Levels = list[int]  # price, size, orders of each level, best first; the bid's ten, then the ask's ten
+Levels = list[int]  # price, size, orders of each level, best first; the bid's, then the ask's
+
+
+def names_of(depth: int) -> list[str]:
+    """The output's fields, in the order of `Levels`."""
+    return [f"{side}_{fact}_{level}" for side in SIDES for level in range(1, depth + 1) for fact in FACTS]
 
 
 def book_table(
-    folder: Path, source_format: Path, orders: Mapping[str, str], *, by: str, exponent: int, ids: str = "unique"
+    folder: Path,
+    source_format: Path,
+    orders: Mapping[str, str],
+    *,
+    by: str,
+    exponent: int,
+    ids: str = "unique",
+    depth: int = DEPTH,
 ) -> ConverterTable:
-    """A table that gives ten levels of a message's book after each of the named messages.
+    """A table that gives a message's book after each of the named messages.
 
     Args:
         folder: for the documents.
@@ -46,14 +57,16 @@ def book_table(
         by: what tells the book.
         exponent: of prices.
         ids: as in <book>.
+        depth: levels of a side.
     """
+    names = names_of(depth)
     fields = "".join(
-        f'<field name="{name}" id="{number}" type="{name.split("_")[1]}"/>' for number, name in enumerate(NAMES, 1)
+        f'<field name="{name}" id="{number}" type="{name.split("_")[1]}"/>' for number, name in enumerate(names, 1)
     )
     (folder / "model.xml").write_text(MODEL.format(header=HEADER, null=NULL, exponent=exponent, fields=fields))
     reads = "\n".join(
         f'<field name="{name}" function="book_{fact}" book="book" side="{side}" level="{level}" by="{by}"/>'
-        for name, (side, fact, level) in ((name, name.split("_")) for name in NAMES)
+        for name, (side, fact, level) in ((name, name.split("_")) for name in names)
     )
     converts = "\n".join(
         f'<convert message="{message}" to="Book">{elements}\n{reads}</convert>' for message, elements in orders.items()
@@ -65,18 +78,22 @@ def book_table(
     return load_checked_table(source_format, folder / "table.xml", folder / "model.xml")
 
 
-def books_of(converter: Converter, folder: Path, chunks: Iterable[FrameChunk]) -> Iterator[Levels]:
-    """The ten levels after each message; none may be refused or of an unknown order.
+def books_of(
+    converter: Converter, folder: Path, chunks: Iterable[FrameChunk], *, unknown_orders: int = 0
+) -> Iterator[Levels]:
+    """The levels after each message; none may be refused.
 
     Args:
         folder: where `book_table` left its documents.
+        unknown_orders: how often an order is changed that was never heard of.
     """
     model = load_message_model(folder / "model.xml")
     for frames in converted(converter, chunks):
         for _, rows in model.arrays(frames):
-            yield from np.stack([rows[name] for name in NAMES], axis=1).tolist()
-    wrong = {reason: count for reason, count in converter.counts().items() if count and reason != "not_converted"}
-    assert not wrong, wrong
+            yield from np.stack([rows[name] for name in model.messages["Book"].fields], axis=1).tolist()
+    counts = converter.counts() | {"not_converted": 0}
+    assert counts.pop("unknown_order") == unknown_orders
+    assert not any(counts.values()), counts
 
 
 class PlainBook:
@@ -122,18 +139,13 @@ class PlainBook:
         """Forget everything."""
         self.__init__()  # type: ignore[misc]
 
-    def best(self, side: str) -> int | None:
-        """The best price of a side; None if it is empty."""
-        prices = self._prices[side]
-        return (prices[-1] if side == "B" else prices[0]) if prices else None
-
-    def levels(self) -> Levels:
-        """The ten best of both sides."""
+    def levels(self, depth: int = DEPTH) -> Levels:
+        """The best levels of both sides."""
         found: Levels = []
         for side in "BS":
-            best = self._prices[side][-DEPTH:][::-1] if side == "B" else self._prices[side][:DEPTH]
+            best = self._prices[side][-depth:][::-1] if side == "B" else self._prices[side][:depth]
             for price in best:
                 sizes = self._levels[side][price].values()
                 found += [price, sum(sizes), len(sizes)]
-            found += NOTHING * (DEPTH - len(best))
+            found += NOTHING * (depth - len(best))
         return found
