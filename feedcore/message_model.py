@@ -1,7 +1,7 @@
 """The message model: the schema of the output, an SBE message schema (FIX Simple Binary Encoding 1.0, XML).
 
 A thin view of `feedcore.sbe` for those who handle output frames: whole packets as numpy arrays of the messages of fixed
-size, single messages as dicts. What the converter writes is of fixed size; a schema may hold other messages too.
+size, single messages, also those with groups and variable data, as dicts.
 """
 
 from __future__ import annotations
@@ -75,29 +75,40 @@ class ModelGroup:
 
     Attributes:
         block_length: bytes of an entry.
-        dimension_size: bytes before the entries, in which stand the entry's length and the count.
-        length_offset, length_kind, count_offset, count_kind: where, from the dimensions' start.
+        dimension: the bytes before the entries, with the entry's length, and the count 0.
+        length_kind: type of the entry's length.
+        count_offset, count_kind: where the count stands in the dimension.
+        count_minimum, count_maximum: what the schema allows it to be.
         groups, data: inside an entry.
     """
 
     name: str
     fields: dict[str, ModelField]
     block_length: int
-    dimension_size: int
-    length_offset: int
+    dimension: bytes
     length_kind: PrimitiveType
     count_offset: int
     count_kind: PrimitiveType
+    count_minimum: int
+    count_maximum: int
     groups: tuple[ModelGroup, ...]
     data: tuple[ModelData, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelData:
-    """Variable data of an output message: a length, then the octets."""
+    """Variable data of an output message: a length, then the octets.
+
+    Attributes:
+        minimum, maximum: bytes.
+        encoding: Python's codec name; empty for octets.
+    """
 
     name: str
     length_kind: PrimitiveType
+    minimum: int
+    maximum: int
+    encoding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,7 @@ class ModelMessage:
 
     @property
     def is_fixed(self) -> bool:
-        """True if every such message has the same size: only then can a converter write it and `arrays` show it."""
+        """True if every such message has the same size: only then can `arrays` show it."""
         return self.block.is_fixed
 
     @property
@@ -167,13 +178,22 @@ class MessageModel:
         Args:
             frames: message frames, one behind the other.
         """
+        for message, length, run in self.runs(frames):
+            if message.is_fixed and length >= message.frame_size:
+                yield message, np.frombuffer(run, dtype=message.dtype_of(length))
+
+    def runs(self, frames: bytes | memoryview) -> Iterator[tuple[ModelMessage, int, memoryview]]:
+        """(message, bytes of each frame, the frames) of consecutive messages of one template and one size.
+
+        Passed over: messages of other schemas.
+        """
         view = memoryview(frames)
         offset = 0
         while offset < len(view):
             length, template, end = self._stretch(view, offset)
             message = self.by_template.get(template)
-            if message is not None and message.is_fixed and length >= message.frame_size:
-                yield message, np.frombuffer(view[offset:end], dtype=message.dtype_of(length))
+            if message is not None:
+                yield message, length, view[offset:end]
             offset = end
 
     def decode(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -252,15 +272,24 @@ def _model_message(message: MessageType) -> ModelMessage:
 def _model_group(group: Group) -> ModelGroup:
     block, parts = group.block, group.dimension.members
     length, count = parts["blockLength"], parts["numInGroup"]
+    dimension = bytearray(group.dimension.size)
+    told = {"blockLength": block.block_length, "numGroups": len(block.groups), "numVarDataFields": len(block.data)}
+    for name, value in told.items():
+        if name in parts:
+            at, size = parts[name].offset, _unsigned(parts[name]).size
+            dimension[at : at + size] = (value & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
+    kind = count.type
+    assert isinstance(kind, SimpleType), "the loader takes nothing else"
     return ModelGroup(
         group.name,
         _model_fields(block),
         block.block_length,
-        group.dimension.size,
-        length.offset,
+        bytes(dimension),
         _unsigned(length),
         count.offset,
         _unsigned(count),
+        int(kind.primitive.minimum if kind.minimum is None else kind.minimum),
+        int(kind.primitive.maximum if kind.maximum is None else kind.maximum),
         tuple(_model_group(inner) for inner in block.groups.values()),
         _model_data(block),
     )
@@ -276,7 +305,12 @@ def _model_fields(block: Block) -> dict[str, ModelField]:
 
 
 def _model_data(block: Block) -> tuple[ModelData, ...]:
-    return tuple(ModelData(data.name, PRIMITIVES[data.length_primitive.name]) for data in block.data.values())
+    return tuple(
+        ModelData(
+            data.name, PRIMITIVES[data.length_primitive.name], data.minimum, data.maximum, data.character_encoding
+        )
+        for data in block.data.values()
+    )
 
 
 def _model_field(column: Column) -> ModelField:

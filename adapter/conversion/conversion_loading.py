@@ -3,8 +3,9 @@ they are computed in, and a circle is found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from adapter.conversion.function_use import Use, ValueMap, comparison_of
 from adapter.conversion.functions import ConverterFunction
@@ -14,26 +15,34 @@ from adapter.conversion.state_kernels import KEY_WORDS_MAX
 from adapter.conversion.table import (
     Book,
     Conversion,
+    DataWrite,
+    GroupWrite,
     Guard,
+    IndexValue,
     Literal,
     Operand,
     Operation,
     OrderAction,
     PacketValue,
+    least_size,
     type_of,
 )
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
 from feedcore.documents import Node
-from feedcore.message_model import MessageModel, ModelField, ModelMessage
-from feedcore.source_format import SourceFormat, SourceGroup
+from feedcore.message_model import MessageModel, ModelField, ModelGroup, ModelMessage
+from feedcore.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
 
-ELEMENTS = ("when", "let", "order", "field", "keep")
+ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
 COMMON = ("name", "function", "by", "cell", "reset")
 
 
 @dataclass(slots=True)
 class Shared:
-    """What all <convert>s of a table see."""
+    """What all <convert>s of a table see.
+
+    Attributes:
+        load_parts: what loads groups and variable data: a <group> is loaded much as the <convert> it stands in.
+    """
 
     source_format: SourceFormat
     model: MessageModel
@@ -42,6 +51,7 @@ class Shared:
     maps: dict[str, ValueMap]
     books: dict[str, Book]
     room: int
+    load_parts: Callable[[ConversionLoader], tuple[tuple[GroupWrite, ...], tuple[DataWrite, ...]]]
     loaders: list[ConversionLoader] = field(default_factory=list)
 
 
@@ -50,37 +60,43 @@ class ConversionLoader:
 
     def __init__(self, node: Node, shared: Shared) -> None:
         node.only("message", "to", "each")
-        self.node = node
-        self.shared = shared
         source = shared.source_format.messages.get(node.need("message"))
         if source is None:
             raise node.error(f"{shared.source_format.document} has no message {node.need('message')!r}")
-        self.source = source
-        self.target = self._find_target()
+        self._begin(node, shared, source, self._find_target(node, shared))
         self.each = self._find_each()
+        self.passed = [self.each] if self.each is not None else []
         for child in node.children:
             if child.tag not in ELEMENTS:
                 raise child.error(f"<{child.tag}> in <convert>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
         self._lets = self._named_lets()
-        self._done: dict[int, Operand] = {}
         self._under_way: list[Node] = []
-        self._pure: list[Operation] = []
-        self._stateful: list[Operation] = []
+        self._numbers, self._group_numbers = count(), count()
         self._book_reads: list[tuple[int, Operand]] = []
         self._orders: list[OrderAction] = []
 
-    def _find_target(self) -> ModelMessage | None:
-        if "to" not in self.node.attributes:
+    def _begin(
+        self, node: Node, shared: Shared, source: SourceMessageType, target: ModelMessage | ModelGroup | None
+    ) -> None:
+        """What a <group> has of its own, as its <convert> has."""
+        self.node, self.shared, self.source, self.target = node, shared, source, target
+        self._done: dict[int, Operand] = {}
+        self._pure: list[Operation] = []
+        self._stateful: list[Operation] = []
+
+    def _share(self, outer: ConversionLoader) -> None:
+        """What a <group> has in common with what it stands in."""
+        self._under_way = outer._under_way
+        self._numbers, self._group_numbers = outer._numbers, outer._group_numbers
+        self._book_reads, self._orders = outer._book_reads, outer._orders
+
+    @staticmethod
+    def _find_target(node: Node, shared: Shared) -> ModelMessage | None:
+        if "to" not in node.attributes:
             return None
-        target = self.shared.model.messages.get(self.node.need("to"))
+        target = shared.model.messages.get(node.need("to"))
         if target is None:
-            raise self.node.error(f"{self.shared.model.document} has no message {self.node.need('to')!r}")
-        if not target.is_fixed:
-            raise self.node.error(f"{target.name} has groups or variable data: only messages of fixed size are written")
-        if target.frame_size > self.shared.room:
-            raise self.node.error(
-                f"{target.name} takes {target.frame_size} bytes, an output datagram has room for {self.shared.room}"
-            )
+            raise node.error(f"{shared.model.document} has no message {node.need('to')!r}")
         return target
 
     def _find_each(self) -> SourceGroup | None:
@@ -115,6 +131,13 @@ class ConversionLoader:
                 self.resolve_node(node)
         writes = tuple(self._write(node) for node in self.node.all("field"))
         self._check_complete(writes)
+        groups, data = self.shared.load_parts(self)
+        assert not isinstance(self.target, ModelGroup)
+        size = self.target.frame_size + least_size(groups, data) if self.target else 0
+        if self.target and size > self.shared.room:
+            raise self.node.error(
+                f"{self.target.name} takes {size} bytes, an output datagram has room for {self.shared.room}"
+            )
         if self.target is None and not self._stateful and not self._orders:
             raise self.node.error("a <convert> without to= keeps some state: otherwise it does nothing")
         return Conversion(
@@ -129,6 +152,8 @@ class ConversionLoader:
             tuple(self._orders),
             tuple(self._book_reads),
             self.node.line,
+            groups,
+            data,
         )
 
     def _guards(self) -> tuple[tuple[Guard, ...], tuple[Guard, ...]]:
@@ -175,17 +200,20 @@ class ConversionLoader:
         if name in ("packet.session", "packet.sent_at_ns"):
             return PacketValue(name.removeprefix("packet."))
         if self.each is not None and name in self.each.fields:
-            return self.each.fields[name]
+            return self._field_operand(self.each.fields[name])
         if name in self.source.fields:
-            found = self.source.fields[name]
-            if found.constant is not None:
-                return Literal(found.constant, ValueType(found.constant, found.constant, found.exponent))
-            return found
+            return self._field_operand(self.source.fields[name])
         if name in self.source.data:
             return self.source.data[name].text
         raise node.error(
             f"source message {self.source.name!r} has no field {name!r}, nor is there a <let> of that name"
         )
+
+    @staticmethod
+    def _field_operand(found: SourceField) -> Operand:
+        if found.constant is not None:
+            return Literal(found.constant, ValueType(found.constant, found.constant, found.exponent))
+        return found
 
     def resolve_node(self, node: Node) -> Operand:
         """The value of a <let>, <field> or <keep>."""
@@ -219,6 +247,9 @@ class ConversionLoader:
         )
         operands = self._operands(node, function)
         use = Use(node, {name: type_of(operand) for name, operand in operands.items()}, self.shared.maps)
+        level = self._level(node) if "level" in function.parameters else None
+        if level is not None:
+            operands["level"], use.types["level"] = level, type_of(level)
         keeper = self._keeper(node, use) if function.shape == "peek" else None
         book = self._book(node, use, function) if function.shape == "book" else None
         checked = function.check(use)
@@ -243,7 +274,7 @@ class ConversionLoader:
                 f"{function.name} can refuse a message after state was changed: use otherwise='null' or 'clamp'"
             )
         operation = Operation(
-            len(self._pure) + len(self._stateful),
+            next(self._numbers),
             self._label(node),
             function,
             operands,
@@ -318,17 +349,36 @@ class ConversionLoader:
 
     def _book(self, node: Node, use: Use, function: ConverterFunction) -> int:
         name = node.need("book")
-        if name not in self.shared.books:
+        if not function.name.startswith("order_"):
+            number = self.book_of(node)
+        elif name not in self.shared.books:
             raise node.error(f"there is no <book> {name!r}")
-        number = list(self.shared.books).index(name)
-        use.book_exponent = self.shared.books[name].exponent
-        acted = [action for action in self._orders if action.book == number]
-        if function.name.startswith("order_"):
-            if not acted or not any("id" in action.operands for action in acted):
+        else:
+            number = list(self.shared.books).index(name)
+            if not any("id" in action.operands for action in self._orders if action.book == number):
                 raise node.error(f"{function.name} is of an <order> with an id in the same <convert>")
             if "by" in node.attributes:
                 raise node.error(f"{function.name} takes no by: the <order> says which")
-        elif not acted:
+        use.book_exponent = self.shared.books[name].exponent
+        return number
+
+    def _level(self, node: Node) -> Operand | None:
+        """The index of a group that level= names; None: it is a number."""
+        name = node.need("level")
+        if name.lstrip("-").isdigit():
+            return None
+        operand = self.resolve_name(name, node)
+        if not isinstance(operand, IndexValue):
+            raise node.error(f"level={name!r}: a number, or the index of a <group>")
+        return operand
+
+    def book_of(self, node: Node) -> int:
+        """The book whose levels an element reads: the one that an <order> changed, or that its key says."""
+        name = node.need("book")
+        if name not in self.shared.books:
+            raise node.error(f"there is no <book> {name!r}")
+        number = list(self.shared.books).index(name)
+        if not any(action.book == number for action in self._orders):
             key = self.key(node.need("by"), node)
             if type_of(key).text_size > 8:
                 raise node.error(f"by={node.need('by')!r}: a book's key is a number or a text of at most 8 bytes")

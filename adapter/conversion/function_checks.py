@@ -254,7 +254,8 @@ def check_peek(use: Use) -> Checked:
 
 def _book(use: Use) -> dict[str, object]:
     side = use.one_of("side", "", "bid", "ask")
-    return {"side": int(side == "ask"), "depth": use.bounded("level", 1, 1_000) - 1}
+    depth = 0 if "level" in use.types else use.bounded("level", 1, 1_000) - 1
+    return {"side": int(side == "ask"), "depth": depth}
 
 
 def check_book_price(use: Use) -> Checked:

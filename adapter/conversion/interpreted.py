@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
+from adapter.conversion.interpreted_fields import needed_end, used_fields
+from adapter.conversion.interpreted_output import parts, room
 from adapter.conversion.interpreted_state import InterpretedState
-from adapter.conversion.interpreted_values import Refused, Scope, used_fields
+from adapter.conversion.interpreted_values import Refused, Scope
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.conversion.state_kernels import SAMPLES_MAX
 from adapter.conversion.table import Conversion, ConverterTable
 from feedcore.converter import Converted
+from feedcore.message_model import PREFIX_SIZE
 from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
 from feedcore.source_packet import SOURCE_HEADER_SIZE
 
@@ -133,13 +136,14 @@ class InterpretedConverter:
         (sent_at_ns,) = struct.unpack_from("<q", datagram, 24)
         packet = {"session": session, "sent_at_ns": sent_at_ns}
         scopes: list[tuple[Conversion, Scope]] = []
+        need = 0
         body = position + framing.header_size
         for conversion in conversions:
             for at, size in self._entries(conversion, places):
-                scope = Scope(conversion, datagram, body, block, at, size, texts, packet, index)
+                scope = Scope(conversion, datagram, body, block, at, size, places, texts, packet, index)
                 if scope.judge():
+                    need += room(scope, conversion) if conversion.target else 0
                     scopes.append((conversion, scope))
-        need = sum(conversion.target.frame_size for conversion, _ in scopes if conversion.target)
         if need > left:
             if need > self._table.room:
                 raise Refused(Reason.TOO_LARGE)
@@ -169,14 +173,14 @@ class InterpretedConverter:
         if framing.block_length is not None:
             block = self._number(datagram, position + framing.block_length_offset, framing.block_length.size)
             at = position + framing.header_size + block
-            needed = [Scope.needed_end(each, None) for each in conversions]
+            needed = [needed_end(each, None) for each in conversions]
             if block < max(needed) or block > PLACED_MAX or at > limit:
                 raise Refused(Reason.WRONG_LENGTH)
         for part in source.parts:
             if part.is_later and at == limit:  # the message is of an older version
                 places[part.name], texts[part.name] = (at, 0, 0), (at, 0)
             elif isinstance(part, SourceGroup):
-                needed = [Scope.needed_end(each, part) for each in conversions]
+                needed = [needed_end(each, part) for each in conversions]
                 first, count, size = self._walk_group(part, datagram, at, limit, max(needed))
                 places[part.name] = first, count, size
                 at = first + count * size
@@ -230,18 +234,19 @@ class InterpretedConverter:
         if target is None or not all(scope.holds(guard) for guard in conversion.output_guards):
             return b""
         frame = bytearray(target.frame_size)
+        variable = parts(scope, conversion.groups, conversion.data, scope.of_book, scope.level_count)
         SBE_PREFIX.pack_into(
             frame,
             0,
-            target.frame_size,
+            len(frame) + len(variable),
             scope.index,
             target.block_length,
             target.template_id,
             table.schema_id,
             table.schema_version,
         )
-        scope.write(frame)
-        return bytes(frame)
+        scope.write_block(frame, PREFIX_SIZE, target.fields, conversion.writes)
+        return bytes(frame) + variable
 
     def digests(self) -> NDArray[np.uint64]:
         """See `Converter.digests`."""

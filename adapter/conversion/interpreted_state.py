@@ -62,13 +62,15 @@ class InterpretedState:
         for action in conversion.orders:
             if action.guard is None or scope.holds(action.guard):
                 has_room &= self._order(action, scope, keys[action.book], told, counts)
+        scope.of_book = lambda operation, inner: self._of_book(operation, inner, keys, told)
+        scope.level_count = lambda book, side: len(self._levels(book, side, keys))
         for operation in conversion.stateful:
             if operation.space is not None:
                 row = rows[operation.space, self._key(scope, operation.keys)]
                 assert row is not None
                 scope.results[operation.number] = self._cells(operation, scope, row)
             elif operation.book is not None:
-                scope.results[operation.number] = self._of_book(operation, keys, told)
+                scope.results[operation.number] = scope.of_book(operation, scope)
             else:
                 scope.results[operation.number] = compute(scope, operation)
         if not has_room:
@@ -173,16 +175,25 @@ class InterpretedState:
         if action.action == "replace":
             self._put(orders, number, (values["newId"], *order_id[1:]), [values["price"], values["size"], *known[2:]])
 
-    def _of_book(self, operation: Operation, keys: dict[int, int], told: dict[int, tuple[int, int, int]]) -> int:
+    def _levels(self, book: int, side: int, keys: dict[int, int]) -> dict[int, list[int]]:
+        """Sizes of the orders by price."""
+        levels: dict[int, list[int]] = {}
+        for price, size, of_side, key in self.rows[self._table.books[book].spaces.orders].values():
+            if key == keys[book] and of_side == side:
+                levels.setdefault(price, []).append(size)
+        return levels
+
+    def _of_book(
+        self, operation: Operation, scope: Scope, keys: dict[int, int], told: dict[int, tuple[int, int, int]]
+    ) -> int:
         book, name = operation.book, operation.function.name
         assert book is not None
         if name.startswith("order_"):
             return told[book][("order_price", "order_size", "order_side").index(name)]
         side, depth = int(str(operation.constants["side"])), int(str(operation.constants["depth"]))
-        levels: dict[int, list[int]] = {}
-        for price, size, of_side, key in self.rows[self._table.books[book].spaces.orders].values():
-            if key == keys[book] and of_side == side:
-                levels.setdefault(price, []).append(size)
+        if "level" in operation.operands:
+            depth = scope.number(operation.operands["level"]) - 1
+        levels = self._levels(book, side, keys)
         prices = sorted(levels, reverse=side == 0)
         if depth >= len(prices):
             return NULL if name == "book_price" else 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from decimal import Decimal, InvalidOperation
 
 import numpy as np
@@ -9,10 +12,19 @@ import numpy as np
 from adapter.conversion.function_checks import UNITS_NS
 from adapter.conversion.function_use import Comparison, ValueMap
 from adapter.conversion.reasons import Reason
-from adapter.conversion.table import Conversion, Guard, Literal, Operand, Operation, PacketValue, type_of
+from adapter.conversion.table import (
+    Conversion,
+    Guard,
+    IndexValue,
+    Literal,
+    Operand,
+    Operation,
+    PacketValue,
+    type_of,
+)
 from adapter.conversion.values import INT64_MAX, NULL, null_bits, null_of
 from adapter.time_zones import offset_at_midnight_s
-from feedcore.message_model import PREFIX_SIZE, ModelField
+from feedcore.message_model import ModelField
 from feedcore.source_format import SourceField, SourceGroup
 
 BLANKS = b" \0"
@@ -27,31 +39,14 @@ class Refused(Exception):
         self.reason = reason
 
 
-def used_fields(conversion: Conversion) -> set[int]:
-    """Identities of all source fields a conversion looks at."""
-    found: set[int] = set()
-
-    def visit(operand: Operand) -> None:
-        if isinstance(operand, SourceField):
-            found.add(id(operand))
-        elif isinstance(operand, Operation):
-            for each in (*operand.operands.values(), *operand.keys):
-                visit(each)
-
-    for guard in (*conversion.guards, *conversion.output_guards):
-        visit(guard.operand)
-    for operand in (*conversion.pure, *conversion.stateful, *(value for _, value in conversion.writes)):
-        visit(operand)
-    for action in conversion.orders:
-        for operand in (action.key, *action.operands.values(), *([action.guard.operand] if action.guard else ())):
-            visit(operand)
-    for _, key in conversion.book_reads:
-        visit(key)
-    return found
-
-
 class Scope:
-    """One conversion of one message, or of one entry of its group."""
+    """One conversion of one message, or of one entry of its group; or an entry of an output's group inside that.
+
+    Attributes:
+        results: of operations, by their number.
+        indices: numbers of the entries of counted groups, by the group's number.
+        of_book, level_count: how books are read, as soon as state was changed.
+    """
 
     def __init__(
         self,
@@ -61,6 +56,7 @@ class Scope:
         block: int | None,
         entry: int,
         entry_size: int,
+        places: dict[str, tuple[int, int, int]],
         texts: dict[str, tuple[int, int]],
         packet: dict[str, int],
         index: int,
@@ -68,24 +64,41 @@ class Scope:
         self._conversion = conversion
         self._datagram = datagram
         self._body, self._block = body, block
-        self._entry, self._entry_size = entry, entry_size
+        self._entries = [] if conversion.each is None else [(conversion.each, entry, entry_size)]
+        self._places = places
         self._texts = texts
         self._packet = packet
         self.index = index
-        self.results: dict[int, Value] = {}
+        self.results: MutableMapping[int, Value] = {}
+        self.indices: dict[int, int] = {}
+        self.of_book: Callable[[Operation, Scope], int] = lambda _operation, _scope: NULL
+        self.level_count: Callable[[int, int], int] = lambda _book, _side: 0
 
-    @staticmethod
-    def needed_end(conversion: Conversion, group: SourceGroup | None) -> int:
-        """Bytes that the fixed part, or the group's entries, must have for the fields used that cannot be null."""
-        if group is not None and conversion.each is not group:
-            return 0
-        fields = conversion.source.fields if group is None else group.fields
-        used = used_fields(conversion)
-        ends = [field.offset + field.size for field in fields.values() if id(field) in used and field.null is None]
-        return max(ends, default=0)
+    def entries(self, group: SourceGroup) -> Iterator[Scope]:
+        """A scope inside this one for each entry of a source group."""
+        first, count, size = self._places[group.name]
+        for place in range(count):
+            inner = self._inner()
+            inner._entries = [*self._entries, (group, first + place * size, size)]
+            yield inner
+
+    def numbered(self, group: int, number: int) -> Scope:
+        """A scope inside this one for an entry of a counted group."""
+        inner = self._inner()
+        inner.indices = {**self.indices, group: number}
+        return inner
+
+    def _inner(self) -> Scope:
+        inner = copy(self)
+        inner.results = ChainMap({}, self.results)
+        return inner
 
     def judge(self) -> bool:
         """Compute what needs no state; False if a guard does not hold."""
+        return self.judge_by(self._conversion.guards, self._conversion.pure)
+
+    def judge_by(self, guards: Sequence[Guard], pure: Sequence[Operation]) -> bool:
+        """`judge`, of a conversion or of an entry it writes."""
         wanted: set[int] = set()
 
         def note(operand: Operand) -> None:
@@ -94,14 +107,14 @@ class Scope:
                 for each in operand.operands.values():
                     note(each)
 
-        for guard in self._conversion.guards:
+        for guard in guards:
             note(guard.operand)
-        for operation in self._conversion.pure:
+        for operation in pure:
             if operation.number in wanted:
                 self.results[operation.number] = compute(self, operation)
-        if not all(self.holds(guard) for guard in self._conversion.guards):
+        if not all(self.holds(guard) for guard in guards):
             return False
-        for operation in self._conversion.pure:
+        for operation in pure:
             if operation.number not in wanted:
                 self.results[operation.number] = compute(self, operation)
         return True
@@ -112,6 +125,8 @@ class Scope:
             return self._field(operand)
         if isinstance(operand, PacketValue):
             return self._packet[operand.name]
+        if isinstance(operand, IndexValue):
+            return self.indices[operand.group]
         return operand.value if isinstance(operand, Literal) else self.results[operand.number]
 
     def number(self, operand: Operand) -> int:
@@ -125,9 +140,10 @@ class Scope:
         if field.is_variable:
             at, length = self._texts[field.name]
             return self._datagram[at : at + length]
-        each = self._conversion.each
-        is_entry = each is not None and each.fields.get(field.name) is field
-        base, size = (self._entry, self._entry_size) if is_entry else (self._body, self._block)
+        base, size = self._body, self._block
+        for group, at, entry_size in self._entries:
+            if group.fields.get(field.name) is field:
+                base, size = at, entry_size
         if field.null is not None and self._block is not None and size is not None and size < field.offset + field.size:
             return NULL
         raw = self._datagram[base + field.offset : base + field.offset + field.size]
@@ -162,13 +178,22 @@ class Scope:
             "atMost": value <= literal,
         }[comparison.how]
 
-    def write(self, frame: bytearray) -> None:
-        """The output's fields."""
-        target = self._conversion.target
-        assert target is not None
-        written = {field.name: operand for field, operand in self._conversion.writes}
-        for name, field in target.fields.items():
-            at = PREFIX_SIZE + field.offset
+    def compute_late(self, operation: Operation, of_book: Callable[[Operation, Scope], int]) -> None:
+        """An operation of an entry that depends on state; entries keep none of their own."""
+        value = of_book(operation, self) if operation.book is not None else compute(self, operation)
+        self.results[operation.number] = value
+
+    def write_block(
+        self,
+        frame: bytearray,
+        base: int,
+        fields: Mapping[str, ModelField],
+        writes: Sequence[tuple[ModelField, Operand]],
+    ) -> None:
+        """The fixed part of a message or an entry, `base` bytes behind the frame's start."""
+        written = {field.name: operand for field, operand in writes}
+        for name, field in fields.items():
+            at = base + field.offset
             data = self._encoded(field, written[name]) if name in written else self._null(field)
             frame[at : at + field.size] = data.ljust(field.size, b"\0")
 
@@ -200,7 +225,7 @@ class Scope:
         if name == "concatenate":
             separator = operand.constants["separator"]
             assert isinstance(separator, bytes)
-            return separator.join(self._part(part) for part in operand.operands.values())
+            return separator.join(self.appended(part) for part in operand.operands.values())
         assert of is not None
         if name in ("text", "cut"):
             return self.text(of).rstrip(BLANKS)[: int(str(operand.constants["length"]))]
@@ -210,7 +235,8 @@ class Scope:
         assert isinstance(found, bytes)
         return found
 
-    def _part(self, operand: Operand) -> bytes:
+    def appended(self, operand: Operand) -> bytes:
+        """A text as it stands in another, without the blanks behind it."""
         if not type_of(operand).text_size:
             return self.digits(operand)
         of_table = isinstance(operand, Literal) or (isinstance(operand, Operation) and operand.function.name == "map")

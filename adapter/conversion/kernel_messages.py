@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from adapter.conversion.kernel_groups import PartsWriter, split_pure, write_block
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_orders import order_lines
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.kernel_walk import walk
-from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, type_of
+from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
 from adapter.conversion.unaligned import load_expression
-from feedcore.message_model import ModelMessage
+from feedcore.message_model import PREFIX_SIZE
 from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
 
 
@@ -34,9 +35,22 @@ def looked_at(conversion: Conversion) -> list[Operand]:
     """Everything a conversion looks at, besides what it copies into the output."""
     found: list[Operand] = [guard.operand for guard in (*conversion.guards, *conversion.output_guards)]
     found += [*conversion.pure, *conversion.stateful]
+    for group in all_groups(conversion.groups):
+        found += [guard.operand for guard in (*group.guards, *group.output_guards)]
+        found += [*group.pure, *group.stateful]
     for action in conversion.orders:
         found += [action.key, *action.operands.values(), *([action.guard.operand] if action.guard else [])]
     return found + [key for _, key in conversion.book_reads]
+
+
+def copied(conversion: Conversion) -> list[Operand]:
+    """What a conversion writes."""
+    found = [operand for _, operand in conversion.writes]
+    data = list(conversion.data)
+    for group in all_groups(conversion.groups):
+        found += [operand for _, operand in group.writes]
+        data += group.data
+    return found + [each.operand for each in data if each.operand is not None]
 
 
 class MessageWriter:
@@ -51,13 +65,17 @@ class MessageWriter:
         self._framing = source.framing
         has_block = self._framing.block_length is not None
         self._values = [
-            ValueWriter(number, frozenset(each.each.fields if each.each else ()), data, has_block)
+            ValueWriter(
+                number, frozenset(each.each.fields if each.each else ()), data, has_block, self._gone_through(each)
+            )
             for number, each in enumerate(conversions)
+        ]
+        self._parts = [
+            PartsWriter(source, values, needed, self._is_loaded, self._book_names) for values in self._values
         ]
         self._is_fixed = not source.parts and not source.longer
         self._looked_at = set().union(*(needed(looked_at(each))[0] for each in conversions))
-        copied = (needed(operand for _, operand in each.writes)[0] for each in conversions)
-        self._needed = self._looked_at.union(*copied)
+        self._needed = self._looked_at.union(*(needed(copied(each))[0] for each in conversions))
 
     @property
     def name(self) -> str:
@@ -92,6 +110,14 @@ class MessageWriter:
         """Fields used, of the body or of a group's entries."""
         fields = self._source.fields if group is None else group.fields
         return [field for field in fields.values() if id(field) in self._needed and field.constant is None]
+
+    def _gone_through(self, conversion: Conversion) -> dict[int, int]:
+        """Fields of the source groups whose entries output groups are made of."""
+        sources = [group.source for group in all_groups(conversion.groups) if group.source is not None]
+        return {id(field): self._source.parts.index(group) for group in sources for field in group.fields.values()}
+
+    def _is_loaded(self, field: SourceField) -> bool:
+        return id(field) in self._needed and field.constant is None and self._is_looked_at(field)
 
     def _is_looked_at(self, field: SourceField) -> bool:
         """False for a text that is copied at most: it is never loaded."""
@@ -137,17 +163,13 @@ class MessageWriter:
         """Guards, operations without state, and the room the output takes."""
         first, rest = self._pure(number, conversion)
         if conversion.target is not None:
-            rest += [f"need += {conversion.target.frame_size}"]
+            rest += self._parts[number].room(conversion)
         return [*first, *self._guarded(number, conversion, rest)]
 
     def _pure(self, number: int, conversion: Conversion) -> tuple[list[str], list[str]]:
         """Lines of the operations without state: those that guards need, and the others."""
         _, guarding = needed(guard.operand for guard in conversion.guards)
-        first: list[str] = []
-        rest: list[str] = []
-        for operation in conversion.pure:
-            (first if operation.number in guarding else rest).extend(self._values[number].operation(operation, {}))
-        return first, rest
+        return split_pure(self._values[number], conversion.pure, guarding)
 
     def _guarded(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
         if not conversion.guards or not lines:
@@ -197,12 +219,12 @@ class MessageWriter:
         for place, action in enumerate(conversion.orders):
             lines += order_lines(values, self._table.books, conversion, action, is_first=place == 0)
         for book, key in books.items():
-            if any(operation.book == book and "level" in operation.function.value for operation in conversion.stateful):
+            if book in conversion.books_with_levels:
                 header = f"SPACE_{self._table.books[book].spaces.books}"
                 lines += [f"book_{book} = seek_book(arena, {header}, {values.variable(key)})"]
         for operation in conversion.stateful:
             lines += values.operation(operation, names | self._book_names(operation))
-        output = self._output(values, conversion)
+        output = self._output(number, conversion)
         if conversion.output_guards:
             output = [
                 f"if {' and '.join(values.guard(guard) for guard in conversion.output_guards)}:",
@@ -248,34 +270,21 @@ class MessageWriter:
             "book_row": f"book_{book}"
         }
 
-    def _output(self, values: ValueWriter, conversion: Conversion) -> list[str]:
+    def _output(self, number: int, conversion: Conversion) -> list[str]:
         target = conversion.target
         if target is None:
             return []
+        block = write_block(self._values[number], target.fields, target.block_length, conversion.writes, PREFIX_SIZE)
         header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
         lines = [
             f"store_16(out, cursor, {target.frame_size})  # {target.name}",
             "store_16(out, cursor + 2, index)",
             *(f"store_16(out, cursor + {4 + 2 * place}, {value})" for place, value in enumerate(header)),
-            *self._zero_gaps(target),
+            *block,
+            f"cursor += {target.frame_size}",
         ]
-        written = set()
-        for field, operand in conversion.writes:
-            lines += values.write(field, operand)
-            written.add(field.name)
-        for name, field in target.fields.items():
-            if name not in written:
-                lines += values.write_null(field)
-        return [*lines, f"cursor += {target.frame_size}", "written += 1"]
-
-    @staticmethod
-    def _zero_gaps(target: ModelMessage) -> list[str]:
-        """Bytes of the block that no field covers are zero, not what was there before."""
-        covered = bytearray(target.block_length)
-        for field in target.fields.values():
-            covered[field.offset : field.offset + field.size] = b"\1" * field.size
-        return [
-            f"store_8(out, cursor + {target.frame_size - target.block_length + place}, 0)"
-            for place, is_covered in enumerate(covered)
-            if not is_covered
-        ]
+        if not target.is_fixed:
+            lines[0] = f"begin_{number} = cursor  # {target.name}"
+            lines += self._parts[number].output(conversion)
+            lines += [f"store_16(out, begin_{number}, cursor - begin_{number})"]
+        return [*lines, "written += 1"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from adapter.conversion.function_use import Comparison, ValueMap
 from adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, value_words, word_of, words_of
-from adapter.conversion.table import Guard, Literal, Operand, Operation, PacketValue, type_of
+from adapter.conversion.table import Guard, IndexValue, Literal, Operand, Operation, PacketValue, type_of
 from adapter.conversion.unaligned import load_expression
 from adapter.conversion.values import NULL, null_bits, null_of
 from feedcore.message_model import PREFIX_SIZE, ModelField
@@ -33,19 +33,30 @@ class ValueWriter:
         number: of the conversion among those of its source message; makes its variables' names its own.
         entry_fields: names of the fields that lie in a group's entry.
         has_block: messages say how long their fixed part is, so nullable fields may not be there.
+        gone_through: by a field's identity, the number of the source group whose entries an output group goes through.
     """
 
-    def __init__(self, number: int, entry_fields: frozenset[str], data: TableData, has_block: bool) -> None:
+    def __init__(
+        self,
+        number: int,
+        entry_fields: frozenset[str],
+        data: TableData,
+        has_block: bool,
+        gone_through: Mapping[int, int] | None = None,
+    ) -> None:
         self._number = number
         self._entry_fields = entry_fields
         self._data = data
         self._has_block = has_block
+        self._gone_through = gone_through or {}
 
     def place(self, field: SourceField) -> str:
         """Where a field lies in the datagram."""
         if field.is_variable:
             return f"data_{field.name}"
         base = "entry" if field.name in self._entry_fields else "body"
+        if id(field) in self._gone_through:
+            base = f"entry_{self._gone_through[id(field)]}"
         return f"{base} + {field.offset}" if field.offset else base
 
     @staticmethod
@@ -56,9 +67,11 @@ class ValueWriter:
     def variable(self, operand: Operand) -> str:
         """The variable or literal of a value; a text of at most 8 bytes as a word."""
         if isinstance(operand, SourceField):
-            return f"f_{operand.name}"
+            return f"f{self._gone_through.get(id(operand), '')}_{operand.name}"
         if isinstance(operand, PacketValue):
             return operand.name
+        if isinstance(operand, IndexValue):
+            return f"index_{operand.group}"
         if isinstance(operand, Literal):
             value = operand.value
             return str(word_of(value) if isinstance(value, bytes) else signed(value))
@@ -66,7 +79,7 @@ class ValueWriter:
 
     def load(self, field: SourceField) -> list[str]:
         """Load a number or a text of at most 8 bytes; longer texts are only copied."""
-        name, at = f"f_{field.name}", self.place(field)
+        name, at = self.variable(field), self.place(field)
         if field.is_text:
             if field.size > 8:
                 return []
@@ -80,6 +93,8 @@ class ValueWriter:
                 lines += [f"if {name} == {null}:", f"    {name} = NULL"]
             if self._has_block:
                 block = "size_of_entry" if field.name in self._entry_fields else "block"
+                if id(field) in self._gone_through:
+                    block = f"size_of_entry_{self._gone_through[id(field)]}"
                 end = field.offset + field.size
                 return [f"{name} = NULL", f"if {block} >= {end}:", *indented(lines)]
         return lines
@@ -105,6 +120,8 @@ class ValueWriter:
         if operation.space is not None:
             names |= self._cells(operation, names)
             return [*(line.format(**names) for line in function.update), f"{result} = {function.value.format(**names)}"]
+        if "level" in operation.operands:
+            names["depth"] = f"{names['level']} - 1"
         if function.shape == "book":
             return [f"{result} = {function.value.format(**names)}"]
         is_place = function.name == "map" and operation.type.text_size  # the text itself is fetched when it is written
@@ -195,9 +212,9 @@ class ValueWriter:
             f"({variable} != NULL and {text})" if found.is_nullable and comparison.how not in ("is", "isNot") else text
         )
 
-    def write(self, target: ModelField, operand: Operand) -> list[str]:
-        """Write a value into its output field."""
-        at, found = PREFIX_SIZE + target.offset, type_of(operand)
+    def write(self, target: ModelField, operand: Operand, base: int = PREFIX_SIZE) -> list[str]:
+        """Write a value into its output field, whose block begins `base` bytes behind `cursor`."""
+        at, found = base + target.offset, type_of(operand)
         if found.bits is not None:
             return [f"store_{8 * target.size}(out, cursor + {at}, {self.variable(operand)})  # {target.name}"]
         if not found.text_size:
@@ -214,7 +231,7 @@ class ValueWriter:
             assert isinstance(operand.value, bytes)
             return [
                 f"# {target.name}",
-                *self._store_words(at, words_of(operand.value, -(-target.size // 8)), target.size),
+                *self.store_words(at, words_of(operand.value, -(-target.size // 8)), target.size),
             ]
         assert isinstance(operand, Operation)
         return [
@@ -230,11 +247,11 @@ class ValueWriter:
             return variable
         return f"{signed(null)} if {variable} == NULL else {variable}"
 
-    def write_null(self, target: ModelField) -> list[str]:
+    def write_null(self, target: ModelField, base: int = PREFIX_SIZE) -> list[str]:
         """Write what the model calls null; a text is blank."""
-        at = PREFIX_SIZE + target.offset
+        at = base + target.offset
         if target.kind.name == "char":
-            return [f"# {target.name}: null", *self._store_words(at, [0] * -(-target.size // 8), target.size)]
+            return [f"# {target.name}: null", *self.store_words(at, [0] * -(-target.size // 8), target.size)]
         null = null_bits(target)
         return [
             f"store_{8 * target.kind.size}(out, cursor + {at + place * target.kind.size}, {signed(null)})"
@@ -253,7 +270,8 @@ class ValueWriter:
         return lines
 
     @staticmethod
-    def _store_words(at: int, words: list[int], room: int) -> list[str]:
+    def store_words(at: int, words: list[int], room: int) -> list[str]:
+        """Write `room` bytes, `at` bytes behind `cursor`."""
         lines, done = [], 0
         data = b"".join((word & (2**64 - 1)).to_bytes(8, "little") for word in words)
         while done < room:

@@ -21,7 +21,7 @@ def order_lines(
     key = values.variable(action.key)
     which = f"{spaces.words}, {key if spaces.words == 2 else 0}"  # an id that is unique needs no book's key
     given = {name: values.variable(operand) for name, operand in action.operands.items()}
-    asked = any(operation.book == action.book for operation in conversion.stateful)
+    asked = any(operation.book == action.book for operation in conversion.all_stateful)
     told = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
     lines: list[str] = []
     if "id" in given and asked:

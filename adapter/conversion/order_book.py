@@ -314,6 +314,12 @@ def level_price(arena, book, side, depth):  # type: ignore[no-untyped-def]
 
 
 @compiled()
+def level_count(arena, book, side):  # type: ignore[no-untyped-def]
+    """Levels of a side."""
+    return arena[book + SIDE * side + 2] if book >= 0 else np.int64(0)
+
+
+@compiled()
 def level_size(arena, book, side, depth):  # type: ignore[no-untyped-def]
     """Size at a level; 0 if there is none."""
     level = level_rank(arena, book, side, depth)

@@ -46,7 +46,7 @@ class Cells:
     def declare(self, convert: Node) -> None:
         """Note what a <convert> keeps."""
         for node in convert.children:
-            if node.tag not in ("field", "let", "keep"):
+            if node.tag not in ("field", "let", "keep", "data"):
                 continue
             function = function_of(node, self._functions)
             if function.keeps_state:

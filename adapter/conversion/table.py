@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from adapter.conversion.function_use import Comparison
@@ -10,7 +11,7 @@ from adapter.conversion.order_book import BookSpaces
 from adapter.conversion.state_store import KeySpace
 from adapter.conversion.values import ValueType, type_of_field
 from feedcore.documents import DocumentError
-from feedcore.message_model import ModelField, ModelMessage
+from feedcore.message_model import ModelData, ModelField, ModelGroup, ModelMessage
 from feedcore.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
 
 
@@ -66,7 +67,20 @@ class Operation:
     book: int | None = None
 
 
-Operand = SourceField | Operation | Literal | PacketValue
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """The number of an entry of a counted group or of a book's level: from 1 on."""
+
+    group: int
+    most: int
+
+    @property
+    def type(self) -> ValueType:
+        """Never null."""
+        return ValueType(1, self.most)
+
+
+Operand = SourceField | Operation | Literal | PacketValue | IndexValue
 
 
 def type_of(operand: Operand) -> ValueType:
@@ -101,6 +115,65 @@ class OrderAction:
 
 
 @dataclass(frozen=True, slots=True)
+class DataWrite:
+    """Variable data of an output message; without a value it is empty."""
+
+    target: ModelData
+    operand: Operand | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupWrite:
+    """How a group of an output message is filled; one that the table does not name has no entries.
+
+    Attributes:
+        number: unique in its conversion; -1: the table does not name it.
+        source: an entry per entry of this source group.
+        count: without it: so many entries, or with `levels` at most.
+        levels: (book, side) of whose levels there is an entry each.
+        guards, output_guards: which entries are left out; the latter depend on state.
+        pure, stateful: operations per entry in the order they are computed in.
+        writes, groups, data: what an entry holds.
+    """
+
+    target: ModelGroup
+    number: int = -1
+    source: SourceGroup | None = None
+    count: int = 0
+    levels: tuple[int, int] | None = None
+    guards: tuple[Guard, ...] = ()
+    output_guards: tuple[Guard, ...] = ()
+    pure: tuple[Operation, ...] = ()
+    stateful: tuple[Operation, ...] = ()
+    writes: tuple[tuple[ModelField, Operand], ...] = ()
+    groups: tuple[GroupWrite, ...] = ()
+    data: tuple[DataWrite, ...] = ()
+    line: int = 0
+
+
+def all_groups(groups: tuple[GroupWrite, ...]) -> Iterator[GroupWrite]:
+    """Groups, each before those inside it."""
+    for group in groups:
+        yield group
+        yield from all_groups(group.groups)
+
+
+def least_size(groups: tuple[GroupWrite, ...], data: tuple[DataWrite, ...]) -> int:
+    """Bytes that groups and data take whatever the message says, lengths and dimensions included."""
+    size = sum(each.target.length_kind.size for each in data)
+    for group in groups:
+        size += len(group.target.dimension)
+        if not group.guards:
+            size += group.count * entry_size(group)
+    return size
+
+
+def entry_size(group: GroupWrite) -> int:
+    """Bytes that an entry takes whatever it says."""
+    return group.target.block_length + least_size(group.groups, group.data)
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """How one source message becomes one output message, or one per entry of a group.
 
@@ -111,6 +184,7 @@ class Conversion:
         pure, stateful: operations in the order they are computed in.
         writes: output fields and their values.
         book_reads: (book, key) whose levels are read.
+        groups, data: of the output message, if it has any.
     """
 
     source: SourceMessageType
@@ -124,6 +198,20 @@ class Conversion:
     orders: tuple[OrderAction, ...]
     book_reads: tuple[tuple[int, Operand], ...]
     line: int
+    groups: tuple[GroupWrite, ...] = ()
+    data: tuple[DataWrite, ...] = ()
+
+    @property
+    def all_stateful(self) -> tuple[Operation, ...]:
+        """Operations on state, those of groups included."""
+        inside = (operation for group in all_groups(self.groups) for operation in group.stateful)
+        return (*self.stateful, *inside)
+
+    @property
+    def books_with_levels(self) -> set[int | None]:
+        """Books whose levels are read."""
+        found = {operation.book for operation in self.all_stateful if "level" in operation.function.value}
+        return found | {group.levels[0] for group in all_groups(self.groups) if group.levels}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adapter.conversion.conversion_loading import ConversionLoader, Shared
 from adapter.conversion.functions import FUNCTIONS, ConverterFunction
+from adapter.conversion.group_loading import load_parts
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.map_loading import load_maps
 from adapter.conversion.order_book import BOOK_CELLS, BookSpaces
@@ -62,7 +63,14 @@ def load_table(
     for node in nodes:  # first all that keep, so that a message may peek at what another one keeps
         cells.declare(node)
     shared = Shared(
-        source_format, model, functions, cells, load_maps(root, path.parent), {}, datagram_room(datagram_size_max)
+        source_format,
+        model,
+        functions,
+        cells,
+        load_maps(root, path.parent),
+        {},
+        datagram_room(datagram_size_max),
+        load_parts,
     )
     shared.books.update(_load_books(root))
     shared.loaders += [ConversionLoader(node, shared) for node in nodes]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from feedcore.message_model import ModelField
+from feedcore.message_model import ModelData, ModelField
 from feedcore.primitive_types import PrimitiveType
 from feedcore.source_format import SourceField
 
@@ -92,6 +92,21 @@ def why_not_fit(value: ValueType, target: ModelField) -> str | None:
         return f"the value has the exponent {value.exponent}, {target.name} has {target.exponent}: use scale"
     if value.is_nullable and null_of(target) is None:
         return f"the value may be null, {target.name} ({kind.name}) may not: use default"
+    return None
+
+
+def why_not_data(value: ValueType, target: ModelData, *, is_copy: bool) -> str | None:
+    """Why a value cannot be written as variable data without losing anything; None if it can.
+
+    Args:
+        is_copy: it is a source's variable text, whose bytes are copied as they are.
+    """
+    if not value.text_size:
+        return f"a number cannot be written into {target.name}, which is variable data: use digits"
+    if value.text_size > target.maximum:
+        return f"{value} can lose data in {target.name} (at most {target.maximum}): use text with a length, or cut"
+    if not is_copy and target.encoding and "A0".encode(target.encoding) != b"A0":
+        return f"{target.name} is {target.encoding}: only a source's <data> is copied into it, byte by byte"
     return None
 
 

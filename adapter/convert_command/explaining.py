@@ -8,7 +8,9 @@ from adapter.conversion.function_use import Comparison, ValueMap
 from adapter.conversion.table import (
     Conversion,
     ConverterTable,
+    GroupWrite,
     Guard,
+    IndexValue,
     Literal,
     Operand,
     Operation,
@@ -51,15 +53,41 @@ def _conversion(table: ConverterTable, conversion: Conversion) -> Iterator[str]:
         book = table.books[action.book].name
         when = f" if {_guard(action.guard)}" if action.guard else ""
         yield f"    book {book!r} by {_name(action.key)}: {action.action} {given}{when}"
-    shown = {id(operand) for _, operand in conversion.writes if isinstance(operand, Operation)}
-    for operation in (*conversion.pure, *conversion.stateful):
+    yield from _written(table, conversion, target.name if target else "", "    ")
+
+
+def _written(table: ConverterTable, written: Conversion | GroupWrite, name: str, margin: str) -> Iterator[str]:
+    """The values of a message or of an entry of a group, and where they go."""
+    values = [operand for _, operand in written.writes] + [each.operand for each in written.data if each.operand]
+    shown = {id(operand) for operand in values}
+    for operation in (*written.pure, *written.stateful):
         if id(operation) not in shown:
-            yield f"    {operation.label} = {_how(table, operation)}    [{operation.type}]"
-    for guard in conversion.output_guards:
-        yield f"    written only if {_guard(guard)}"
-    for field, operand in conversion.writes:
-        how = _how(table, operand) if isinstance(operand, Operation) else _name(operand)
-        yield f"    {target.name if target else ''}.{field.name} ({field.kind.name}) ← {how}"
+            yield f"{margin}{operation.label} = {_how(table, operation)}    [{operation.type}]"
+    for guard in written.output_guards:
+        yield f"{margin}written only if {_guard(guard)}"
+    for field, operand in written.writes:
+        yield f"{margin}{name}.{field.name} ({field.kind.name}) ← {_value(table, operand)}"
+    for group in written.groups:
+        yield f"{margin}{name}.{group.target.name} ← {_entries(table, group)}"
+        for guard in group.guards:
+            yield f"{margin}    only if {_guard(guard)}"
+        yield from _written(table, group, f"{name}.{group.target.name}", margin + "    ")
+    for each in written.data:
+        how = _value(table, each.operand) if each.operand else "nothing"
+        yield f"{margin}{name}.{each.target.name} (variable) ← {how}"
+
+
+def _entries(table: ConverterTable, group: GroupWrite) -> str:
+    if group.levels is not None:
+        book, side = table.books[group.levels[0]].name, ("bid", "ask")[group.levels[1]]
+        return f"the {group.count} best {side} levels of book {book!r}"
+    if group.source is not None:
+        return f"each entry of {group.source.name}"
+    return f"{group.count} entries" if group.count else "no entries"
+
+
+def _value(table: ConverterTable, operand: Operand) -> str:
+    return _how(table, operand) if isinstance(operand, Operation) else _name(operand)
 
 
 def _guard(guard: Guard) -> str:
@@ -78,6 +106,8 @@ def _name(operand: Operand) -> str:
         return operand.name
     if isinstance(operand, PacketValue):
         return f"packet.{operand.name}"
+    if isinstance(operand, IndexValue):
+        return "the entry's number"
     if isinstance(operand, Literal):
         return repr(operand.value.decode()) if isinstance(operand.value, bytes) else str(operand.value)
     return operand.label

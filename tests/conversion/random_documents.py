@@ -12,6 +12,7 @@ from adapter.conversion.loading import load_checked_table
 from feedcore.documents import DocumentError
 from feedcore.source_format import SourceData, SourceFormat, SourceGroup, SourceMessageType, load_source_format
 from feedcore.source_packet import encode_source_header
+from tests.conversion.random_groups import GroupGrower, Grown, Lines
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in range(8, 65, 8)]
 EXPONENTS = range(-6, 4)
@@ -27,6 +28,12 @@ MODEL = """<messageSchema package="x" id="7" version="2" byteOrder="littleEndian
 <type name="version" primitiveType="uint16"/></composite>
 {types}
 <type name="Text" primitiveType="char" length="60"/>
+<composite name="groupSizeEncoding"><type name="blockLength" primitiveType="uint16"/>
+<type name="numInGroup" primitiveType="uint8"/></composite>
+<composite name="few"><type name="numInGroup" primitiveType="uint32" maxValue="3"/>
+<type name="blockLength" primitiveType="uint16" offset="5"/></composite>
+<composite name="text"><type name="length" primitiveType="uint16"/>
+<type name="varData" primitiveType="uint8" length="0"/></composite>
 </types>
 {messages}
 </messageSchema>"""
@@ -69,16 +76,16 @@ class Documents:
     """Three documents under construction, as text."""
 
     source_format: str = ""
-    converts: list[list[str]] = field(default_factory=list)
-    outputs: list[list[str]] = field(default_factory=list)
+    converts: list[Lines] = field(default_factory=list)
+    outputs: list[Lines] = field(default_factory=list)
     ids: str = "unique"  # of the book's orders
 
     def load(self, folder: Path) -> ConverterTable:
         messages = "".join(
-            f'<message name="out{number}" id="{number + 1}">{"".join(fields)}</message>'
+            f'<message name="out{number}" id="{number + 1}">{"".join(map(str, fields))}</message>'
             for number, fields in enumerate(self.outputs)
         )
-        converts = "".join(line for lines in self.converts for line in [*lines, "</convert>\n"])
+        converts = "".join(str(line) for lines in self.converts for line in [*lines, "</convert>\n"])
         texts = {
             "format.xml": self.source_format,
             "model.xml": MODEL.format(types=model_types(), messages=messages or '<message name="out0" id="1"/>'),
@@ -117,6 +124,9 @@ def random_format(random: Random) -> str:
                 count += ' entrySize="uint16"'
             lines.append(f'<group name="g" {count}>')
             lines += [random_field(random, f"g{place}") for place in range(random.randint(1, 4))] + ["</group>"]
+            if random.random() < 0.4:
+                lines.append('<group name="h" count="uint8">')
+                lines += [random_field(random, f"h{place}") for place in range(random.randint(1, 3))] + ["</group>"]
         if random.random() < 0.5 and framing != FRAMINGS[2]:
             most = random.choice(["", ' maxLength="5"', ' maxLength="9"', ' maxLength="8" headerSize="3"'])
             lines.append(f'<data name="d" length="{random.choice(["uint8", "uint16"])}"{most}/>')
@@ -193,7 +203,7 @@ def random_documents(random: Random, folder: Path) -> tuple[Documents, Converter
     documents = Documents(random_format(random), ids=random.choice(["unique", "perBook"]))
     table: ConverterTable | None = None
 
-    def attempt(change: str, lines: list[str]) -> bool:
+    def attempt(change: str | Grown, lines: Lines) -> bool:
         nonlocal table
         lines.append(change)
         try:
@@ -206,11 +216,11 @@ def random_documents(random: Random, folder: Path) -> tuple[Documents, Converter
     (folder / "format.xml").write_text(documents.source_format)
     source = load_source_format(folder / "format.xml")
     for number, message in enumerate(random.choices(list(source.messages.values()), k=random.randint(1, 4))):
-        each = ' each="g"' if message.groups and random.random() < 0.6 else ""
-        group = message.groups.get("g")
+        each = f' each="{random.choice(list(message.groups))}"' if message.groups and random.random() < 0.6 else ""
+        group = message.groups.get(each[7:-1])
         names = [*message.fields, *(group.fields if each and group else ()), *2 * list(message.data), "packet.session"]
-        convert = [f'<convert message="{message.name}" to="out{number}"{each}>']
-        output: list[str] = ['<field name="first" id="99" type="Ruint8"/>']
+        convert: Lines = [f'<convert message="{message.name}" to="out{number}"{each}>']
+        output: Lines = ['<field name="first" id="99" type="Ruint8"/>']
         documents.converts.append(convert)
         documents.outputs.append(output)
         convert.append(
@@ -232,6 +242,10 @@ def random_documents(random: Random, folder: Path) -> tuple[Documents, Converter
                 if attempt(f'<field name="f{name}" function="copy" of="{name}"/>', convert):
                     break
                 output.pop()
+        grower = GroupGrower(random, list(message.groups.values()), attempt, random_element, TYPES)
+        for _ in range(random.choice([0, 0, 1, 2])):
+            grower.grow(convert, output, names)
+        grower.data(convert, output, names)
     assert table is not None
     return documents, documents.load(folder)
 

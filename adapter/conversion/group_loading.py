@@ -1,0 +1,191 @@
+"""Loading what makes an output message's size its own: a <group>, which writes the entries of a group of the message,
+and a <data>, which writes a text of variable length. A <group> sees what its <convert> sees, and names of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adapter.conversion.conversion_loading import ConversionLoader
+from adapter.conversion.state_cells import function_of
+from adapter.conversion.table import DataWrite, GroupWrite, IndexValue, Literal, Operand, type_of
+from adapter.conversion.values import why_not_data
+from feedcore.documents import Node
+from feedcore.message_model import ModelData, ModelGroup, ModelMessage
+from feedcore.source_format import SourceField, SourceGroup
+
+ELEMENTS = ("when", "let", "field", "group", "data")
+BOOK_ATTRIBUTES = ("book", "side", "by")
+COUNT_MAX = 1_000  # entries of a counted group; far more than a datagram has room for
+
+
+def load_parts(loader: ConversionLoader) -> tuple[tuple[GroupWrite, ...], tuple[DataWrite, ...]]:
+    """What becomes of the groups and variable data of a loader's target; those it does not name are empty."""
+    nodes = [node for node in loader.node.children if node.tag in ("group", "data")]
+    target = loader.target
+    if target is None:
+        if nodes:
+            raise nodes[0].error(f"a <{nodes[0].tag}> in a <convert> without to=")
+        return (), ()
+    named: dict[str, Node] = {}
+    for node in nodes:
+        name = node.need("name")
+        known = [part.name for part in (target.groups if node.tag == "group" else target.data)]
+        if name not in known:
+            raise node.error(f"{target.name} has no {node.tag} {name!r}")
+        if name in named:
+            raise node.error(f"{node.tag} {name!r} of {target.name} is written twice")
+        named[name] = node
+    groups = tuple(_group(loader, part, named.get(part.name)) for part in target.groups)
+    return groups, tuple(_data(loader, part, named.get(part.name)) for part in target.data)
+
+
+def _group(loader: ConversionLoader, target: ModelGroup, node: Node | None) -> GroupWrite:
+    blamed = node or loader.node
+    if target.block_length > target.length_kind.maximum:
+        raise blamed.error(
+            f"an entry of {target.name} takes {target.block_length} bytes, its blockLength is {target.length_kind.name}"
+        )
+    write = GroupWrite(target, line=loader.node.line) if node is None else GroupLoader(node, loader, target).entries()
+    certain = write.count if write.levels is None and not write.guards and not write.output_guards else 0
+    if certain < target.count_minimum:
+        raise blamed.error(f"{target.name} has at least {target.count_minimum} entries: this cannot promise so many")
+    return write
+
+
+def _data(loader: ConversionLoader, target: ModelData, node: Node | None) -> DataWrite:
+    operand = None if node is None else loader.resolve_node(node)
+    size = len(operand.value) if isinstance(operand, Literal) and isinstance(operand.value, bytes) else 0
+    if size < target.minimum:
+        raise (node or loader.node).error(f"{target.name} has at least {target.minimum} bytes, it may get {size}")
+    if node is not None and operand is not None:
+        is_copy = isinstance(operand, SourceField) and operand.is_variable
+        reason = why_not_data(type_of(operand), target, is_copy=is_copy)
+        if reason is not None:
+            raise node.error(reason)
+    return DataWrite(target, operand)
+
+
+class GroupLoader(ConversionLoader):
+    """One <group>, or one inside another.
+
+    Args:
+        outer: of the <convert> or <group> that it stands in.
+        target: the group of the output message that it writes.
+    """
+
+    target: ModelMessage | ModelGroup | None
+
+    def __init__(self, node: Node, outer: ConversionLoader, target: ModelGroup) -> None:
+        node.only("name", "of", "count", "levels", "index", *BOOK_ATTRIBUTES)
+        for child in node.children:
+            if child.tag not in ELEMENTS:
+                raise child.error(f"<{child.tag}> in <group>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
+        self._outer = outer
+        self._group = target
+        self._begin(node, outer.shared, outer.source, target)
+        self.each = self._find_source()
+        self.passed = [*outer.passed, *([self.each] if self.each else [])]
+        self._lets = self._named_lets()
+        self._share(outer)
+        self._number = next(self._group_numbers)
+        self._count = self._find_count()
+        index = "levels" in node.attributes or "count" in node.attributes
+        self._index = IndexValue(self._number, self._count) if index else None
+        self._index_name = self._named_index()
+
+    def _find_source(self) -> SourceGroup | None:
+        kinds = [name for name in ("of", "count", "levels") if name in self.node.attributes]
+        if len(kinds) != 1:
+            raise self.node.error("<group> takes exactly one of of=, count= and levels=")
+        if kinds[0] != "of":
+            return None
+        group = self.source.groups.get(self.node.need("of"))
+        if group is None:
+            raise self.node.error(f"source message {self.source.name!r} has no group {self.node.need('of')!r}")
+        if any(group is other for other in self._outer.passed):
+            raise self.node.error(f"{group.name!r} is what is gone through here already")
+        return group
+
+    def _find_count(self) -> int:
+        """Entries of a counted group, or levels at most."""
+        node = self.node
+        for attribute in BOOK_ATTRIBUTES:
+            if attribute in node.attributes and "levels" not in node.attributes:
+                raise node.error(f"{attribute}= of <group> belongs to levels=")
+        if self.each is not None:
+            return 0
+        name = "count" if "count" in node.attributes else "levels"
+        count, most = node.need_int(name), min(COUNT_MAX, self._group.count_maximum)
+        if not 1 <= count <= most:
+            raise node.error(f"{name}={count} is not within 1 and {most}")
+        return count
+
+    def _named_index(self) -> str | None:
+        name = self.node.attributes.get("index")
+        if name is None:
+            return None
+        if self._index is None:
+            raise self.node.error("index= of <group> belongs to count= and levels=")
+        if not name.isidentifier() or name in self._lets or name in (*self.source.fields, *self.source.data):
+            raise self.node.error(f"index={name!r} is no name, or that of something else already")
+        return name
+
+    def entries(self) -> GroupWrite:
+        """What is written."""
+        levels: tuple[int, int] | None = None
+        if "levels" in self.node.attributes:
+            if self.node.need("side") not in ("bid", "ask"):
+                raise self.node.error(f"side={self.node.need('side')!r}: bid, ask")
+            levels = self.book_of(self.node), int(self.node.need("side") == "ask")
+        guards, output_guards = self._guards()
+        for node in self.node.all("let"):
+            self.resolve_node(node)
+        writes = tuple(self._write(node) for node in self.node.all("field"))
+        self._check_complete(writes)
+        groups, data = load_parts(self)
+        return GroupWrite(
+            self._group,
+            self._number,
+            self.each,
+            self._count,
+            levels,
+            guards,
+            output_guards,
+            tuple(self._pure),
+            tuple(self._stateful),
+            writes,
+            groups,
+            data,
+            self.node.line,
+        )
+
+    def resolve_name(self, name: str, node: Node) -> Operand:
+        """A name of the group's own, else what it means outside."""
+        if name in self._lets:
+            return self.resolve_node(self._lets[name])
+        if self._index is not None and name == self._index_name:
+            return self._index
+        if self.each is not None and name in self.each.fields:
+            return self._field_operand(self.each.fields[name])
+        return self._outer.resolve_name(name, node)
+
+    def key(self, name: str, node: Node) -> Operand:
+        """A book is looked up once, before the entries."""
+        return self._outer.key(name, node)
+
+    def _resolve(self, node: Node) -> Operand:
+        function = function_of(node, self.shared.functions)
+        if function.keeps_state or function.shape == "peek":
+            raise node.error(
+                f"{function.name} in a <group>: state is kept and read by the <convert>; by entry, one with each="
+            )
+        if function.shape == "book" and "levels" in self.node.attributes:
+            is_level = "level" in function.parameters
+            names = BOOK_ATTRIBUTES if is_level else ("book",)
+            given = {name: self.node.attributes[name] for name in names if name in self.node.attributes}
+            node = replace(node, attributes={**given, **({"level": ""} if is_level else {}), **node.attributes})
+        return super()._resolve(node)
+
+    def _level(self, node: Node) -> Operand | None:
+        """The entry's level, if the element says no other."""
+        return super()._level(node) if node.attributes.get("level") else self._index

@@ -1,0 +1,106 @@
+"""Output messages of variable size in plain Python: what room groups and texts take, and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from adapter.conversion.function_checks import digits_size
+from adapter.conversion.interpreted_values import Refused, Scope
+from adapter.conversion.reasons import Reason
+from adapter.conversion.table import Conversion, DataWrite, GroupWrite, Literal, Operand, Operation, type_of
+from feedcore.source_format import SourceField
+
+OfBook = Callable[[Operation, Scope], int]
+LevelCount = Callable[[int, int], int]
+
+
+def text_room(scope: Scope, operand: Operand) -> int:
+    """Bytes reckoned for a text: what it has at most, but of a variable text what it has in this message."""
+    if isinstance(operand, SourceField) and operand.is_variable:
+        return len(scope.text(operand))
+    if isinstance(operand, Literal) and isinstance(operand.value, bytes):
+        return len(operand.value)
+    found = type_of(operand)
+    if not found.text_size:
+        return digits_size(found)
+    if isinstance(operand, Operation) and operand.function.name == "concatenate":
+        parts = list(operand.operands.values())
+        separator = operand.constants["separator"]
+        assert isinstance(separator, bytes)
+        return sum(text_room(scope, part) for part in parts) + len(separator) * (len(parts) - 1)
+    if isinstance(operand, Operation) and operand.function.name in ("text", "cut"):
+        return min(text_room(scope, operand.operands["of"]), found.text_size)
+    return found.text_size
+
+
+def room(scope: Scope, conversion: Conversion) -> int:
+    """Bytes reckoned for the output of a judged scope; what state will decide counts as if it were written.
+
+    Raises:
+        Refused: an entry's value does not fit, or there are more entries than the output can say.
+    """
+    assert conversion.target is not None
+    return conversion.target.frame_size + _parts_room(scope, conversion.groups, conversion.data)
+
+
+def _parts_room(scope: Scope, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> int:
+    need = sum(each.target.length_kind.size for each in data)
+    need += sum(text_room(scope, each.operand) for each in data if each.operand is not None)
+    for group in groups:
+        need += len(group.target.dimension)
+        entries = 0
+        for entry in _entries(scope, group, group.count):
+            if entry.judge_by(group.guards, group.pure):
+                entries += 1
+                need += group.target.block_length + _parts_room(entry, group.groups, group.data)
+        if entries > group.target.count_maximum:
+            raise Refused(Reason.TOO_LARGE)
+    return need
+
+
+def _entries(scope: Scope, group: GroupWrite, count: int) -> Iterator[Scope]:
+    if group.source is not None:
+        yield from scope.entries(group.source)
+        return
+    for number in range(1, count + 1):
+        yield scope.numbered(group.number, number)
+
+
+def parts(
+    scope: Scope, groups: Sequence[GroupWrite], data: Sequence[DataWrite], of_book: OfBook, level_count: LevelCount
+) -> bytes:
+    """The bytes of groups and variable data."""
+    written = b""
+    for group in groups:
+        count = group.count if group.levels is None else min(group.count, level_count(*group.levels))
+        entries = [
+            _entry(entry, group, of_book, level_count)
+            for entry in _entries(scope, group, count)
+            if entry.judge_by(group.guards, group.pure)
+        ]
+        kept = [entry for entry in entries if entry is not None]
+        dimension, at, size = bytearray(group.target.dimension), group.target.count_offset, group.target.count_kind.size
+        dimension[at : at + size] = len(kept).to_bytes(size, "little")
+        written += bytes(dimension) + b"".join(kept)
+    for each in data:
+        text = b"" if each.operand is None else _text(scope, each.operand)
+        written += len(text).to_bytes(each.target.length_kind.size, "little") + text
+    return written
+
+
+def _entry(scope: Scope, group: GroupWrite, of_book: OfBook, level_count: LevelCount) -> bytes | None:
+    """One entry; None if a guard on state leaves it out."""
+    for operation in group.stateful:
+        scope.compute_late(operation, of_book)
+    if not all(scope.holds(guard) for guard in group.output_guards):
+        return None
+    block = bytearray(group.target.block_length)
+    scope.write_block(block, 0, group.target.fields, group.writes)
+    return bytes(block) + parts(scope, group.groups, group.data, of_book, level_count)
+
+
+def _text(scope: Scope, operand: Operand) -> bytes:
+    """A variable text as it is, any other without the blanks behind it."""
+    if isinstance(operand, SourceField) and operand.is_variable:
+        return scope.text(operand)
+    return scope.appended(operand)

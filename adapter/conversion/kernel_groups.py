@@ -1,0 +1,245 @@
+"""Kernel lines of output messages of variable size: the room that their groups and texts take, which is judged before
+anything is changed, and then their bytes. Room is reckoned for every entry that state might yet leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from adapter.conversion.function_checks import digits_size
+from adapter.conversion.kernel_operations import ValueWriter, indented
+from adapter.conversion.kernel_walk import PLACED_MAX
+from adapter.conversion.table import (
+    Conversion,
+    DataWrite,
+    GroupWrite,
+    Literal,
+    Operand,
+    Operation,
+    entry_size,
+    least_size,
+    type_of,
+)
+from feedcore.message_model import ModelField
+from feedcore.source_format import SourceField, SourceMessageType
+
+
+def zero_gaps(fields: dict[str, ModelField], block_length: int, base: int) -> list[str]:
+    """Bytes of a block that no field covers are zero, not what was there before."""
+    covered = bytearray(block_length)
+    for field in fields.values():
+        covered[field.offset : field.offset + field.size] = b"\1" * field.size
+    return [f"store_8(out, cursor + {base + place}, 0)" for place, is_covered in enumerate(covered) if not is_covered]
+
+
+def write_block(
+    values: ValueWriter,
+    fields: dict[str, ModelField],
+    block_length: int,
+    writes: Sequence[tuple[ModelField, Operand]],
+    base: int,
+) -> list[str]:
+    """The fixed part of a message or an entry: gaps, what is written, nulls.
+
+    Args:
+        base: bytes from `cursor` to the block.
+    """
+    lines = zero_gaps(fields, block_length, base)
+    written = set()
+    for field, operand in writes:
+        lines += values.write(field, operand, base)
+        written.add(field.name)
+    for name, field in fields.items():
+        if name not in written:
+            lines += values.write_null(field, base)
+    return lines
+
+
+def split_pure(values: ValueWriter, pure: Sequence[Operation], guarding: set[int]) -> tuple[list[str], list[str]]:
+    """Lines of the operations without state: those that guards need, and the others."""
+    first: list[str] = []
+    rest: list[str] = []
+    for operation in pure:
+        (first if operation.number in guarding else rest).extend(values.operation(operation, {}))
+    return first, rest
+
+
+def size_bound(values: ValueWriter, operand: Operand) -> tuple[int, list[str]]:
+    """Bytes that a text may take: a number, and expressions of what is known of this message."""
+    if isinstance(operand, SourceField) and operand.is_variable:
+        return 0, [values.size(operand)]
+    if isinstance(operand, Literal) and isinstance(operand.value, bytes):
+        return len(operand.value), []
+    if not type_of(operand).text_size:
+        return digits_size(type_of(operand)), []
+    if not isinstance(operand, Operation):
+        return type_of(operand).text_size, []
+    of, name = operand.operands.get("of"), operand.function.name
+    if name in ("text", "cut") and isinstance(of, SourceField) and of.is_variable:
+        return 0, [f"min({values.size(of)}, {operand.type.text_size})"]
+    if name == "concatenate":
+        separator = operand.constants["separator"]
+        assert isinstance(separator, bytes)
+        bounds = [size_bound(values, part) for part in operand.operands.values()]
+        known = len(separator) * (len(bounds) - 1) + sum(known for known, _ in bounds)
+        return known, [text for _, texts in bounds for text in texts]
+    return operand.type.text_size, []
+
+
+class PartsWriter:
+    """The groups and variable data of one conversion's output.
+
+    Args:
+        needed: gives the identities of fields and the numbers of operations that values are made of.
+        is_loaded: True for a field whose value is looked at.
+        book_names: gives what a template calls the books and orders that an operation reads.
+    """
+
+    def __init__(
+        self,
+        source: SourceMessageType,
+        values: ValueWriter,
+        needed: Callable[[Sequence[Operand]], tuple[set[int], set[int]]],
+        is_loaded: Callable[[SourceField], bool],
+        book_names: Callable[[Operation], dict[str, str]],
+    ) -> None:
+        self._source, self._values = source, values
+        self._needed, self._is_loaded, self._book_names = needed, is_loaded, book_names
+
+    # --- what room they take
+
+    def room(self, conversion: Conversion) -> list[str]:
+        """The lines that add to `need`, for the whole output message."""
+        assert conversion.target is not None
+        size = conversion.target.frame_size + least_size(conversion.groups, conversion.data)
+        return self._room(size, conversion.groups, conversion.data)
+
+    def _room(self, size: int, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> list[str]:
+        """`size`: what is taken whatever the message says."""
+        terms: list[str] = []
+        for each in data:
+            if each.operand is not None:
+                known, texts = size_bound(self._values, each.operand)
+                size += known
+                terms += texts
+        terms = [str(size), *terms] if size else terms
+        lines = [f"need += {' + '.join(terms)}"] if terms else []
+        for group in groups:
+            lines += self._group_room(group)
+        return lines
+
+    def _group_room(self, group: GroupWrite) -> list[str]:
+        if group.number < 0:
+            return []
+        is_reckoned = group.source is None and not group.guards  # the entries' fixed parts are in least_size
+        inside = self._room(0 if is_reckoned else entry_size(group), group.groups, group.data)
+        limit = self._limit(group, f"entries_{group.number}")
+        if not (group.pure or group.guards or group.groups or group.data):
+            if group.source is None:
+                return []
+            count = f"count_{self._place(group)}"
+            return [f"need += {count} * {entry_size(group)}", *self._limit(group, count)]
+        first, rest = self._pure(group)
+        body = [*first, *self._guarded(group, [*rest, *inside, *([f"entries_{group.number} += 1"] if limit else [])])]
+        if not body:
+            return []
+        head = [f"entries_{group.number} = 0"] if limit else []
+        return [*head, *self._loop(group, body, str(group.count)), *limit]
+
+    def _limit(self, group: GroupWrite, count: str) -> list[str]:
+        """Of a source group's entries there may be more than the output's count can say."""
+        source, most = group.source, group.target.count_maximum
+        if source is None:
+            return []
+        if most >= (min(PLACED_MAX, source.count_kind.maximum) if source.count is None else source.count):
+            return []
+        return [f"if {count} > {most}:", "    reason = reason or TOO_LARGE"]
+
+    def _guarded(self, group: GroupWrite, lines: list[str]) -> list[str]:
+        if not group.guards:
+            return lines
+        test = " and ".join(self._values.guard(guard) for guard in group.guards)
+        return [f"if reason == 0 and {test}:", *indented(lines)]
+
+    def _pure(self, group: GroupWrite) -> tuple[list[str], list[str]]:
+        guarding = self._needed([guard.operand for guard in group.guards])[1]
+        return split_pure(self._values, group.pure, guarding)
+
+    def _place(self, group: GroupWrite) -> int:
+        assert group.source is not None
+        return self._source.parts.index(group.source)
+
+    def _loop(self, group: GroupWrite, lines: list[str], most: str) -> list[str]:
+        """The lines, once per entry; `most`: of a counted group."""
+        if group.source is None:
+            return [f"for index_{group.number} in range(1, {most} + 1):  # {group.target.name}", *indented(lines)]
+        place = self._place(group)
+        head = [
+            f"entry_{place} = first_{place} + number_{place} * size_{place}",
+            f"size_of_entry_{place} = size_{place}",
+        ]
+        for field in filter(self._is_loaded, group.source.fields.values()):
+            head += self._values.load(field)
+        return [
+            f"for number_{place} in range(count_{place}):  # {group.target.name} of {group.source.name}",
+            *indented([*head, *lines]),
+        ]
+
+    # --- their bytes
+
+    def output(self, conversion: Conversion) -> list[str]:
+        """The lines that write groups and data from `cursor` on."""
+        return self._output(conversion.groups, conversion.data)
+
+    def _output(self, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> list[str]:
+        lines: list[str] = []
+        for group in groups:
+            lines += self._write_group(group)
+        for each in data:
+            lines += self._write_data(each)
+        return lines
+
+    def _write_group(self, group: GroupWrite) -> list[str]:
+        target, number = group.target, group.number
+        words = [int.from_bytes(target.dimension[at : at + 8], "little") for at in range(0, len(target.dimension), 8)]
+        dimension = self._values.store_words(0, words, len(target.dimension))
+        if number < 0:
+            return [f"# {target.name}: no entries", *dimension, f"cursor += {len(target.dimension)}"]
+        first, rest = self._pure(group)
+        for operation in group.stateful:
+            rest += self._values.operation(operation, self._book_names(operation))
+        entry = [
+            *write_block(self._values, target.fields, target.block_length, group.writes, 0),
+            *([f"cursor += {target.block_length}"] if target.block_length else []),
+            *self._output(group.groups, group.data),
+            f"entries_{number} += 1",
+        ]
+        if group.output_guards:
+            test = " and ".join(self._values.guard(guard) for guard in group.output_guards)
+            entry = [f"if {test}:", *indented(entry)]
+        most = str(group.count)
+        if group.levels is not None:
+            most = f"min({group.count}, level_count(arena, book_{group.levels[0]}, {group.levels[1]}))"
+        return [
+            f"dimension_{number} = cursor  # {target.name}",
+            *dimension,
+            f"cursor += {len(target.dimension)}",
+            f"entries_{number} = 0",
+            *self._loop(group, [*first, *self._guarded(group, [*rest, *entry])], most),
+            f"store_{8 * target.count_kind.size}(out, dimension_{number} + {target.count_offset}, entries_{number})",
+        ]
+
+    def _write_data(self, data: DataWrite) -> list[str]:
+        size, operand = data.target.length_kind.size, data.operand
+        if operand is None:
+            return [f"store_{8 * size}(out, cursor, 0)  # {data.target.name}: empty", f"cursor += {size}"]
+        if isinstance(operand, SourceField) and operand.is_variable:
+            text = f"datagram, {self._values.place(operand)}, {self._values.size(operand)}"
+            lines = [f"fill = copy_text(out, fill, {text})"]
+        else:
+            lines = self._values.append(operand)
+        return [
+            f"fill = cursor + {size}  # {data.target.name}",
+            *lines,
+            f"store_{8 * size}(out, cursor, fill - cursor - {size})",
+            "cursor = fill",
+        ]

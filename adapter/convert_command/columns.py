@@ -1,0 +1,144 @@
+"""Output messages as Arrow columns: a column per field, a list of structures per group, a text per variable data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feedcore.message_model import PREFIX_SIZE, ModelData, ModelField, ModelGroup, ModelMessage
+
+
+def column(field: ModelField, values: NDArray[Any]) -> Any:
+    """One field of many messages as an Arrow array."""
+    values = np.ascontiguousarray(values)
+    if field.kind.name == "char":
+        return pa.array([text.decode("latin-1") for text in values.tolist()], pa.string())
+    if field.length > 1:
+        return pa.array(values.tolist(), pa.list_(pa.from_numpy_dtype(values.dtype)))
+    mask = None
+    if field.null is not None:
+        mask = np.isnan(values) if isinstance(field.null, float) else values == values.dtype.type(field.null)
+    if field.exponent >= 0:
+        return pa.array(values * 10**field.exponent if field.exponent else values, mask=mask)
+    wide = np.zeros((len(values), 2), np.int64)  # 128 bits: the number, then its sign
+    wide[:, 0] = values.astype(np.int64) if values.dtype.kind == "i" else values.astype(np.uint64).view(np.int64)
+    wide[:, 1] = np.where(values < 0, -1, 0)
+    plain = pa.Array.from_buffers(pa.decimal128(20, -field.exponent), len(values), [None, pa.py_buffer(wide.tobytes())])
+    return plain if mask is None else pa.compute.if_else(pa.array(~mask), plain, pa.scalar(None, plain.type))
+
+
+class _Blocks:
+    """Blocks of one kind, one behind the other, and what stands behind each of them."""
+
+    def __init__(
+        self,
+        fields: dict[str, ModelField],
+        block_length: int,
+        groups: Sequence[ModelGroup],
+        data: Sequence[ModelData],
+    ) -> None:
+        self._fields, self._length = fields, block_length
+        self._bytes, self.count = bytearray(), 0
+        self._groups = [
+            (group, [0], _Blocks(group.fields, group.block_length, group.groups, group.data)) for group in groups
+        ]
+        self._data: list[tuple[ModelData, list[bytes]]] = [(each, []) for each in data]
+
+    def take(self, view: memoryview, at: int) -> int:
+        """Note the block at `at` and what stands behind it; where that ends."""
+        self._bytes += view[at : at + self._length]
+        self.count += 1
+        at += self._length
+        for group, offsets, entries in self._groups:
+            place = at + group.count_offset
+            count = int.from_bytes(view[place : place + group.count_kind.size], "little")
+            at += len(group.dimension)
+            for _ in range(count):
+                at = entries.take(view, at)
+            offsets.append(entries.count)
+        for data, texts in self._data:
+            start = at + data.length_kind.size
+            at = start + int.from_bytes(view[at:start], "little")
+            texts.append(bytes(view[start:at]))
+        return at
+
+    def arrays(self) -> dict[str, Any]:
+        """The columns, by name."""
+        found: dict[str, Any] = {}
+        kind = np.dtype(
+            {
+                "names": list(self._fields),
+                "formats": [field.numpy_code for field in self._fields.values()],
+                "offsets": [field.offset for field in self._fields.values()],
+                "itemsize": self._length,
+            }
+        )
+        rows = np.frombuffer(bytes(self._bytes), kind, self.count) if self._length else np.empty(self.count, kind)
+        for name, field in self._fields.items():
+            found[name] = column(field, rows[name])
+        for group, offsets, entries in self._groups:
+            inner = entries.arrays()
+            structs = (
+                pa.StructArray.from_arrays(list(inner.values()), list(inner))
+                if inner
+                else pa.array([{}] * entries.count, pa.struct([]))
+            )
+            found[group.name] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+        for data, texts in self._data:
+            if data.encoding:
+                found[data.name] = pa.array([text.decode(data.encoding, "replace") for text in texts], pa.string())
+            else:
+                found[data.name] = pa.array(texts, pa.binary())
+        return found
+
+
+class MessageColumns:
+    """Messages of one type of variable size, gathered until they are written."""
+
+    def __init__(self, message: ModelMessage) -> None:
+        self._message = message
+        self._blocks = self._none()
+
+    def _none(self) -> _Blocks:
+        message = self._message
+        return _Blocks(message.fields, message.block_length, message.groups, message.data)
+
+    @property
+    def count(self) -> int:
+        """Messages gathered."""
+        return self._blocks.count
+
+    def take(self, frame: memoryview) -> None:
+        """Gather a framed message, as a converter of this schema wrote it."""
+        end = self._blocks.take(frame, PREFIX_SIZE)
+        assert end == len(frame), "a converter's frames are whole"
+
+    def batch(self) -> Any:
+        """What was gathered, as a record batch; then there is nothing."""
+        arrays = self._blocks.arrays()
+        self._blocks = self._none()
+        return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def flat(batch: Any) -> Any:
+    """A batch without lists of structures and octets, for formats that know only text: JSON and hexadecimal digits."""
+    arrays = [
+        _as_text(array) if pa.types.is_nested(array.type) or pa.types.is_binary(array.type) else array
+        for array in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _as_text(array: Any) -> Any:
+    if pa.types.is_binary(array.type):
+        return pa.array([value.hex() for value in array.to_pylist()], pa.string())
+    return pa.array([json.dumps(value, default=_plain) for value in array.to_pylist()], pa.string())
+
+
+def _plain(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
