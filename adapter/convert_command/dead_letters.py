@@ -35,11 +35,19 @@ def add_to(tasks: Any) -> None:
     task.add_argument("folder", type=Path, metavar="FOLDER", help="the dead-letter journal")
     task.add_argument("--reason", action="append", metavar="NAME", help="only these (repeatable), as unknown_type")
     task.add_argument("--stream", type=int, metavar="ID", help="only this source stream")
-    task.add_argument("--last", type=int, metavar="N", help="only the newest N of those")
+    task.add_argument("--last", type=_count, metavar="N", help="only the newest N of those")
     task.add_argument("--json", action="store_true", help="an object a line")
     known = task.add_mutually_exclusive_group()
     known.add_argument("--shipped", metavar="NAME", help=f"shows fields, by a shipped format: {', '.join(SHIPPED)}")
     known.add_argument("--source-format", type=Path, metavar="FILE", help="shows fields, by this source format")
+
+
+def _count(text: str) -> int:
+    """How many; argparse tells what is no number."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+    return count
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -117,3 +117,11 @@ def test_another_journal_is_refused_with_a_reason(tmp_path: Path, capsys: pytest
         told = capsys.readouterr()
         assert text in told.err
         assert told.out == ""
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many"])
+def test_a_count_that_makes_no_sense_is_refused(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["dead-letters", str(folder), "--last", text])
+    assert ended.value.code == 2
+    assert "--last" in capsys.readouterr().err

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba.core.event import install_listener
 
+from adapter import kernel_cache
 from adapter.convert_command.cli import main
-from adapter.kernel_cache import FOLDER_VARIABLE
+from adapter.convert_command.compiling import COMPILE_EVENT, Progress
+from adapter.kernel_cache import FOLDER_VARIABLE, load_generated
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy" / "examples" / "ticks"
@@ -95,3 +98,45 @@ def test_what_makes_no_sense_is_refused_before_anything_is_compiled(
     told = capsys.readouterr()
     assert text in told.err
     assert told.out == ""
+
+
+class Told:
+    """A meter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, str]] = []
+
+    def advance(self, count: int, what: str) -> None:
+        self.steps.append((count, what))
+
+    def hide(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+TWO = """
+from numba import types
+from adapter.kernel_cache import compiled
+
+@compiled()
+def inner(value):
+    return value + 1
+
+@compiled(types.int64(types.int64))
+def outer(value):
+    return inner(value)
+"""
+
+
+def test_progress_names_each_function_and_counts_those_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path)
+    told = Told()
+    progress = Progress(told)
+    with install_listener(COMPILE_EVENT, progress):
+        assert load_generated(TWO).outer(1) == 2
+    assert told.steps == [(0, "outer"), (0, "inner"), (1, "inner"), (1, "outer")]
+    assert progress.count == 2
