@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from adapter.conversion.kernel_foresight import Foresight
 from adapter.conversion.kernel_messages import MessageWriter
 from adapter.conversion.kernel_operations import indented
 from adapter.conversion.kernel_tables import TableData
@@ -25,7 +26,17 @@ from numba import types
 
 from adapter.conversion.kernel_parts import *  # noqa: F403
 from adapter.conversion.order_book import *  # noqa: F403
-from adapter.conversion.state_kernels import find_row, hash_of_key, settle_down
+from adapter.conversion.state_kernels import (
+    HINTS_MAX,
+    LIVE_COUNT,
+    NEAR_ROWS,
+    fetch_rows,
+    find_row,
+    foresee_row,
+    hash_of,
+    hash_of_key,
+    settle_down,
+)
 from adapter.conversion.unaligned import LOADS, STORES
 from adapter.conversion.user_functions import compiled_user
 from adapter.kernel_cache import compiled
@@ -74,7 +85,7 @@ def convert(datagram, skip, count, out, start, end, arena, tables):
     for _ in range(skip):
         if position + {least} <= datagram.size:
             position += {length}
-    index = types.int64(0)
+{foresees}    index = types.int64(0)
     while index < count:
         if position + {least} > datagram.size:
             arena[TRUNCATED] += count - index
@@ -138,6 +149,15 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         by_message.setdefault(conversion.source.name, []).append(conversion)
     writers = [MessageWriter(table, each[0].source, each, data) for each in by_message.values()]
     bodies = [writer.lines() for writer in writers]
+    foresight = Foresight(table)
+    for writer, conversions in zip(writers, by_message.values(), strict=True):
+        foresight.add(conversions[0].source, writer.condition(), conversions)
+    walking = {
+        "least": framing.size_min,
+        "length": _length(framing),
+        "kind": _framed(framing, framing.type.size, framing.type_offset),
+        "body": framing.header_size,
+    }
     is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
     given = ", ".join([GIVEN, *(f"midnight_{number}" for number in range(len(data.zones)))])
     functions, branches = "", ""
@@ -156,11 +176,9 @@ def kernel_source(table: ConverterTable) -> KernelSource:
             for number, (zone, (at, count)) in enumerate(data.zones.items())
         ),
         header=SOURCE_HEADER_SIZE,
-        least=framing.size_min,
-        length=_length(framing),
-        kind=_framed(framing, framing.type.size, framing.type_offset),
-        body=framing.header_size,
-        functions=functions,
+        functions=functions + foresight.function(**walking),
+        foresees=foresight.call(),
+        **walking,
     )
     return KernelSource(text + branches + _otherwise(table) + FOOTER, tuple(data.words))
 

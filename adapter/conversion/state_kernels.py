@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adapter.conversion.unaligned import prefetch
 from adapter.kernel_cache import compiled
 
 BUCKET_COUNT = 64
@@ -24,7 +25,10 @@ SAMPLE_COUNT = 31  # how many bad messages of this call are sampled
 SAMPLES = 32  # (frame's offset, reason) each
 SAMPLES_MAX = 32  # per call; Python takes them out of the datagram
 DIGESTS = SAMPLES + 2 * SAMPLES_MAX
-HEADERS = DIGESTS + BUCKET_COUNT
+NEAR_ROWS = DIGESTS + BUCKET_COUNT  # so few rows are near anyway: nothing is foreseen
+HINTS = NEAR_ROWS + 8  # (space, hash of the key) of rows that this packet will need
+HINTS_MAX = 128  # of a packet; a full one of 1,472 bytes has some 70 messages
+HEADERS = HINTS + 2 * HINTS_MAX
 HEADER_SIZE = 64
 
 # Words of a space's header.
@@ -48,6 +52,8 @@ SETTLED_PER_MESSAGE = 4
 DIRTY, DEAD = 0, 1  # in place of a row's hash, which is 2 or more
 TOMB = -1  # in an index that is being moved
 SLOT_MASK = 0xFFFF_FFFF
+NEAR_ROWS_DEFAULT = 2_048  # stay in the processor's caches: to foresee them costs more than it saves
+LINE = 8  # words of a cache line
 
 
 @compiled()
@@ -258,6 +264,39 @@ def find_row(arena, space, session):  # type: ignore[no-untyped-def]
             arena[cells + cell] = arena[space + INITIAL + cell]
         arena[cells + mark] = session
     return cells
+
+
+@compiled()
+def foresee_row(arena, hints, space, key_hash):  # type: ignore[no-untyped-def]
+    """Ask for the index's entry of a key, and remember to ask for its row; returns the number of hints."""
+    if hints == HINTS_MAX:
+        return hints
+    size = arena[space + TABLE_SIZE]
+    prefetch(arena, arena[space + INDEX] + size + ((key_hash >> 33) & (size - 1)))
+    arena[HINTS + 2 * hints] = space
+    arena[HINTS + 2 * hints + 1] = key_hash
+    return hints + 1
+
+
+@compiled()
+def fetch_rows(arena, hints):  # type: ignore[no-untyped-def]
+    """Ask for the rows that were foreseen. Only hashes are compared: to ask for a wrong row does no harm."""
+    for number in range(hints):
+        space, key_hash = arena[HINTS + 2 * number], arena[HINTS + 2 * number + 1]
+        size = arena[space + TABLE_SIZE]
+        index = arena[space + INDEX] + size
+        tag = (key_hash >> 33) & 0x7FFF_FFFF
+        place = tag & (size - 1)
+        entry = arena[index + place]
+        while entry != 0 and entry >> 32 != tag:
+            place = (place + 1) & (size - 1)
+            entry = arena[index + place]
+        if entry != 0:
+            stride = arena[space + STRIDE]
+            row = arena[space + ROWS] + ((entry & SLOT_MASK) - 1) * stride
+            prefetch(arena, row)
+            if stride > LINE:
+                prefetch(arena, row + LINE)
 
 
 @compiled()

@@ -81,11 +81,17 @@ class StateStore:
         spaces: as the table numbers them; order books' after the table's own.
         books: which spaces make order books.
         fingerprint: 16 bytes that name the table; a snapshot of another one is refused.
+        near_rows: with more rows of a kind, a kernel foresees which a packet needs.
     """
 
     def __init__(
-        self, spaces: Sequence[KeySpace], fingerprint: bytes, books: Sequence[order_book.BookSpaces] = ()
+        self,
+        spaces: Sequence[KeySpace],
+        fingerprint: bytes,
+        books: Sequence[order_book.BookSpaces] = (),
+        near_rows: int = kernels.NEAR_ROWS_DEFAULT,
     ) -> None:
+        self._near_rows = near_rows
         self._spaces = spaces
         self._books = books
         self._fingerprint = fingerprint
@@ -103,6 +109,7 @@ class StateStore:
             with contextlib.suppress(OSError):  # a kernel built without them
                 memory.madvise(HUGE_PAGES)
         arena = np.frombuffer(memory, dtype=np.int64)
+        arena[kernels.NEAR_ROWS] = self._near_rows
         at = head
         for number, space in enumerate(self._spaces):
             self._lay_out(arena, header_of(number), number, space, at)

@@ -1,4 +1,4 @@
-"""Loads and stores of integers at any byte offset, as single machine instructions inside kernels.
+"""Loads and stores of integers at any byte offset, and prefetches, as single machine instructions inside kernels.
 
 Callers check bounds before: these do not. Names say sign, bits and byte order: `load_u16be`, `load_i64`, `store_32`.
 """
@@ -46,6 +46,22 @@ def _make_store(bits: int) -> Any:
         return types.void(array, types.intp, types.int64), generate
 
     return store
+
+
+@intrinsic
+def prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Have the cache line of an array's element brought near, to be changed; nothing waits for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, word(1), word(3), word(1)])  # for writing, into the nearest cache, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
 
 
 # Every value is an int64 in the kernel; a uint64 keeps its bits.

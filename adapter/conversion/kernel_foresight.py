@@ -1,0 +1,114 @@
+"""Kernel lines that look over a packet before its messages are converted, and have the state that they need brought near.
+
+With many keys every message waits for memory twice: for the index, then for the row. Messages are converted one after
+another, so those waits add up; here they are asked for all at once, and are over when their message's turn comes.
+Nothing is read that counts and nothing is changed: a packet converts the same without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from adapter.conversion.kernel_operations import ValueWriter, indented
+from adapter.conversion.kernel_tables import TableData
+from adapter.conversion.table import Conversion, ConverterTable, Operand
+from feedcore.source_format import SourceField, SourceMessageType
+
+WORD_SIZE = 8
+FUNCTION = '''
+
+@compiled()
+def foresee(datagram, position, count, arena):
+    """Ask for what the messages from `position` on will need."""
+    hints = 0
+    for _ in range(min(count, HINTS_MAX)):
+        if position + {least} > datagram.size:
+            break
+        length = {length}
+        if length < {least} or position + length > datagram.size:
+            break
+        kind = {kind}
+        body = position + {body}
+{branches}
+        position += length
+    fetch_rows(arena, hints)
+'''
+CALL = """    if {is_far}:
+        foresee(datagram, position, count, arena)
+"""
+
+
+class Foresight:
+    """What is foreseen of a table's messages.
+
+    Attributes:
+        spaces: numbers of the key spaces whose rows are asked for.
+    """
+
+    def __init__(self, table: ConverterTable) -> None:
+        self._table = table
+        self.spaces: set[int] = set()
+        self._branches: list[tuple[str, list[str]]] = []
+
+    def add(self, source: SourceMessageType, condition: str, conversions: Sequence[Conversion]) -> None:
+        """One message type, told by `condition`, and all that it is converted to."""
+        if source.parts or source.longer:
+            return  # where its fields lie takes a walk, which is as much work as it saves
+        values = ValueWriter(0, frozenset(), TableData(), source.framing.block_length is not None)
+        seen: set[tuple[int, tuple[str, ...]]] = set()
+        lines: list[str] = []
+        for space, keys in self._rows(conversions):
+            fields = [key for key in keys if _is_at_hand(source, key)]
+            names = tuple(field.name for field in fields)
+            if len(fields) < len(keys) or (space, names) in seen:
+                continue
+            seen.add((space, names))
+            self.spaces.add(space)
+            for field in fields:
+                loaded = values.load(field)
+                lines += loaded if loaded[0] not in lines else []
+            hashed = f"hash_of(f_{names[0]})"
+            for name in names[1:]:
+                hashed = f"hash_of({hashed} ^ f_{name})"
+            lines += [f"hints = foresee_row(arena, hints, SPACE_{space}, {hashed})"]
+        if lines:
+            self._branches.append((condition, lines))
+
+    def function(self, **framing: object) -> str:
+        """The function, if anything is foreseen. Args: framing: how frames are walked over, as in the kernel itself."""
+        if not self._branches:
+            return ""
+        lines: list[str] = []
+        for number, (condition, body) in enumerate(self._branches):
+            lines += [f"{'elif' if number else 'if'} {condition}:", *indented(body)]
+        return FUNCTION.format(branches="\n".join(indented(lines, 2)), **framing)
+
+    def call(self) -> str:
+        """The kernel's call of it: not while all rows are near anyway."""
+        if not self._branches:
+            return ""
+        near = " or ".join(f"arena[SPACE_{space} + LIVE_COUNT] > arena[NEAR_ROWS]" for space in sorted(self.spaces))
+        return CALL.format(is_far=near)
+
+    def _rows(self, conversions: Sequence[Conversion]) -> Iterator[tuple[int, Sequence[Operand]]]:
+        """(space, its key) of every row that the message itself needs."""
+        for conversion in conversions:
+            if conversion.each is not None:
+                continue
+            for operation in conversion.stateful:
+                if operation.space is not None:
+                    yield operation.space, operation.keys
+            for action in conversion.orders:
+                if "id" in action.operands and action.action != "add":  # an order that is added has no row yet
+                    yield self._table.books[action.book].spaces.orders, [action.operands["id"]]
+
+
+def _is_at_hand(source: SourceMessageType, key: Operand) -> bool:
+    """True for a field of the message's fixed part that is one word."""
+    return (
+        isinstance(key, SourceField)
+        and source.fields.get(key.name) is key
+        and key.constant is None
+        and not key.is_variable
+        and (not key.is_text or key.size <= WORD_SIZE)
+    )
