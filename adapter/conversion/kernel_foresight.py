@@ -100,7 +100,8 @@ class Foresight:
                     yield operation.space, operation.keys
             for action in conversion.orders:
                 if "id" in action.operands and action.action != "add":  # an order that is added has no row yet
-                    yield self._table.books[action.book].spaces.orders, [action.operands["id"]]
+                    spaces = self._table.books[action.book].spaces
+                    yield spaces.orders, [action.operands["id"], action.key][: spaces.words]
 
 
 def _is_at_hand(source: SourceMessageType, key: Operand) -> bool:
