@@ -236,11 +236,11 @@ class Scope:
         return found
 
     def appended(self, operand: Operand) -> bytes:
-        """A text as it stands in another, without the blanks behind it."""
+        """A text as it stands in another: a field's without the blanks behind it."""
         if not type_of(operand).text_size:
             return self.digits(operand)
-        of_table = isinstance(operand, Literal) or (isinstance(operand, Operation) and operand.function.name == "map")
-        return self.text(operand) if of_table else self.text(operand).rstrip(BLANKS)
+        text = self.text(operand)
+        return text.rstrip(BLANKS) if isinstance(operand, SourceField) else text
 
     def digits(self, operand: Operand) -> bytes:
         """A number as text; null is nothing."""

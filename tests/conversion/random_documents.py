@@ -163,7 +163,7 @@ def random_element(random: Random, names: list[str], name: str) -> str:
             f'function="map" of="{one()}" map="{random.choice(MAPS)}"/>',
             f'function="text" of="{one()}" length="{random.choice([1, 3, 5, 8])}"/>',
             f'function="text" of="{one()}"/>',
-            f'function="cut" of="{one()}" length="{random.choice([1, 3])}"/>',
+            f'function="cut" of="{one()}" length="{random.choice([1, 2, 3])}"/>',
             f'function="digits" of="{one()}"/>',
             f'function="concatenate" of="{one()} {one()}" separator="{random.choice(["", ".", "--"])}"/>',
             *(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deal_material import FORMAT, TABLE
 
 etree = pytest.importorskip("lxml.etree")  # comes with a decoder that tests use
 
@@ -42,6 +43,13 @@ WRONG = [
 def test_what_is_plainly_wrong_does_not(tag: str, text: str) -> None:
     schema = etree.XMLSchema(etree.parse(str(XSDS[tag])))
     assert not schema.validate(etree.fromstring(text))
+
+
+@pytest.mark.parametrize("text", [FORMAT, TABLE])
+def test_groups_and_variable_texts_hold_to_their_schemas(text: str) -> None:
+    root = etree.fromstring(text)
+    schema = etree.XMLSchema(etree.parse(str(XSDS[root.tag])))
+    assert schema.validate(root), schema.error_log
 
 
 def test_something_is_shipped() -> None:

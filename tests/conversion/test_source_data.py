@@ -29,7 +29,7 @@ MODEL = """<messageSchema package="x" id="7" version="0" byteOrder="littleEndian
 <message name="News" id="1"><field name="symbol" id="1" type="Text8"/><field name="headline" id="2" type="Text20"/>
 <field name="short" id="3" type="Text8"/><field name="both" id="4" type="Text40"/>
 <field name="amount" id="5" type="int64"/><field name="kind" id="6" type="int32"/>
-<field name="count" id="7" type="int64"/></message></messageSchema>"""
+<field name="count" id="7" type="int64"/><field name="joined" id="8" type="Text20"/></message></messageSchema>"""
 TABLE = """<converterTable name="news" sourceFormat="news">
 <map name="kinds" default="0"><entry from="ACME" to="1"/><entry from="LONGNAME" to="2"/></map>
 <convert message="news" to="News">
@@ -41,6 +41,8 @@ TABLE = """<converterTable name="news" sourceFormat="news">
 <field name="amount" function="number" of="amount"/>
 <field name="kind" function="map" of="symbol" map="kinds"/>
 <field name="count" function="count" by="headline"/>
+<let name="eight" function="cut" of="headline" length="8"/>
+<field name="joined" function="concatenate" of="eight symbol" separator="+"/>
 </convert></converterTable>"""
 
 
@@ -88,24 +90,26 @@ def test_a_variable_text_is_read_like_any_other(loaded: ConverterTable) -> None:
         news(b"SKIP", b"x"),
         news(b"A", b"nothing of note"),
         news(b"ACME", b"Profits"),
+        news(b"B", b"Profits rise"),
     )
     oracle = InterpretedConverter(loaded)
     frames = converted(oracle, data)
     assert converted(CompiledConverter(loaded), data) == frames
     (_, rows), *_ = load_message_model(MODEL.encode()).arrays(frames)
-    assert rows["headline"].tolist() == [b"Profits  ", b"a headline of twenty", b"", b"Profits"]
-    assert rows["short"].tolist() == [b"Profits", b"a headli", b"", b"Profits"]
+    assert rows["headline"].tolist() == [b"Profits  ", b"a headline of twenty", b"", b"Profits", b"Profits rise"]
+    assert rows["short"].tolist() == [b"Profits", b"a headli", b"", b"Profits", b"Profits "]
     assert rows["both"].tolist()[:2] == [b"ACME/Profits/5", b"LONGNAME/a headline of twenty/5"]
-    assert rows["amount"].tolist() == [12, 12, 7, 12]
-    assert rows["kind"].tolist() == [1, 2, 0, 1]
-    assert rows["count"].tolist() == [1, 1, 1, 2], "blanks behind a key do not count"
+    assert rows["joined"].tolist()[-1] == b"Profits +B", "what is cut off is no blank behind a text"
+    assert rows["amount"].tolist() == [12, 12, 7, 12, 12]
+    assert rows["kind"].tolist() == [1, 2, 0, 1, 0]
+    assert rows["count"].tolist() == [1, 1, 1, 2, 1], "blanks behind a key do not count"
 
 
 def test_a_text_longer_than_its_maximum_or_its_message_is_refused(loaded: ConverterTable) -> None:
     whole = news(b"ACME", b"Profits")
     data = packet(news(b"ACME", b"x" * 21), news(b"NINECHARS", b"x"), whole[:8] + b"\xff" + whole[9:], whole)
     for converter in (CompiledConverter(loaded), InterpretedConverter(loaded)):
-        assert converted(converter, data).count(b"Profits") == 3
+        assert converted(converter, data).count(b"Profits") == 4
         assert converter.counts()["wrong_length"] == 3
 
 
