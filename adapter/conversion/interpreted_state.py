@@ -37,7 +37,7 @@ def hash_of_key(key: Key) -> int:
 
 
 class InterpretedState:
-    """The rows of all spaces; of an order: price, size, side, book key."""
+    """The rows of all spaces; of an order: price, size, side, and the book key if its own has it not."""
 
     def __init__(self, table: ConverterTable) -> None:
         self._table = table
@@ -130,7 +130,7 @@ class InterpretedState:
         orders = self.rows[spaces.orders]
         values = {name: scope.number(operand) for name, operand in action.operands.items()}
         if action.action == "clear":
-            for order in [order for order, row in orders.items() if row[3] == key]:
+            for order in [order for order, row in orders.items() if _book_of(order, row) == key]:
                 del orders[order]
             return True
         of_book = (key,) if spaces.words == 2 else ()  # what tells orders of one id apart
@@ -140,7 +140,8 @@ class InterpretedState:
         if action.action in ("add", "modify"):
             side = int(values["side"] != action.bid)
             told[action.book] = (values["price"], values["size"], 83 if side else 66)
-            return self._put(orders, spaces.orders, order_id, [values["price"], values["size"], side, key])
+            row = [values["price"], values["size"], side, *(() if of_book else (key,))]
+            return self._put(orders, spaces.orders, order_id, row)
         if known is None:
             counts[Reason.UNKNOWN_ORDER] += 1
             return True
@@ -178,8 +179,9 @@ class InterpretedState:
     def _levels(self, book: int, side: int, keys: dict[int, int]) -> dict[int, list[int]]:
         """Sizes of the orders by price."""
         levels: dict[int, list[int]] = {}
-        for price, size, of_side, key in self.rows[self._table.books[book].spaces.orders].values():
-            if key == keys[book] and of_side == side:
+        for order, row in self.rows[self._table.books[book].spaces.orders].items():
+            price, size, of_side = row[:3]
+            if _book_of(order, row) == keys[book] and of_side == side:
                 levels.setdefault(price, []).append(size)
         return levels
 
@@ -265,6 +267,11 @@ class InterpretedState:
         if at != len(data):
             raise ValueError("the snapshot has bytes too many")
         return buckets, spaces
+
+
+def _book_of(order: Key, row: list[int]) -> int:
+    """The key of an order's book: the second word of its own, or else its last cell."""
+    return order[1] if len(order) == 2 else row[3]
 
 
 def _change(name: str, row: list[int], columns: tuple[int, ...], values: dict[str, int]) -> None:

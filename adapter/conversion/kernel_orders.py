@@ -19,17 +19,18 @@ def order_lines(
     spaces = books[action.book].spaces
     both = f"arena, SPACE_{spaces.orders}, SPACE_{spaces.books}"
     key = values.variable(action.key)
-    which = f"{spaces.words}, {key if spaces.words == 2 else 0}"  # an id that is unique needs no book's key
+    known_by = key if spaces.words == 2 else 0  # an id that is unique needs no book's key
+    kind = f"{spaces.words}, {spaces.is_chained}"
     given = {name: values.variable(operand) for name, operand in action.operands.items()}
     asked = any(operation.book == action.book for operation in conversion.all_stateful)
     told = [f"order_{what}_{action.book}" for what in ("price", "size", "side")]
     lines: list[str] = []
     if "id" in given and asked:
-        known = f"known_order(arena, SPACE_{spaces.orders}, {which}, {given['id']})"
+        known = f"known_order(arena, SPACE_{spaces.orders}, {spaces.words}, {known_by}, {given['id']})"
         lines += [f"{told[0]}, {told[1]}, {told[2]} = {known}"]
     if action.action in ("add", "modify"):
         side = f"0 if {given['side']} == {action.bid} else 1"
-        call = f"add_order({both}, {spaces.words}, {key}, {given['id']}, {side}, {given['price']}, {given['size']})"
+        call = f"add_order({both}, {kind}, {key}, {given['id']}, {side}, {given['price']}, {given['size']})"
         lines += [f"if not {call}:", "    reason = TOO_MANY_KEYS"]
         if asked:
             lines += [f"{told[0]}, {told[1]} = {given['price']}, {given['size']}"]
@@ -37,7 +38,7 @@ def order_lines(
     elif action.action == "clear":
         lines += [f"clear_book({both}, {spaces.words}, {key})"]
     else:
-        lines += _change(action, f"{both}, {which}", given, told if asked else [])
+        lines += _change(action, f"{both}, {kind}, {known_by}", given, told if asked else [])
     if action.guard is not None:
         lines = [f"if {values.guard(action.guard)}:", *indented(lines)]
     may_tell_nothing = action.guard is not None or "id" not in given

@@ -6,8 +6,9 @@ there are). Levels are a consequence of the orders: neither digested nor sent, a
 level is (rank, size, orders), with rank = price for bids and -price for asks, so that the best of either side ranks
 highest.
 
-An order is known by its id; where ids are unique only within a book, by id and book key. `words`, 1 or 2, says which: a
-constant of the table, and of the kernel.
+An order is known by its id; where ids are unique only within a book, by id and book key, which then is no cell. Where
+a table clears books, each book's orders are a chain, so that clearing costs no more than they do. Keeping it costs a
+table up to a sixth of its speed, so others have none. `words` (of the key) and `chained` are constants of a kernel.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ LEVEL = 3  # words of a level
 SIDE = 3  # words per side in a book's row
 NULL = (1 << 63) - 1
 BID, ASK = 0, 1
-PRICE, SIZE, ORDER_SIDE, BOOK_KEY, BOOK_ROW = 0, 1, 2, 3, 4  # an order's cells
-BOOK_CELLS = 2 * SIDE
+PRICE, SIZE, ORDER_SIDE = 0, 1, 2  # an order's cells
+BOOK_ROW, CHAIN = 6, 7  # of its row, behind key, hash and cells: its book's cells; slot + 1 of who is behind and before
+ORDER_ROW_LOG = 3  # words of an order's row
+BEHIND, BEFORE = 32, 0xFFFF_FFFF  # in CHAIN: the one behind above the one before; 0: nobody
+FIRST = 2 * SIDE  # of a book's cells, where there are chains: slot + 1 of its first order
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,28 @@ class BookSpaces:
 
     Attributes:
         words: of an order's key: 1, its id; 2, id and book key.
+        is_chained: the orders of a book are a chain.
     """
 
     orders: int
     books: int
     words: int = 1
+    is_chained: bool = False
+
+    @property
+    def order_cells(self) -> int:
+        """Digested cells of an order."""
+        return 5 - self.words
+
+    @property
+    def order_locals(self) -> int:
+        """Cells of an order that only this process understands."""
+        return 1 + self.is_chained
+
+    @property
+    def book_cells(self) -> int:
+        """Cells of a book."""
+        return FIRST + self.is_chained
 
 
 def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
@@ -184,6 +205,38 @@ def forget_if_empty(arena, books, book):  # type: ignore[no-untyped-def]
 
 
 @compiled()
+def book_key_of(arena, words, row):  # type: ignore[no-untyped-def]
+    """Which book an order is of: the last cell, or the key's second word."""
+    return arena[row + 5] if words == 1 else arena[row + 1]
+
+
+@compiled()
+def link(arena, orders, row, book):  # type: ignore[no-untyped-def]
+    """Put an order first into its book's chain."""
+    rows, first = arena[orders + ROWS], arena[book + FIRST]
+    slot = ((row - rows) >> ORDER_ROW_LOG) + 1
+    arena[row + CHAIN] = first << BEHIND
+    if first != 0:
+        arena[rows + ((first - 1) << ORDER_ROW_LOG) + CHAIN] |= slot
+    arena[book + FIRST] = slot
+
+
+@compiled()
+def unlink(arena, orders, row, book):  # type: ignore[no-untyped-def]
+    """Take an order out of its book's chain."""
+    rows, chain = arena[orders + ROWS], arena[row + CHAIN]
+    behind, before = chain >> BEHIND, chain & BEFORE
+    if behind != 0:
+        other = rows + ((behind - 1) << ORDER_ROW_LOG) + CHAIN
+        arena[other] = (arena[other] >> BEHIND << BEHIND) | before
+    if before != 0:
+        other = rows + ((before - 1) << ORDER_ROW_LOG) + CHAIN
+        arena[other] = (behind << BEHIND) | (arena[other] & BEFORE)
+    else:
+        arena[book + FIRST] = behind
+
+
+@compiled()
 def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-untyped-def]
     """(hash of its key, place in the index, row) of an order, whose key is then in scratch; row -1: it is unknown."""
     arena[orders + KEY] = order_id
@@ -195,26 +248,28 @@ def seek_order(arena, orders, words, book_key, order_id):  # type: ignore[no-unt
 
 
 @compiled()
-def drop_order(arena, orders, books, words, book_key, order_id):  # type: ignore[no-untyped-def]
+def drop_order(arena, orders, books, words, chained, book_key, order_id):  # type: ignore[no-untyped-def]
     """Take an order out of its book and forget it; False if it is unknown."""
     key_hash, place, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
     cells = row + words + 1
-    book, side = arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE]
+    book, side = arena[row + BOOK_ROW], arena[cells + ORDER_SIDE]
     change_level(arena, books, book, side, arena[cells + PRICE], -arena[cells + SIZE], -1)
+    if chained:
+        unlink(arena, orders, row, book)
     forget_if_empty(arena, books, book)
     drop_row(arena, orders, key_hash, place, row)
     return True
 
 
 @compiled()
-def add_order(arena, orders, books, words, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
+def add_order(arena, orders, books, words, chained, book_key, order_id, side, price, size):  # type: ignore[no-untyped-def]
     """Put an order into a book; one of the same id is replaced. False if there are as many orders as may be.
 
     Without a price or a size there is no order.
     """
-    drop_order(arena, orders, books, words, book_key, order_id)
+    drop_order(arena, orders, books, words, chained, book_key, order_id)
     if price == NULL or price == -NULL - 1 or size <= 0:  # the smallest price has no rank among asks
         return True
     row = add_row(arena, orders, hash_of_key(arena, orders + KEY, words))  # its key is still in scratch
@@ -225,37 +280,42 @@ def add_order(arena, orders, books, words, book_key, order_id, side, price, size
     arena[cells + PRICE] = price
     arena[cells + SIZE] = size
     arena[cells + ORDER_SIDE] = side
-    arena[cells + BOOK_KEY] = book_key
-    arena[cells + BOOK_ROW] = book
+    if words == 1:
+        arena[cells + ORDER_SIDE + 1] = book_key
+    arena[row + BOOK_ROW] = book
+    if chained:
+        link(arena, orders, row, book)
     change_level(arena, books, book, side, price, size, 1)
     return True
 
 
 @compiled()
-def reduce_order(arena, orders, books, words, book_key, order_id, size):  # type: ignore[no-untyped-def]
+def reduce_order(arena, orders, books, words, chained, book_key, order_id, size):  # type: ignore[no-untyped-def]
     """Take `size` off an order, the whole of it if it has no more; False if it is unknown."""
     key_hash, _, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
     cells = row + words + 1
     if size >= arena[cells + SIZE]:
-        return drop_order(arena, orders, books, words, book_key, order_id)
+        return drop_order(arena, orders, books, words, chained, book_key, order_id)
     touch(arena, orders, row, key_hash)
     arena[cells + SIZE] -= size
-    change_level(arena, books, arena[cells + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -size, 0)
+    change_level(arena, books, arena[row + BOOK_ROW], arena[cells + ORDER_SIDE], arena[cells + PRICE], -size, 0)
     return True
 
 
 @compiled()
-def replace_order(arena, orders, books, words, book_key, order_id, new_id, price, size):  # type: ignore[no-untyped-def]
+def replace_order(  # type: ignore[no-untyped-def]
+    arena, orders, books, words, chained, book_key, order_id, new_id, price, size
+):
     """Put an order of the same book and side in the place of another one; False if that is unknown."""
     _, _, row = seek_order(arena, orders, words, book_key, order_id)
     if row < 0:
         return False
-    cells = row + words + 1
-    side, its_book = arena[cells + ORDER_SIDE], arena[cells + BOOK_KEY]
-    drop_order(arena, orders, books, words, book_key, order_id)
-    add_order(arena, orders, books, words, its_book, new_id, side, price, size)  # in the place of the one that went
+    side, its_book = arena[row + words + 1 + ORDER_SIDE], book_key_of(arena, words, row)
+    drop_order(arena, orders, books, words, chained, book_key, order_id)
+    # In the place of the one that went.
+    add_order(arena, orders, books, words, chained, its_book, new_id, side, price, size)
     return True
 
 
@@ -271,27 +331,14 @@ def known_order(arena, orders, words, book_key, order_id):  # type: ignore[no-un
 
 
 @compiled()
-def orders_of_book(arena, books, book_key):  # type: ignore[no-untyped-def]
-    """How many orders its levels count."""
-    book = seek_book(arena, books, book_key)
-    count = np.int64(0)
-    for side in range(2 if book >= 0 else 0):
-        for place in range(arena[book + SIDE * side + 2]):
-            count += arena[arena[book + SIDE * side] + LEVEL * place + 2]
-    return count
-
-
-@compiled()
 def clear_book(arena, orders, books, words, book_key):  # type: ignore[no-untyped-def]
-    """Forget all orders of a book. Looks at orders until it has found them all: none, if the book is empty."""
-    left = orders_of_book(arena, books, book_key) + arena[books + HIDDEN]  # hidden ones may be this book's
-    slot = np.int64(0)
-    while left > 0 and slot < arena[orders + ROW_COUNT]:
-        row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
-        if arena[row + words] != DEAD and arena[row + words + 1 + BOOK_KEY] == book_key:
-            drop_order(arena, orders, books, words, book_key, arena[row])
-            left -= 1
-        slot += 1
+    """Forget all orders of a book, which are a chain."""
+    book = seek_book(arena, books, book_key)
+    slot = arena[book + FIRST] if book >= 0 else np.int64(0)
+    while slot != 0:
+        row = arena[orders + ROWS] + ((slot - 1) << ORDER_ROW_LOG)
+        slot = arena[row + CHAIN] >> BEHIND
+        drop_order(arena, orders, books, words, True, book_key, arena[row])
 
 
 @compiled()
@@ -334,7 +381,7 @@ def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def rebuild(arena, orders, books, words):  # type: ignore[no-untyped-def]
+def rebuild(arena, orders, books, words, chained):  # type: ignore[no-untyped-def]
     """Make the levels anew from the orders."""
     arena[books + HIDDEN] = 0
     for slot in range(arena[books + ROW_COUNT]):
@@ -342,11 +389,15 @@ def rebuild(arena, orders, books, words):  # type: ignore[no-untyped-def]
         if arena[row + 1] != DEAD:
             arena[row + 4] = 0
             arena[row + SIDE + 4] = 0
+            if chained:
+                arena[row + FIRST + 2] = 0
             forget_if_empty(arena, books, row + 2)
     for slot in range(arena[orders + ROW_COUNT]):
         row = arena[orders + ROWS] + slot * arena[orders + STRIDE]
         if arena[row + words] != DEAD:
             cells = row + words + 1
-            book = find_book(arena, books, arena[cells + BOOK_KEY])
-            arena[cells + BOOK_ROW] = book
+            book = find_book(arena, books, book_key_of(arena, words, row))
+            arena[row + BOOK_ROW] = book
+            if chained:
+                link(arena, orders, row, book)
             change_level(arena, books, book, arena[cells + ORDER_SIDE], arena[cells + PRICE], arena[cells + SIZE], 1)

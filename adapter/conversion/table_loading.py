@@ -12,7 +12,7 @@ from adapter.conversion.functions import FUNCTIONS, ConverterFunction
 from adapter.conversion.group_loading import load_parts
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.map_loading import load_maps
-from adapter.conversion.order_book import BOOK_CELLS, BookSpaces
+from adapter.conversion.order_book import BookSpaces
 from adapter.conversion.state_cells import Cells
 from adapter.conversion.state_store import KEYS_MAX, KeySpace
 from adapter.conversion.table import Book, ConverterTable
@@ -77,14 +77,12 @@ def load_table(
     conversions = tuple(loader.load() for loader in shared.loaders)
     keys_max = _limit(root, "keysMax", KEYS_MAX)
     spaces = list(cells.spaces(root, keys_max))
-    books = []
+    books: list[Book] = []
     for book, node in zip(shared.books.values(), root.all("book"), strict=True):
-        first = len(spaces)
-        orders_max = _limit(node, "ordersMax", ORDERS_MAX)
-        words = book.spaces.words
-        spaces.append(KeySpace(f"{book.name} orders", words, (0, 0, 0, 0), local=1, keys_max=orders_max))
-        spaces.append(KeySpace(f"{book.name} books", 1, (0,) * BOOK_CELLS, keys_max=orders_max, is_digested=False))
-        books.append(replace(book, spaces=BookSpaces(first, first + 1, words)))
+        actions = [action.action for each in conversions for action in each.orders if action.book == len(books)]
+        own = BookSpaces(len(spaces), len(spaces) + 1, book.spaces.words, "clear" in actions)
+        spaces += _key_spaces(book.name, own, _limit(node, "ordersMax", ORDERS_MAX))
+        books.append(replace(book, spaces=own))
     table = ConverterTable(
         root.need("name"),
         model.schema_id,
@@ -109,6 +107,15 @@ def _limit(node: Node, name: str, default: int) -> int:
     if not 1 <= value <= KEYS_MAX_LIMIT:
         raise node.error(f"{name}={value} is not within 1 and {KEYS_MAX_LIMIT}")
     return value
+
+
+def _key_spaces(name: str, spaces: BookSpaces, orders_max: int) -> tuple[KeySpace, KeySpace]:
+    """Of a <book>: its orders', and its books', which follow from them. There are never more books than orders."""
+    order, book = (0,) * spaces.order_cells, (0,) * spaces.book_cells
+    return (
+        KeySpace(f"{name} orders", spaces.words, order, local=spaces.order_locals, keys_max=orders_max),
+        KeySpace(f"{name} books", 1, book, keys_max=orders_max, is_digested=False),
+    )
 
 
 def _load_books(root: Node) -> dict[str, Book]:

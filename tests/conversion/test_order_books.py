@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 from random import Random
 
@@ -176,6 +177,29 @@ def test_a_book_is_cleared_and_no_other(tmp_path: Path) -> None:
     assert compiled.key_count() == 20 + 2
     same(compiled, oracle, packet(message(b"A", 2, 99, size=0), message(b"D", 1, 3), message(b"A", 2, 99, size=1)))
     assert compiled.snapshot() == oracle.snapshot()
+
+
+@pytest.mark.parametrize("changes", [(CLEARING,), (CLEARING, PER_BOOK)], ids=["unique", "perBook"])
+def test_clearing_looks_at_no_order_of_another_book(tmp_path: Path, changes: tuple[tuple[str, str], ...]) -> None:
+    compiled = CompiledConverter(table_with(tmp_path, *changes))
+    out = np.zeros(4_096, np.uint8)
+
+    def seconds(stock: int, clears: int) -> float:
+        """Of adding an order to a book and clearing it, so many times."""
+        pair = message(b"A", stock, 1 << 30, size=1, price=100), message(b"A", stock, 1 << 30, size=0)
+        data = packet(*pair * 10)
+        began = time.process_time()
+        for _ in range(clears):
+            compiled.convert(data, 0, 20, out, 0, 4_096)
+        return time.process_time() - began
+
+    few = min(seconds(2, 200) for _ in range(5))
+    for first in range(0, 200_000, PER_PACKET):
+        orders = [message(b"A", 1, first + number, size=1, price=1 + number) for number in range(PER_PACKET)]
+        compiled.convert(packet(*orders), 0, PER_PACKET, out, 0, 4_096)
+    assert compiled.key_count() == 200_001
+    many = min(seconds(2, 200) for _ in range(5))
+    assert many < 20 * few, "2,000 clears that looked at 200,000 orders each took a thousand times as long"
 
 
 def test_orders_in_levels_for_which_there_was_no_room_are_cleared_and_forgotten_like_others(tmp_path: Path) -> None:
