@@ -20,7 +20,9 @@ from adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
 from adapter.conversion.formats.moldudp64 import decode_mold_packet, encode_mold_packet
 from feedcore.source_format import SourceFormat, load_source_format
 
-FORMATS = {name: load_source_format(document(f"{name}.xml")) for name in ("itch50", "iex", "dbn", "tick-table")}
+FORMATS = {
+    name: load_source_format(document(f"{name}.xml")) for name in ("itch50", "iex", "dbn", "lobster", "tick-table")
+}
 
 
 def frames_of(source_format: SourceFormat, seed: int) -> bytes:
