@@ -64,21 +64,6 @@ class BookSpaces:
     words: int = 1
     is_chained: bool = False
 
-    @property
-    def order_cells(self) -> int:
-        """Digested cells of an order."""
-        return 5 - self.words
-
-    @property
-    def order_locals(self) -> int:
-        """Cells of an order that only this process understands."""
-        return 1 + self.is_chained
-
-    @property
-    def book_cells(self) -> int:
-        """Cells of a book."""
-        return FIRST + self.is_chained
-
 
 def lay_out_pool(arena: NDArray[np.int64], books: int, at: int) -> None:
     """Give the books at header `books` the pool that begins at `at`."""

@@ -12,7 +12,7 @@ from adapter.conversion.functions import FUNCTIONS, ConverterFunction
 from adapter.conversion.group_loading import load_parts
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.map_loading import load_maps
-from adapter.conversion.order_book import BookSpaces
+from adapter.conversion.order_book import FIRST, BookSpaces
 from adapter.conversion.state_cells import Cells
 from adapter.conversion.state_store import KEYS_MAX, KeySpace
 from adapter.conversion.table import Book, ConverterTable
@@ -111,9 +111,10 @@ def _limit(node: Node, name: str, default: int) -> int:
 
 def _key_spaces(name: str, spaces: BookSpaces, orders_max: int) -> tuple[KeySpace, KeySpace]:
     """Of a <book>: its orders', and its books', which follow from them. There are never more books than orders."""
-    order, book = (0,) * spaces.order_cells, (0,) * spaces.book_cells
+    order = (0,) * (5 - spaces.words)  # price, size, side, and the book's key if the order's has it not
+    book = (0,) * (FIRST + spaces.is_chained)
     return (
-        KeySpace(f"{name} orders", spaces.words, order, local=spaces.order_locals, keys_max=orders_max),
+        KeySpace(f"{name} orders", spaces.words, order, local=1 + spaces.is_chained, keys_max=orders_max),
         KeySpace(f"{name} books", 1, book, keys_max=orders_max, is_digested=False),
     )
 
