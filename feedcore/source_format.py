@@ -6,6 +6,7 @@ document is found here, with file, line and reason. Invariant: equal documents g
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from feedcore.documents import DocumentError, Node, parse_document
@@ -183,16 +184,7 @@ def _load_message(node: Node, framing: Framing, is_big_endian: bool) -> SourceMe
     longer = node.attributes.get("longer", "refused")
     if longer not in ("refused", "allowed"):
         raise node.error(f"longer={longer!r}: refused or allowed")
-    parts: list[SourceGroup | SourceData] = []
-    for child in node.children:
-        if child.tag == "group":
-            parts.append(_load_group(child, is_big_endian))
-        elif child.tag == "data":
-            parts.append(_load_data(child, is_big_endian))
-        elif child.tag != "field":
-            raise child.error(f"<{child.tag}> in <message>: it takes <field>, <group> and <data>")
-        elif parts:
-            raise child.error("a <field> behind a <group> or <data>: fixed fields come first")
+    parts = _load_parts(node, is_big_endian)
     _refuse_repeated(node, fields, parts)
     if longer == "allowed" and parts and framing.block_length is None:
         raise node.error(
@@ -210,10 +202,32 @@ def _load_message(node: Node, framing: Framing, is_big_endian: bool) -> SourceMe
     )
 
 
-def _refuse_repeated(node: Node, fields: dict[str, SourceField], parts: list[SourceGroup | SourceData]) -> None:
-    names = [*fields, *(part.name for part in parts)]
+def _load_parts(node: Node, is_big_endian: bool) -> list[SourceGroup | SourceData]:
+    """The groups and data behind the fixed fields of a message or of a group's entry."""
+    parts: list[SourceGroup | SourceData] = []
+    for child in node.children:
+        if child.tag == "group":
+            parts.append(_load_group(child, is_big_endian))
+        elif child.tag == "data":
+            parts.append(_load_data(child, is_big_endian))
+        elif child.tag != "field":
+            raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <field>, <group> and <data>")
+        elif parts:
+            raise child.error("a <field> behind a <group> or <data>: fixed fields come first")
+    return parts
+
+
+def _names(fields: dict[str, SourceField], parts: Sequence[SourceGroup | SourceData]) -> Iterator[str]:
+    """Of everything in a message or an entry."""
+    yield from fields
     for part in parts:
-        names += part.fields if isinstance(part, SourceGroup) else ()
+        yield part.name
+        if isinstance(part, SourceGroup):
+            yield from _names(part.fields, part.parts)
+
+
+def _refuse_repeated(node: Node, fields: dict[str, SourceField], parts: list[SourceGroup | SourceData]) -> None:
+    names = list(_names(fields, parts))
     for name in names:
         if names.count(name) > 1:
             raise node.error(f"{name!r} is defined twice in message {node.need('name')!r}")
@@ -256,9 +270,7 @@ def _null(node: Node, kind: PrimitiveType) -> int | None:
 def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
     node.only("name", "count", "headerSize", "countOffset", "entrySize", "entrySizeOffset", "byteOrder")
     is_big_endian = _byte_order(node, is_big_endian)
-    for child in node.children:
-        if child.tag != "field":
-            raise child.error(f"<{child.tag}> in <group>: a group's entries are fixed fields")
+    parts = tuple(_load_parts(node, is_big_endian))
     fields, size = _load_fields(node, is_big_endian)
     if size == 0:
         raise node.error("a <group> has at least one <field>")
@@ -268,7 +280,9 @@ def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
             if name in node.attributes:
                 raise node.error(f"{name}: a group of fixed count has no header")
         nothing = SOURCE_TYPES["uint8"]
-        return SourceGroup(node.need("name"), fields, size, count, 0, nothing, 0, None, 0, is_big_endian, node.line)
+        return SourceGroup(
+            node.need("name"), fields, size, count, 0, nothing, 0, None, 0, is_big_endian, node.line, parts=parts
+        )
     group = SourceGroup(
         node.need("name"),
         fields,
@@ -281,6 +295,7 @@ def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
         bounded_int(node, "entrySizeOffset", 0, 255),
         is_big_endian,
         node.line,
+        parts=parts,
     )
     ends = [group.count_offset + group.count_kind.size]
     if group.entry_size_kind is not None:

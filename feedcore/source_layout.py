@@ -125,6 +125,7 @@ class SourceGroup:
         entry_size_kind: type of the header's entry size; None: entries have `size` bytes.
         size: bytes of an entry's fields.
         is_later: a later version of the format added it: a frame may end before it.
+        parts: groups and data that stand behind each entry's fields, so that entries differ in length.
     """
 
     name: str
@@ -139,6 +140,17 @@ class SourceGroup:
     is_big_endian: bool
     line: int
     is_later: bool = False
+    parts: tuple[SourceGroup | SourceData, ...] = ()
+
+    @property
+    def groups(self) -> dict[str, SourceGroup]:
+        """The groups in an entry by name."""
+        return {part.name: part for part in self.parts if isinstance(part, SourceGroup)}
+
+    @property
+    def data(self) -> dict[str, SourceData]:
+        """The variable texts of an entry by name."""
+        return {part.name: part for part in self.parts if isinstance(part, SourceData)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,20 @@
 
 Each message of the schema becomes a source message of its name: a field per value of its block (a composite of several
 values gives `field_member`, an array of numbers `field_0` …; a decimal with a constant exponent is its mantissa), its
-groups and variable data (an entry's field that the message has too is `group_field`). Left out are messages with groups
-in groups or data in groups, which a source format has not: no table can name them.
+groups and variable data (an entry's field that the message, or the entry around it, has too is `group_field`). Left
+out are messages whose entries a later version gave groups or data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import replace
 
 from feedcore.documents import Node
 from feedcore.primitive_types import PrimitiveType
 from feedcore.sbe import Schema
 from feedcore.sbe.layout import Column, columns
-from feedcore.sbe.types import Block, EnumType, Field, Group, Presence, SimpleType
+from feedcore.sbe.types import Block, EnumType, Field, Group, Presence, SimpleType, VarData
 from feedcore.source_layout import (
     DATA_SIZE_MAX,
     SOURCE_TYPES,
@@ -41,21 +41,43 @@ def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str
     found: dict[str, SourceMessageType] = {}
     for message in schema.messages.values():
         block = message.block
-        if any(not group.block.is_fixed for group in block.groups.values()):
+        if any(_is_grown(group.block) for group in block.groups.values()):
             continue
         if message.template_id > framing.type.maximum:
             raise root.error(f"message id {message.template_id} does not fit in the framing's {framing.type.name}")
         fields = _fields(block, schema, root, "")
-        parts: list[SourceGroup | SourceData] = [_group(group, fields, schema, root) for group in block.groups.values()]
-        for data in block.data.values():
-            kind = _kind(data.length_primitive.name)
-            is_later = data.notes.since_version > 0
-            most = min(data.maximum, DATA_SIZE_MAX)
-            parts.append(SourceData(data.name, kind, kind.size, schema.is_big_endian, data.line, is_later, most))
+        parts = _parts(block, fields, schema, root)
         found[message.name] = SourceMessageType(
-            message.name, message.template_id, fields, block.block_length, message.line, True, tuple(parts), framing
+            message.name, message.template_id, fields, block.block_length, message.line, True, parts, framing
         )
     return found
+
+
+def _is_grown(block: Block) -> bool:
+    """True if a later version gave an entry groups or data: nothing in a frame says in which entries they are."""
+    parts: list[Group | VarData] = [*block.groups.values(), *block.data.values()]
+    return any(part.notes.since_version > 0 for part in parts) or any(
+        _is_grown(group.block) for group in block.groups.values()
+    )
+
+
+def _parts(
+    block: Block, taken: Collection[str], schema: Schema, root: Node, group: str = ""
+) -> tuple[SourceGroup | SourceData, ...]:
+    """Groups, then data, of a message or of a group's entry.
+
+    Args:
+        taken: names of what stands around them.
+        group: whose entry it is.
+    """
+    parts: list[SourceGroup | SourceData] = [_group(each, taken, schema, root) for each in block.groups.values()]
+    for data in block.data.values():
+        kind = _kind(data.length_primitive.name)
+        is_later = data.notes.since_version > 0
+        name = f"{group}_{data.name}" if group and data.name in taken else data.name
+        most = min(data.maximum, DATA_SIZE_MAX)
+        parts.append(SourceData(name, kind, kind.size, schema.is_big_endian, data.line, is_later, most))
+    return tuple(parts)
 
 
 def _kind(name: str) -> PrimitiveType:
@@ -107,13 +129,14 @@ def _constant(field: Field) -> int | None:
     return field.constant if isinstance(field.constant, int) else None
 
 
-def _group(group: Group, taken: Container[str], schema: Schema, root: Node) -> SourceGroup:
+def _group(group: Group, taken: Collection[str], schema: Schema, root: Node) -> SourceGroup:
     count, size = group.dimension.members["numInGroup"], group.dimension.members["blockLength"]
     assert isinstance(count.type, SimpleType)
     assert isinstance(size.type, SimpleType), "the schema's loader takes nothing else"
+    fields = _fields(group.block, schema, root, group.name, taken)
     return SourceGroup(
         group.name,
-        _fields(group.block, schema, root, group.name, taken),
+        fields,
         group.block.block_length,
         None,
         group.dimension.size,
@@ -124,4 +147,5 @@ def _group(group: Group, taken: Container[str], schema: Schema, root: Node) -> S
         schema.is_big_endian,
         group.line,
         group.notes.since_version > 0,
+        _parts(group.block, {*fields, *taken}, schema, root, group.name),
     )

@@ -64,8 +64,8 @@ class ConversionLoader:
         if source is None:
             raise node.error(f"{shared.source_format.document} has no message {node.need('message')!r}")
         self._begin(node, shared, source, self._find_target(node, shared))
-        self.each = self._find_each()
-        self.passed = [self.each] if self.each is not None else []
+        self.passed = self._find_each()
+        self.each = self.passed[-1] if self.passed else None
         for child in node.children:
             if child.tag not in ELEMENTS:
                 raise child.error(f"<{child.tag}> in <convert>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
@@ -99,19 +99,24 @@ class ConversionLoader:
             raise node.error(f"{shared.model.document} has no message {node.need('to')!r}")
         return target
 
-    def _find_each(self) -> SourceGroup | None:
-        if "each" not in self.node.attributes:
-            return None
-        group = self.source.groups.get(self.node.need("each"))
-        if group is None:
-            raise self.node.error(f"source message {self.source.name!r} has no group {self.node.need('each')!r}")
-        return group
+    def _find_each(self) -> list[SourceGroup]:
+        """The groups whose entries are gone through, outermost first."""
+        found: list[SourceGroup] = []
+        path = self.node.attributes.get("each", "")
+        for name in path.split(".") if "each" in self.node.attributes else ():
+            group = (found[-1] if found else self.source).groups.get(name)
+            if group is None:
+                where = f"group {found[-1].name!r}" if found else f"source message {self.source.name!r}"
+                raise self.node.error(f"{where} has no group {name!r}")
+            found.append(group)
+        return found
 
     def _named_lets(self) -> dict[str, Node]:
         lets: dict[str, Node] = {}
         for node in self.node.all("let"):
             name = node.need("name")
-            taken = {*lets, *self.source.fields, *self.source.data, *(self.each.fields if self.each else ())}
+            taken = {*lets, *self.source.fields, *self.source.data}
+            taken.update(*(each for group in self.passed for each in (group.fields, group.data)))
             if name in taken:
                 raise node.error(f"{name!r} is the name of something else already")
             if not name.isidentifier():
@@ -154,6 +159,7 @@ class ConversionLoader:
             self.node.line,
             groups,
             data,
+            tuple(self.passed[:-1]),
         )
 
     def _guards(self) -> tuple[tuple[Guard, ...], tuple[Guard, ...]]:
@@ -199,8 +205,11 @@ class ConversionLoader:
             return self.resolve_node(self._lets[name])
         if name in ("packet.session", "packet.sent_at_ns"):
             return PacketValue(name.removeprefix("packet."))
-        if self.each is not None and name in self.each.fields:
-            return self._field_operand(self.each.fields[name])
+        for group in reversed(self.passed):
+            if name in group.fields:
+                return self._field_operand(group.fields[name])
+            if name in group.data:
+                return group.data[name].text
         if name in self.source.fields:
             return self._field_operand(self.source.fields[name])
         if name in self.source.data:

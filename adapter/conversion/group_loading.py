@@ -11,7 +11,7 @@ from adapter.conversion.table import DataWrite, GroupWrite, IndexValue, Literal,
 from adapter.conversion.values import why_not_data
 from feedcore.documents import Node
 from feedcore.message_model import ModelData, ModelGroup, ModelMessage
-from feedcore.source_format import SourceField, SourceGroup
+from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
 
 ELEMENTS = ("when", "let", "field", "group", "data")
 BOOK_ATTRIBUTES = ("book", "side", "by")
@@ -99,7 +99,9 @@ class GroupLoader(ConversionLoader):
             raise self.node.error("<group> takes exactly one of of=, count= and levels=")
         if kinds[0] != "of":
             return None
-        group = self.source.groups.get(self.node.need("of"))
+        name = self.node.need("of")
+        around: list[SourceGroup | SourceMessageType] = [*reversed(self._outer.passed), self.source]
+        group = next((each.groups[name] for each in around if name in each.groups), None)
         if group is None:
             raise self.node.error(f"source message {self.source.name!r} has no group {self.node.need('of')!r}")
         if any(group is other for other in self._outer.passed):
@@ -167,6 +169,8 @@ class GroupLoader(ConversionLoader):
             return self._index
         if self.each is not None and name in self.each.fields:
             return self._field_operand(self.each.fields[name])
+        if self.each is not None and name in self.each.data:
+            return self.each.data[name].text
         return self._outer.resolve_name(name, node)
 
     def key(self, name: str, node: Node) -> Operand:

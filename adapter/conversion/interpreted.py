@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,13 @@ from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter
 from adapter.conversion.interpreted_fields import needed_end, used_fields
 from adapter.conversion.interpreted_output import parts, room
 from adapter.conversion.interpreted_state import InterpretedState
-from adapter.conversion.interpreted_values import Refused, Scope
+from adapter.conversion.interpreted_values import Entry, Refused, Scope, Walked
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.conversion.state_kernels import SAMPLES_MAX
 from adapter.conversion.table import Conversion, ConverterTable
 from feedcore.converter import Converted
 from feedcore.message_model import PREFIX_SIZE
-from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
 from feedcore.source_packet import SOURCE_HEADER_SIZE
 
 SBE_PREFIX = struct.Struct("<HHHHHH")
@@ -131,7 +131,7 @@ class InterpretedConverter:
             self.bad[Reason.NOT_CONVERTED] += 1
             return []
         source, conversions = found
-        block, places, texts = self._walk(source, conversions, datagram, position, length)
+        block, walked = self._walk(source, conversions, datagram, position, length)
         (session,) = struct.unpack_from("<I", datagram, 12)
         (sent_at_ns,) = struct.unpack_from("<q", datagram, 24)
         packet = {"session": session, "sent_at_ns": sent_at_ns}
@@ -139,8 +139,8 @@ class InterpretedConverter:
         need = 0
         body = position + framing.header_size
         for conversion in conversions:
-            for at, size in self._entries(conversion, places):
-                scope = Scope(conversion, datagram, body, block, at, size, places, texts, packet, index)
+            whole = Scope(conversion, datagram, body, block, walked, packet, index)
+            for scope in self._scopes(whole, conversion):
                 if scope.judge():
                     need += room(scope, conversion) if conversion.target else 0
                     scopes.append((conversion, scope))
@@ -163,11 +163,9 @@ class InterpretedConverter:
 
     def _walk(
         self, source: SourceMessageType, conversions: list[Conversion], datagram: bytes, position: int, length: int
-    ) -> tuple[int | None, dict[str, tuple[int, int, int]], dict[str, tuple[int, int]]]:
-        """(block length, if messages have one; per group: where its entries begin, how many, how long; per text)."""
+    ) -> tuple[int | None, Walked]:
+        """(block length, if messages have one; where groups' entries and texts lie)."""
         framing, limit = self._framing, position + length
-        places: dict[str, tuple[int, int, int]] = {}
-        texts: dict[str, tuple[int, int]] = {}
         block = None
         at = position + framing.header_size + source.size
         if framing.block_length is not None:
@@ -176,28 +174,46 @@ class InterpretedConverter:
             needed = [needed_end(each, None) for each in conversions]
             if block < max(needed) or block > PLACED_MAX or at > limit:
                 raise Refused(Reason.WRONG_LENGTH)
-        for part in source.parts:
+        walked, at = self._walk_parts(source.parts, conversions, datagram, at, limit)
+        if (source.parts or source.longer) and not source.longer and at != limit:
+            raise Refused(Reason.WRONG_LENGTH)
+        return block, walked
+
+    def _walk_parts(
+        self,
+        parts: Sequence[SourceGroup | SourceData],
+        conversions: list[Conversion],
+        datagram: bytes,
+        at: int,
+        limit: int,
+    ) -> tuple[Walked, int]:
+        """(where groups' entries and texts lie, where they end)."""
+        walked = Walked()
+        for part in parts:
             if part.is_later and at == limit:  # the message is of an older version
-                places[part.name], texts[part.name] = (at, 0, 0), (at, 0)
+                walked.entries[part.name], walked.texts[part.name] = [], (at, 0)
             elif isinstance(part, SourceGroup):
                 needed = [needed_end(each, part) for each in conversions]
-                first, count, size = self._walk_group(part, datagram, at, limit, max(needed))
-                places[part.name] = first, count, size
-                at = first + count * size
+                at, count, size = self._walk_group(part, datagram, at, limit, max(needed))
+                entries = walked.entries[part.name] = []
+                for _ in range(count):
+                    inside, end = self._walk_parts(part.parts, conversions, datagram, at + size, limit)
+                    entries.append(Entry(at, size, inside))
+                    at = end
+                    if at > limit:
+                        raise Refused(Reason.WRONG_LENGTH)
             else:
                 if at + part.header_size > limit:
                     raise Refused(Reason.WRONG_LENGTH)
                 told = datagram[at : at + part.length_kind.size]
                 size = int.from_bytes(told, "big" if part.is_big_endian else "little")
-                texts[part.name] = at + part.header_size, size
+                walked.texts[part.name] = at + part.header_size, size
                 at += part.header_size + size
                 if size > part.maximum and any(id(part.text) in used_fields(each) for each in conversions):
                     raise Refused(Reason.WRONG_LENGTH)
             if at > limit:
                 raise Refused(Reason.WRONG_LENGTH)
-        if (source.parts or source.longer) and not source.longer and at != limit:
-            raise Refused(Reason.WRONG_LENGTH)
-        return block, places, texts
+        return walked, at
 
     @staticmethod
     def _walk_group(group: SourceGroup, datagram: bytes, at: int, limit: int, needed: int) -> tuple[int, int, int]:
@@ -219,13 +235,12 @@ class InterpretedConverter:
         return at + group.header_size, count, size
 
     @staticmethod
-    def _entries(conversion: Conversion, places: dict[str, tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-        if conversion.each is None:
-            yield 0, 0
-            return
-        first, count, size = places[conversion.each.name]
-        for place in range(count):
-            yield first + place * size, size
+    def _scopes(whole: Scope, conversion: Conversion) -> list[Scope]:
+        """The message, or each of its entries that the conversion goes through."""
+        scopes = [whole]
+        for group in (*conversion.within, *([conversion.each] if conversion.each else [])):
+            scopes = [inner for scope in scopes for inner in scope.entries(group)]
+        return scopes
 
     def _act(self, conversion: Conversion, scope: Scope, session: int) -> bytes:
         """Change state, then write; empty if nothing is to be written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
@@ -39,6 +40,27 @@ class Refused(Exception):
         self.reason = reason
 
 
+@dataclasses.dataclass(slots=True)
+class Walked:
+    """Where the entries of groups and the texts of a message or of an entry lie, by name.
+
+    Attributes:
+        texts: (first byte, bytes).
+    """
+
+    entries: dict[str, list[Entry]] = dataclasses.field(default_factory=dict)
+    texts: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a source group: where its fields lie, how long they are, and what stands behind them."""
+
+    at: int
+    size: int
+    inside: Walked
+
+
 class Scope:
     """One conversion of one message, or of one entry of its group; or an entry of an output's group inside that.
 
@@ -54,19 +76,15 @@ class Scope:
         datagram: bytes,
         body: int,
         block: int | None,
-        entry: int,
-        entry_size: int,
-        places: dict[str, tuple[int, int, int]],
-        texts: dict[str, tuple[int, int]],
+        walked: Walked,
         packet: dict[str, int],
         index: int,
     ) -> None:
         self._conversion = conversion
         self._datagram = datagram
         self._body, self._block = body, block
-        self._entries = [] if conversion.each is None else [(conversion.each, entry, entry_size)]
-        self._places = places
-        self._texts = texts
+        self._entries: list[tuple[SourceGroup, int, int]] = []
+        self._walked = walked
         self._packet = packet
         self.index = index
         self.results: MutableMapping[int, Value] = {}
@@ -76,10 +94,12 @@ class Scope:
 
     def entries(self, group: SourceGroup) -> Iterator[Scope]:
         """A scope inside this one for each entry of a source group."""
-        first, count, size = self._places[group.name]
-        for place in range(count):
+        for entry in self._walked.entries[group.name]:
             inner = self._inner()
-            inner._entries = [*self._entries, (group, first + place * size, size)]
+            inner._entries = [*self._entries, (group, entry.at, entry.size)]
+            inner._walked = Walked(
+                {**self._walked.entries, **entry.inside.entries}, {**self._walked.texts, **entry.inside.texts}
+            )
             yield inner
 
     def numbered(self, group: int, number: int) -> Scope:
@@ -138,7 +158,7 @@ class Scope:
 
     def _field(self, field: SourceField) -> Value:
         if field.is_variable:
-            at, length = self._texts[field.name]
+            at, length = self._walked.texts[field.name]
             return self._datagram[at : at + length]
         base, size = self._body, self._block
         for group, at, entry_size in self._entries:

@@ -3,11 +3,11 @@ anything is changed, and then their bytes. Room is reckoned for every entry that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from adapter.conversion.function_checks import digits_size
 from adapter.conversion.kernel_operations import ValueWriter, indented
-from adapter.conversion.kernel_walk import PLACED_MAX
+from adapter.conversion.kernel_walk import PLACED_MAX, entry_steps, numbers_of
 from adapter.conversion.table import (
     Conversion,
     DataWrite,
@@ -20,7 +20,7 @@ from adapter.conversion.table import (
     type_of,
 )
 from feedcore.message_model import ModelField
-from feedcore.source_format import SourceField, SourceMessageType
+from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
 
 
 def zero_gaps(fields: dict[str, ModelField], block_length: int, base: int) -> list[str]:
@@ -90,6 +90,7 @@ class PartsWriter:
 
     Args:
         needed: gives the identities of fields and the numbers of operations that values are made of.
+        read: identities of the fields and texts that are read.
         is_loaded: True for a field whose value is looked at.
         book_names: gives what a template calls the books and orders that an operation reads.
     """
@@ -99,10 +100,11 @@ class PartsWriter:
         source: SourceMessageType,
         values: ValueWriter,
         needed: Callable[[Sequence[Operand]], tuple[set[int], set[int]]],
+        read: Collection[int],
         is_loaded: Callable[[SourceField], bool],
         book_names: Callable[[Operation], dict[str, str]],
     ) -> None:
-        self._source, self._values = source, values
+        self._numbers, self._values, self._read = numbers_of(source), values, read
         self._needed, self._is_loaded, self._book_names = needed, is_loaded, book_names
 
     # --- what room they take
@@ -166,23 +168,22 @@ class PartsWriter:
 
     def _place(self, group: GroupWrite) -> int:
         assert group.source is not None
-        return self._source.parts.index(group.source)
+        return self._numbers[id(group.source)]
 
     def _loop(self, group: GroupWrite, lines: list[str], most: str) -> list[str]:
         """The lines, once per entry; `most`: of a counted group."""
         if group.source is None:
             return [f"for index_{group.number} in range(1, {most} + 1):  # {group.target.name}", *indented(lines)]
-        place = self._place(group)
-        head = [
-            f"entry_{place} = first_{place} + number_{place} * size_{place}",
-            f"size_of_entry_{place} = size_{place}",
-        ]
-        for field in filter(self._is_loaded, group.source.fields.values()):
-            head += self._values.load(field)
-        return [
-            f"for number_{place} in range(count_{place}):  # {group.target.name} of {group.source.name}",
-            *indented([*head, *lines]),
-        ]
+        return self.entries(group.source, f"{group.target.name} of {group.source.name}", lines)
+
+    def entries(self, source: SourceGroup, what: str, lines: list[str]) -> list[str]:
+        """The lines, once per entry of a source group."""
+        place = self._numbers[id(source)]
+        names = f"entry_{place}", f"size_of_entry_{place}", f"number_{place}"
+        before, head = entry_steps(source, self._numbers, self._read, *names)
+        for field in (*source.fields.values(), *(data.text for data in source.data.values())):
+            head += self._values.load(field) if self._is_loaded(field) else []
+        return [*before, f"for number_{place} in range(count_{place}):  # {what}", *indented([*head, *lines])]
 
     # --- their bytes
 

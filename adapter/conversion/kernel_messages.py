@@ -9,7 +9,7 @@ from adapter.conversion.kernel_groups import PartsWriter, split_pure, write_bloc
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_orders import order_lines
 from adapter.conversion.kernel_tables import TableData
-from adapter.conversion.kernel_walk import walk
+from adapter.conversion.kernel_walk import entry_steps, numbers_of, walk
 from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
 from adapter.conversion.unaligned import load_expression
 from feedcore.message_model import PREFIX_SIZE
@@ -62,8 +62,11 @@ class MessageWriter:
         self._table = table
         self._source = source
         self._conversions = conversions
+        self._numbers = numbers_of(source)
         self._framing = source.framing
         has_block = self._framing.block_length is not None
+        self._looked_at = set[int]().union(*(needed(looked_at(each))[0] for each in conversions))
+        self._needed = self._looked_at.union(*(needed(copied(each))[0] for each in conversions))
         self._values = [
             ValueWriter(
                 number, frozenset(each.each.fields if each.each else ()), data, has_block, self._gone_through(each)
@@ -71,11 +74,10 @@ class MessageWriter:
             for number, each in enumerate(conversions)
         ]
         self._parts = [
-            PartsWriter(source, values, needed, self._is_loaded, self._book_names) for values in self._values
+            PartsWriter(source, values, needed, self._needed, self._is_loaded, self._book_names)
+            for values in self._values
         ]
         self._is_fixed = not source.parts and not source.longer
-        self._looked_at = set().union(*(needed(looked_at(each))[0] for each in conversions))
-        self._needed = self._looked_at.union(*(needed(copied(each))[0] for each in conversions))
 
     @property
     def name(self) -> str:
@@ -114,7 +116,8 @@ class MessageWriter:
     def _gone_through(self, conversion: Conversion) -> dict[int, int]:
         """Fields of the source groups whose entries output groups are made of."""
         sources = [group.source for group in all_groups(conversion.groups) if group.source is not None]
-        return {id(field): self._source.parts.index(group) for group in sources for field in group.fields.values()}
+        sources += conversion.within
+        return {id(field): self._numbers[id(group)] for group in sources for field in group.fields.values()}
 
     def _is_loaded(self, field: SourceField) -> bool:
         return id(field) in self._needed and field.constant is None and self._is_looked_at(field)
@@ -153,11 +156,17 @@ class MessageWriter:
         group = conversion.each
         if group is None:
             return lines
-        place = self._source.parts.index(group)
-        head = [f"entry = first_{place} + entry_number * size_{place}", f"size_of_entry = size_{place}"]
+        place = self._numbers[id(group)]
+        names = "entry", "size_of_entry", "entry_number"
+        before, head = entry_steps(group, self._numbers, self._needed, *names)
         for field in filter(self._is_looked_at, self._used(group)):
             head += self._values[number].load(field)
-        return [f"for entry_number in range(count_{place}):  # {group.name}", *indented([*head, *lines])]
+        for data in group.data.values():
+            head += self._values[number].load(data.text) if id(data.text) in self._looked_at else []
+        lines = [*before, f"for entry_number in range(count_{place}):  # {group.name}", *indented([*head, *lines])]
+        for outer in reversed(conversion.within):
+            lines = self._parts[number].entries(outer, outer.name, lines)
+        return lines
 
     def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
         """Guards, operations without state, and the room the output takes."""

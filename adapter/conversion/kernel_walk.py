@@ -3,7 +3,7 @@ where its parts do. Everything a kernel reads lies behind these comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from adapter.conversion.unaligned import load_expression
 from feedcore.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
@@ -29,10 +29,51 @@ def walk(source: SourceMessageType, needed: Collection[int]) -> list[str]:
         lines += ["    reason = WRONG_LENGTH"]
     else:
         lines += [f"at = body + {source.size}"]
-    for number, part in enumerate(source.parts):
-        lines += _group(number, part, needed) if isinstance(part, SourceGroup) else _data(part, needed)
+    lines += _parts(source.parts, numbers_of(source), needed)
     if not source.longer:
         lines += ["if reason == 0 and at != limit:", "    reason = WRONG_LENGTH"]
+    return lines
+
+
+def numbers_of(source: SourceMessageType) -> dict[int, int]:
+    """The numbers that groups' variables bear, by the groups' identity: those of the message are their places in it."""
+    numbers = {id(part): number for number, part in enumerate(source.parts) if isinstance(part, SourceGroup)}
+    for group in source.groups.values():
+        for inner in _inside(group):
+            numbers[id(inner)] = len(source.parts) + len(numbers)
+    return numbers
+
+
+def _inside(group: SourceGroup) -> Iterator[SourceGroup]:
+    for inner in group.groups.values():
+        yield inner
+        yield from _inside(inner)
+
+
+def entry_steps(
+    group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int], entry: str, size: str, counter: str
+) -> tuple[list[str], list[str]]:
+    """Lines before a loop over a group's entries, and its first lines, which tell where the entry lies.
+
+    Args:
+        entry, size, counter: variables of the entry's place and length, and of its number.
+    """
+    number = numbers[id(group)]
+    if not group.parts:
+        return [], [f"{entry} = first_{number} + {counter} * size_{number}", f"{size} = size_{number}"]
+    return [f"next_{number} = first_{number}"], [
+        f"{entry} = next_{number}",
+        f"{size} = size_{number}",
+        f"at = {entry} + size_{number}",
+        *_parts(group.parts, numbers, needed),
+        f"next_{number} = at",
+    ]
+
+
+def _parts(parts: Iterable[SourceGroup | SourceData], numbers: Mapping[int, int], needed: Collection[int]) -> list[str]:
+    lines: list[str] = []
+    for part in parts:
+        lines += _group(part, numbers, needed) if isinstance(part, SourceGroup) else _data(part, needed)
     return lines
 
 
@@ -42,12 +83,32 @@ def _least(fields: Iterable[SourceField], needed: Collection[int]) -> int:
     return max((field.offset + field.size for field in read), default=0)
 
 
-def _group(number: int, group: SourceGroup, needed: Collection[int]) -> list[str]:
+def _entries(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int]) -> list[str]:
+    """Over entries that differ in length, one by one."""
+    number = numbers[id(group)]
+    inner = _parts(group.parts, numbers, needed)
+    return [
+        "if reason == 0:",
+        f"    for _ in range(count_{number}):",
+        f"        at += size_{number}",
+        "        if at > limit:",
+        "            reason = WRONG_LENGTH",
+        *(f"        {line}" for line in inner),
+    ]
+
+
+def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int]) -> list[str]:
+    number = numbers[id(group)]
     if group.count is not None:
-        return [
+        head = [
             f"first_{number} = at  # {group.name}",
             f"count_{number} = {group.count}",
             f"size_{number} = {group.size}",
+        ]
+        if group.parts:
+            return [*head, *_entries(group, numbers, needed)]
+        return [
+            *head,
             f"at += {group.count * group.size}",
             "if at > limit:",
             "    reason = WRONG_LENGTH",
@@ -58,7 +119,7 @@ def _group(number: int, group: SourceGroup, needed: Collection[int]) -> list[str
     size = str(group.size) if kind is None else load_expression(kind.size, at, is_big_endian=group.is_big_endian)
     least = group.size if kind is None else _least(group.fields.values(), needed)
     too_short = f" or (count_{number} > 0 and size_{number} < {least})" if least else ""
-    return [
+    head = [
         f"first_{number} = at  # {group.name}",
         f"count_{number} = 0",
         f"size_{number} = 0",
@@ -71,6 +132,11 @@ def _group(number: int, group: SourceGroup, needed: Collection[int]) -> list[str
         f"        first_{number} = at + {group.header_size}",
         f"        if count_{number} > {PLACED_MAX} or size_{number} > {PLACED_MAX}{too_short}:",
         "            reason = WRONG_LENGTH",
+    ]
+    if group.parts:
+        return [*head, "        else:", f"            at = first_{number}", *_entries(group, numbers, needed)]
+    return [
+        *head,
         "        else:",
         f"            at = first_{number} + count_{number} * size_{number}",
         "            if at > limit:",

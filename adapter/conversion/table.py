@@ -185,6 +185,7 @@ class Conversion:
         writes: output fields and their values.
         book_reads: (book, key) whose levels are read.
         groups, data: of the output message, if it has any.
+        within: the groups around `each`, outermost first.
     """
 
     source: SourceMessageType
@@ -200,6 +201,7 @@ class Conversion:
     line: int
     groups: tuple[GroupWrite, ...] = ()
     data: tuple[DataWrite, ...] = ()
+    within: tuple[SourceGroup, ...] = ()
 
     @property
     def all_stateful(self) -> tuple[Operation, ...]:

@@ -44,7 +44,8 @@ def explain(table: ConverterTable) -> Iterator[str]:
 def _conversion(table: ConverterTable, conversion: Conversion) -> Iterator[str]:
     source, target = conversion.source, conversion.target
     kind = chr(source.type_id) if 32 < source.type_id < 127 else str(source.type_id)
-    each = f", for each entry of {conversion.each.name}" if conversion.each else ""
+    path = ".".join(group.name for group in (*conversion.within, *([conversion.each] if conversion.each else [])))
+    each = f", for each entry of {path}" if path else ""
     yield f"{source.name} (type {kind}, line {conversion.line}) → {target.name if target else 'state only'}{each}"
     for guard in conversion.guards:
         yield f"    only if {_guard(guard)}"

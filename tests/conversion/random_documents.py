@@ -123,7 +123,9 @@ def random_format(random: Random) -> str:
             if "uint16" in count:
                 count += ' entrySize="uint16"'
             lines.append(f'<group name="g" {count}>')
-            lines += [random_field(random, f"g{place}") for place in range(random.randint(1, 4))] + ["</group>"]
+            lines += [random_field(random, f"g{place}") for place in range(random.randint(1, 4))]
+            lines += random_inside(random) if random.random() < 0.5 else []
+            lines.append("</group>")
             if random.random() < 0.4:
                 lines.append('<group name="h" count="uint8">')
                 lines += [random_field(random, f"h{place}") for place in range(random.randint(1, 3))] + ["</group>"]
@@ -132,6 +134,20 @@ def random_format(random: Random) -> str:
             lines.append(f'<data name="d" length="{random.choice(["uint8", "uint16"])}"{most}/>')
         lines.append("</message>")
     return "\n".join([*lines, "</sourceFormat>"])
+
+
+def random_inside(random: Random) -> list[str]:
+    """What stands behind each entry of a group."""
+    lines = []
+    if random.random() < 0.7:
+        lines.append(f'<group name="k" count="{random.choice(["uint8", "uint8", "2"])}">')
+        lines += [random_field(random, f"k{place}") for place in range(random.randint(1, 2))]
+        lines += ['<data name="e" length="uint8" maxLength="8"/>'] if random.random() < 0.3 else []
+        lines.append("</group>")
+    if random.random() < 0.6:
+        most = random.choice(["", ' maxLength="6"'])
+        lines.append(f'<data name="c" length="uint8"{most}/>')
+    return lines
 
 
 def random_element(random: Random, names: list[str], name: str) -> str:
@@ -216,9 +232,12 @@ def random_documents(random: Random, folder: Path) -> tuple[Documents, Converter
     (folder / "format.xml").write_text(documents.source_format)
     source = load_source_format(folder / "format.xml")
     for number, message in enumerate(random.choices(list(source.messages.values()), k=random.randint(1, 4))):
-        each = f' each="{random.choice(list(message.groups))}"' if message.groups and random.random() < 0.6 else ""
-        group = message.groups.get(each[7:-1])
-        names = [*message.fields, *(group.fields if each and group else ()), *2 * list(message.data), "packet.session"]
+        paths = [[group] for group in message.groups.values()]
+        paths += [[*path, inner] for path in paths for inner in path[-1].groups.values()]
+        path = random.choice(paths) if paths and random.random() < 0.6 else []
+        each = f' each="{".".join(group.name for group in path)}"' if path else ""
+        inside = [name for group in path for name in (*group.fields, *group.data)]
+        names = [*message.fields, *inside, *2 * list(message.data), "packet.session"]
         convert: Lines = [f'<convert message="{message.name}" to="out{number}"{each}>']
         output: Lines = ['<field name="first" id="99" type="Ruint8"/>']
         documents.converts.append(convert)
@@ -242,7 +261,7 @@ def random_documents(random: Random, folder: Path) -> tuple[Documents, Converter
                 if attempt(f'<field name="f{name}" function="copy" of="{name}"/>', convert):
                     break
                 output.pop()
-        grower = GroupGrower(random, list(message.groups.values()), attempt, random_element, TYPES)
+        grower = GroupGrower(random, [path[-1] for path in paths], attempt, random_element, TYPES)
         for _ in range(random.choice([0, 0, 1, 2])):
             grower.grow(convert, output, names)
         grower.data(convert, output, names)
@@ -318,7 +337,10 @@ def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
         header = told.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little")
         return header.ljust(part.header_size, b"\7") + text
     count = part.count if part.count is not None else random.randint(0, 4)
-    entries = b"".join(random_block(random, [each.size for each in part.fields.values()]) for _ in range(count))
+    entries = b""
+    for _ in range(count):
+        entries += random_block(random, [each.size for each in part.fields.values()])
+        entries += b"".join(_random_part(random, inner) for inner in part.parts)
     if part.count is not None:
         return entries
     header = bytearray(part.header_size)

@@ -84,7 +84,7 @@ class GroupGrower:
         random = self._random
         if self._groups and random.random() < 0.6:
             group = random.choice(self._groups)
-            return f'<group name="{name}" of="{group.name}">', list(group.fields)
+            return f'<group name="{name}" of="{group.name}">', [*group.fields, *group.data]
         if random.random() < 0.5:
             return f'<group name="{name}" count="{random.choice([1, 2, 3, 7])}" index="i{name}">', [f"i{name}"]
         by, side = random.choice(names), random.choice(["bid", "ask"])

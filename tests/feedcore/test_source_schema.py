@@ -35,8 +35,11 @@ MESSAGE = """
   <group name="more" id="12" sinceVersion="2"><field name="n" id="13" type="int8"/></group>
   <data name="note" id="14" type="Text" sinceVersion="2"/>
 </message>
-<message name="Nested" id="8"><group name="g" id="1"><field name="a" id="2" type="int8"/>
-  <group name="h" id="3"><field name="b" id="4" type="int8"/></group></group></message>"""
+<message name="Nested" id="8"><field name="a" id="9" type="int8"/><group name="g" id="1">
+  <field name="b" id="2" type="int8"/><group name="h" id="3"><field name="a" id="4" type="int8"/>
+  <field name="b" id="5" type="int8"/><data name="note" id="6" type="Text"/></group></group></message>
+<message name="Grown" id="9"><group name="g" id="1"><field name="a" id="2" type="int8"/>
+  <group name="h" id="3" sinceVersion="2"><field name="b" id="4" type="int8"/></group></group></message>"""
 FRAMING = (
     '<framing headerSize="10" length="uint16" type="uint16" typeOffset="4" blockLength="uint16" blockLengthOffset="2"/>'
 )
@@ -83,8 +86,16 @@ def test_groups_and_data_follow_and_those_of_later_versions_may_be_missing(tmp_p
     assert [part.is_later for part in (legs, more, note)] == [False, True, True]
 
 
-def test_messages_that_a_source_format_cannot_have_are_left_out(tmp_path: Path) -> None:
-    assert list(loaded(tmp_path).messages) == ["Deal"]
+def test_groups_in_groups_and_texts_in_groups_stand_in_their_entries(tmp_path: Path) -> None:
+    (outer,) = loaded(tmp_path).messages["Nested"].parts
+    assert isinstance(outer, SourceGroup)
+    inner = outer.groups["h"]
+    assert list(inner.fields) == ["h_a", "h_b"], "fields that what stands around them has too"
+    assert list(inner.data) == ["note"]
+
+
+def test_messages_whose_entries_a_later_version_gave_groups_are_left_out(tmp_path: Path) -> None:
+    assert list(loaded(tmp_path).messages) == ["Deal", "Nested"]
 
 
 def test_the_schemas_byte_order_is_the_formats(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ It shares no line with the kernel and none with its oracle, so that it can judge
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adapter.conversion.formats.chunks import FormatError
@@ -101,15 +101,20 @@ class FrameReader:
         if start + block > len(frame):
             raise FormatError(f"{message.name}: a block of {block} bytes does not fit in the frame")
         values: dict[str, Any] = _fields(message.fields, frame, start, block)
-        offset = start + block
-        for part in message.parts:
-            if part.is_later and offset == len(frame):  # the message is of an older version
-                values[part.name] = [] if isinstance(part, SourceGroup) else b""
-            elif isinstance(part, SourceGroup):
-                values[part.name], offset = _group(part, frame, offset)
-            else:
-                values[part.name], offset = _data(part, frame, offset)
+        _parts(message.parts, frame, start + block, values)
         return values
+
+
+def _parts(parts: Sequence[SourceGroup | SourceData], frame: memoryview, offset: int, values: dict[str, Any]) -> int:
+    """Add the groups and texts that begin at `offset` to the values; where they end."""
+    for part in parts:
+        if part.is_later and offset == len(frame):  # the message is of an older version
+            values[part.name] = [] if isinstance(part, SourceGroup) else b""
+        elif isinstance(part, SourceGroup):
+            values[part.name], offset = _group(part, frame, offset)
+        else:
+            values[part.name], offset = _data(part, frame, offset)
+    return offset
 
 
 def _fields(fields: Mapping[str, SourceField], data: memoryview, offset: int, size: int) -> dict[str, Any]:
@@ -131,8 +136,13 @@ def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dic
         offset += group.header_size
     if offset + count * size > len(frame) or (size < group.size and group.entry_size_kind is None):
         raise FormatError(f"group {group.name!r}: {count} entries of {size} bytes do not fit in the frame")
-    entries = [_fields(group.fields, frame, offset + place * size, size) for place in range(count)]
-    return entries, offset + count * size
+    entries = []
+    for _ in range(count):
+        if offset + size > len(frame):
+            raise FormatError(f"group {group.name!r}: {count} entries do not fit in the frame")
+        entries.append(_fields(group.fields, frame, offset, size))
+        offset = _parts(group.parts, frame, offset + size, entries[-1])
+    return entries, offset
 
 
 def _data(data: SourceData, frame: memoryview, offset: int) -> tuple[bytes, int]:
