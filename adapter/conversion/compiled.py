@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from adapter.conversion.dead_letters import SAMPLES_KEPT_MAX, DeadLetter, RefusedPacket, dead_letters_in
 from adapter.conversion.kernel_source import kernel_source
+from adapter.conversion.packet_calls import PacketCalls
+from adapter.conversion.packet_functions import PacketFunctions
 from adapter.conversion.reasons import Reason
 from adapter.conversion.state_kernels import NEAR_ROWS_DEFAULT, SAMPLE_COUNT, SAMPLES
 from adapter.conversion.state_store import StateStore
@@ -23,8 +25,8 @@ class CompiledConverter:
     """`feedcore.converter.Converter` over a compiled kernel.
 
     Args:
-        near_rows: rows of state that the processor's caches hold anyway, of each kind. With more the kernel looks over a
-            packet first and has the rows that it needs fetched together. It changes the time taken, nothing else.
+        near_rows: rows of state that the processor's caches hold anyway, of each kind. With more the kernel looks over
+            a packet first and has the rows that it needs fetched together. It changes the time taken, nothing else.
 
     Attributes:
         source: the kernel's generated Python source, to print and read.
@@ -42,6 +44,9 @@ class CompiledConverter:
         self._datagram = b""
         self._data = np.frombuffer(self._datagram, np.uint8)
         self.refused: deque[RefusedPacket] = deque(maxlen=SAMPLES_KEPT_MAX)  # each has a message at least
+        calls = PacketCalls(table.conversions)
+        gathers = [getattr(module, f"gather_{stage}") for stage in range(calls.stages)]
+        self._functions = PacketFunctions(calls, gathers, self._tables) if calls else None
         self._store = StateStore(table.spaces, table.fingerprint, [book.spaces for book in table.books], near_rows)
 
     def check(self, datagram: bytes) -> bool:
@@ -53,12 +58,39 @@ class CompiledConverter:
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
     ) -> Converted:
         """See `feedcore.converter.Converter.convert`."""
+        if self._functions is not None:
+            return self._convert_answered(self._functions, datagram, skip, count, out, start, end)
         consumed, written, cursor, refused = self._kernel(
             self._array(datagram), skip, count, out, start, end, self._store.arena, self._tables
         )
         if refused:
             self._keep_samples(datagram, skip)
         return Converted(consumed, written, cursor)
+
+    def _convert_answered(
+        self, functions: PacketFunctions, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8],
+        start: int, end: int,
+    ) -> Converted:  # fmt: skip
+        """With users' functions called in Python: part by part, of which all their answers are there; one, normally."""
+        data, done, written, cursor = self._array(datagram), 0, 0, start
+        while done < count:
+            slots, ready = functions.prepare(data, skip + done, count - done)
+            ready += done
+            consumed, more, cursor, refused = self._kernel(
+                data, skip, count, out, cursor, end, self._store.arena, self._tables, done, ready, slots,
+                functions.answers,
+            )  # fmt: skip
+            written += more
+            if refused:
+                self._keep_samples(datagram, skip)
+            done = consumed
+            if consumed < ready:
+                break  # the output is full
+        return Converted(done, written, cursor)
+
+    def function_failures(self) -> dict[str, str]:
+        """By user's function that is called in Python: why it failed the last time."""
+        return dict(self._functions.failures) if self._functions else {}
 
     def counts(self) -> dict[str, int]:
         """Source messages so far that were not converted as they should, by reason."""

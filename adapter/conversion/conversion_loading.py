@@ -27,6 +27,7 @@ from adapter.conversion.table import (
     least_size,
     type_of,
 )
+from adapter.conversion.user_functions import null_instead
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
 from feedcore.documents import Node
 from feedcore.message_model import MessageModel, ModelField, ModelGroup, ModelMessage
@@ -278,6 +279,10 @@ class ConversionLoader:
             columns = self.shared.cells.columns(by, cell_name(node))
         depends = any(isinstance(operand, Operation) and operand.is_stateful for operand in operands.values())
         is_stateful = depends or space is not None or book is not None
+        if function.is_per_packet and depends:
+            raise node.error(self._too_early(function, operands))
+        if function.python is not None and depends:
+            checked = null_instead(checked)
         if checked.fails and is_stateful:
             raise node.error(
                 f"{function.name} can refuse a message after state was changed: use otherwise='null' or 'clamp'"
@@ -299,6 +304,14 @@ class ConversionLoader:
         )
         (self._stateful if is_stateful else self._pure).append(operation)
         return operation
+
+    @staticmethod
+    def _too_early(function: ConverterFunction, operands: dict[str, Operand]) -> str:
+        late = [name for name, operand in operands.items() if isinstance(operand, Operation) and operand.is_stateful]
+        return (
+            f"{function.name} is called in Python before a packet is converted ({function.why_called}), and {late[0]} "
+            f"depends on state, which is not known then"
+        )
 
     def _operands(self, node: Node, function: ConverterFunction) -> dict[str, Operand]:
         operands: dict[str, Operand] = {}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 from adapter.conversion import function_checks as checks
 from adapter.conversion.function_use import COMPARISONS, Checked, Use
@@ -16,6 +18,14 @@ from adapter.conversion.values import NULL
 
 OF = ("of",)
 FAIL = "    reason = reason or OUT_OF_RANGE"  # what failed first is counted
+
+
+class Calling(Enum):
+    """How a function comes to its value."""
+
+    COMPILED = auto()  # in the kernel
+    PER_VALUE = auto()  # in Python, between two passes over the packet: value by value
+    PER_ARRAY = auto()  # likewise, with all the packet's values at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,8 @@ class ConverterFunction:
         skips_null: a null among its values makes the result null (without state), or changes nothing (with).
         can_fail: it may refuse the message at run time, by setting `reason`.
         python, source_digest: of a user's function: what it does, and the digest of its source.
+        calling, why_called: how that comes about, and why it is not compiled.
+        low, high: range of its result.
         shape: "number"; "text": made when it is written; "book": reads an order book; "peek": reads another's cell.
     """
 
@@ -48,13 +60,22 @@ class ConverterFunction:
     value: str = ""
     skips_null: bool = True
     shape: str = "number"
-    python: Callable[..., int] | None = None
+    python: Callable[..., Any] | None = None
     source_digest: str = ""
+    calling: Calling = Calling.COMPILED
+    why_called: str = ""
+    low: int = 0
+    high: int = 0
 
     @property
     def keeps_state(self) -> bool:
         """True if it has cells."""
         return bool(self.cells)
+
+    @property
+    def is_per_packet(self) -> bool:
+        """True if it is called in Python, once for all messages of a packet that use it."""
+        return self.calling is not Calling.COMPILED
 
 
 def _pure() -> tuple[ConverterFunction, ...]:

@@ -183,6 +183,11 @@ class GroupLoader(ConversionLoader):
             raise node.error(
                 f"{function.name} in a <group>: state is kept and read by the <convert>; by entry, one with each="
             )
+        if function.is_per_packet:
+            raise node.error(
+                f"{function.name} is called in Python before a packet is converted ({function.why_called}): "
+                f"use it in a <let> of the <convert>, or in a <convert> with each="
+            )
         if function.shape == "book" and "levels" in self.node.attributes:
             is_level = "level" in function.parameters
             names = BOOK_ATTRIBUTES if is_level else ("book",)

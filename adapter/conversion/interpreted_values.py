@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
@@ -12,6 +13,7 @@ import numpy as np
 
 from adapter.conversion.function_checks import UNITS_NS
 from adapter.conversion.function_use import Comparison, ValueMap
+from adapter.conversion.functions import Calling
 from adapter.conversion.reasons import Reason
 from adapter.conversion.table import (
     Conversion,
@@ -301,10 +303,7 @@ def compute(scope: Scope, operation: Operation) -> Value:
         assert isinstance(comparison, Comparison)
         return numbers["then" if scope.compare(operation.operands["of"], comparison) else "otherwise"]
     if operation.function.python is not None:
-        given = operation.function.python(*(numbers[argument] for argument in operation.function.values))
-        if not int(str(constants["low"])) <= given <= int(str(constants["high"])):
-            raise Refused(Reason.OUT_OF_RANGE)
-        return given
+        return _of_user(operation, [numbers[argument] for argument in operation.function.values])
     of = numbers["of"]
     told = {key: value for key, value in constants.items() if isinstance(value, int)}
     if name == "scale":
@@ -326,6 +325,29 @@ def compute(scope: Scope, operation: Operation) -> Value:
     if name == "since_midnight":
         return _midnight(scope.number(PacketValue("session")), str(constants["zone"])) + of * told["factor"]
     raise AssertionError(f"the interpreter does not know {name}")
+
+
+def _of_user(operation: Operation, given: list[int]) -> int:
+    """A user's function; behind a change of state it is null where it would refuse the message."""
+    function = operation.function
+    assert function.python is not None
+    reason, value = Reason.FUNCTION_FAILED, 0
+    try:
+        if function.calling is Calling.PER_ARRAY:
+            answer = function.python(*(np.array([value], np.int64) for value in given))
+            is_right = isinstance(answer, np.ndarray) and answer.shape == (1,) and answer.dtype.kind in "biu"
+            value = int(answer[0]) if is_right else value
+        else:
+            value, is_right = operator.index(function.python(*given)), True
+    except Exception:  # noqa: BLE001  whatever it raises
+        is_right = False
+    if is_right:
+        if function.low <= value <= function.high:
+            return value
+        reason = Reason.OUT_OF_RANGE
+    if operation.is_stateful:
+        return NULL
+    raise Refused(reason)
 
 
 def _parsed(text: bytes, exponent: int) -> int:

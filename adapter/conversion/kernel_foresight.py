@@ -1,4 +1,4 @@
-"""Kernel lines that look over a packet before its messages are converted, and have the state that they need brought near.
+"""Kernel lines that look over a packet before its messages are converted, and have the state they need brought near.
 
 With many keys every message waits for memory twice: for the index, then for the row. Messages are converted one after
 another, so those waits add up; here they are asked for all at once, and are over when their message's turn comes.
@@ -58,7 +58,7 @@ class Foresight:
         seen: set[tuple[int, tuple[str, ...]]] = set()
         lines: list[str] = []
         for space, keys in self._rows(conversions):
-            fields = [key for key in keys if _is_at_hand(source, key)]
+            fields = [key for key in keys if isinstance(key, SourceField) and _is_at_hand(source, key)]
             names = tuple(field.name for field in fields)
             if len(fields) < len(keys) or (space, names) in seen:
                 continue
@@ -104,11 +104,10 @@ class Foresight:
                     yield spaces.orders, [action.operands["id"], action.key][: spaces.words]
 
 
-def _is_at_hand(source: SourceMessageType, key: Operand) -> bool:
+def _is_at_hand(source: SourceMessageType, key: SourceField) -> bool:
     """True for a field of the message's fixed part that is one word."""
     return (
-        isinstance(key, SourceField)
-        and source.fields.get(key.name) is key
+        source.fields.get(key.name) is key
         and key.constant is None
         and not key.is_variable
         and (not key.is_text or key.size <= WORD_SIZE)

@@ -10,6 +10,7 @@ from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_orders import order_lines
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.kernel_walk import entry_steps, numbers_of, walk
+from adapter.conversion.packet_calls import slot_lines, slots_of
 from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
 from adapter.conversion.unaligned import load_expression
 from feedcore.message_model import PREFIX_SIZE
@@ -69,7 +70,12 @@ class MessageWriter:
         self._needed = self._looked_at.union(*(needed(copied(each))[0] for each in conversions))
         self._values = [
             ValueWriter(
-                number, frozenset(each.each.fields if each.each else ()), data, has_block, self._gone_through(each)
+                number,
+                frozenset(each.each.fields if each.each else ()),
+                data,
+                has_block,
+                self._gone_through(each),
+                slots_of(number, each),
             )
             for number, each in enumerate(conversions)
         ]
@@ -99,6 +105,7 @@ class MessageWriter:
             lines += walk(self._source, self._needed)
         body = [
             *self._load_body(),
+            *slot_lines(self._source, self._conversions, "slots[index - done]"),
             "need = 0",
             *self._judge(),
             *self._make_room(),

@@ -34,6 +34,7 @@ class ValueWriter:
         entry_fields: names of the fields that lie in a group's entry.
         has_block: messages say how long their fixed part is, so nullable fields may not be there.
         gone_through: by a field's identity, the number of the source group whose entries an output group goes through.
+        slots: by number of operation: where the answer of a function called per packet lies.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class ValueWriter:
         data: TableData,
         has_block: bool,
         gone_through: Mapping[int, int] | None = None,
+        slots: Mapping[int, str] | None = None,
     ) -> None:
         self._number = number
         self._entry_fields = entry_fields
         self._data = data
         self._has_block = has_block
         self._gone_through = gone_through or {}
+        self._slots = slots or {}
 
     def place(self, field: SourceField) -> str:
         """Where a field lies in the datagram."""
@@ -117,6 +120,7 @@ class ValueWriter:
             return []
         names = {**names, **self._constants(operation), "r": result, "best": result}
         names |= {argument: self.variable(operand) for argument, operand in operation.operands.items()}
+        names["slot"] = self._slots.get(operation.number, "")
         if operation.space is not None:
             names |= self._cells(operation, names)
             return [*(line.format(**names) for line in function.update), f"{result} = {function.value.format(**names)}"]

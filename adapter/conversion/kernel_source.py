@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from adapter.conversion.functions import Calling, ConverterFunction
 from adapter.conversion.kernel_foresight import Foresight
+from adapter.conversion.kernel_gathering import GATHER, GatheringWriter
 from adapter.conversion.kernel_messages import MessageWriter
 from adapter.conversion.kernel_operations import indented
 from adapter.conversion.kernel_tables import TableData
+from adapter.conversion.packet_calls import PacketCalls
 from adapter.conversion.reasons import Reason
 from adapter.conversion.state_store import header_of
-from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue
+from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
 from adapter.conversion.unaligned import load_expression
 from feedcore.source_format import Framing
 from feedcore.source_packet import SOURCE_HEADER_SIZE
@@ -70,8 +74,8 @@ def check(datagram):
     return position == datagram.size
 
 
-@compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES))
-def convert(datagram, skip, count, out, start, end, arena, tables):
+@compiled(ANSWER(DATAGRAM, types.intp, types.intp, BYTES, types.intp, types.intp, WORDS, TABLES{answered_types}))
+def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
     """(consumed, written, end, refused) of the messages from `skip` on."""
     if datagram.size < {header}:
         return count, 0, start, 0
@@ -82,11 +86,11 @@ def convert(datagram, skip, count, out, start, end, arena, tables):
     cursor = start
     written = 0
     refused = 0
-    for _ in range(skip):
+    for _ in range({first}):
         if position + {least} <= datagram.size:
             position += {length}
-{foresees}    index = types.int64(0)
-    while index < count:
+{foresees}    index = {done}
+    while index < {ready}:
         if position + {least} > datagram.size:
             arena[TRUNCATED] += count - index
             return count, written, cursor, refused + count - index
@@ -103,11 +107,34 @@ def convert(datagram, skip, count, out, start, end, arena, tables):
 
 # Beyond so many conversions each message type is a function of its own: compilers take their time over long functions.
 CONVERSIONS_INLINE_MAX = 6
+# With users' functions called in Python a packet is converted in parts, of which all that they answer is there.
+ANSWERED = {
+    "answered_types": ", types.intp, types.intp, WORDS, WORDS",
+    "answered": ", done, ready, slots, answers",
+    "first": "skip + done",
+    "done": "done",
+    "ready": "ready",
+}
+NOT_ANSWERED = {"answered_types": "", "answered": "", "first": "skip", "done": "types.int64(0)", "ready": "count"}
 GIVEN = "datagram, position, length, out, cursor, end, index, session, sent_at_ns, arena, tables"
 CALL = """cursor, more, reason = message_{number}({given})
 if reason == FULL:
     break
 written += more"""
+
+# What it raises refuses a message, and does not end the kernel.
+USER = '''user_{name} = compiled_user({name!r})  # its source: {digest}
+
+
+@compiled()
+def try_{name}({given}):
+    """(result, failed) of a user's function."""
+    try:
+        return np.int64(user_{name}({given})), False
+    except Exception:
+        return np.int64(0), True
+
+'''
 
 FOOTER = """        if reason != 0:
             note_bad(arena, position, index, reason)
@@ -159,7 +186,10 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         "body": framing.header_size,
     }
     is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
-    given = ", ".join([GIVEN, *(f"midnight_{number}" for number in range(len(data.zones)))])
+    calls = PacketCalls(table.conversions)
+    asking = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
+    zones = [f"midnight_{number}" for number in range(len(data.zones))]
+    given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
     functions, branches = "", ""
     for number, (writer, body) in enumerate(zip(writers, bodies, strict=True)):
         branches += f"        {'if' if number == 0 else 'elif'} {writer.condition()}:\n"
@@ -167,20 +197,37 @@ def kernel_source(table: ConverterTable) -> KernelSource:
             functions += _function(number, writer, body, given, framing.header_size)
             body = indented(CALL.format(number=number, given=given).splitlines(), 3)
         branches += "\n".join(body) + "\n"
+    frame = {
+        "midnights": "".join(
+            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {zone}\n"
+            for number, (zone, (at, count)) in enumerate(data.zones.items())
+        ),
+        "header": SOURCE_HEADER_SIZE,
+        **walking,
+    }
     text = MODULE.format(
         name=table.name,
         tables=f", with reference tables {data.digest()}" if data.words else "",
         constants=_constants(table),
-        midnights="".join(
-            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {zone}\n"
-            for number, (zone, (at, count)) in enumerate(data.zones.items())
-        ),
-        header=SOURCE_HEADER_SIZE,
         functions=functions + foresight.function(**walking),
         foresees=foresight.call(),
-        **walking,
+        **frame,
+        **(ANSWERED if calls else NOT_ANSWERED),
     )
-    return KernelSource(text + branches + _otherwise(table) + FOOTER, tuple(data.words))
+    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(asking))
+    return KernelSource(text + branches + _otherwise(table) + FOOTER + gathers, tuple(data.words))
+
+
+def _stage(
+    table: ConverterTable, messages: Iterable[list[Conversion]], data: TableData, calls: PacketCalls, stage: int
+) -> str:
+    """The branches of a kernel that gathers what users' functions are asked about."""
+    writers = [GatheringWriter(table, each[0].source, each, data, calls, stage) for each in messages]
+    lines: list[str] = []
+    for writer in writers:
+        if writer.is_asking:
+            lines += [f"        {'elif' if lines else 'if'} {writer.condition()}:", *writer.lines()]
+    return "\n".join(lines)
 
 
 def _function(number: int, writer: MessageWriter, body: list[str], given: str, header_size: int) -> str:
@@ -203,17 +250,32 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
 
 
 def _constants(table: ConverterTable) -> str:
-    lines = [f"{reason.name} = {int(reason)}" for reason in Reason] + ["FULL = -1"]
+    users = _users_functions(table)
+    lines = [f"{reason.name} = {int(reason)}" for reason in Reason if users or reason is not Reason.FUNCTION_FAILED]
+    lines += ["FULL = -1"]
     for number, space in enumerate(table.spaces):
         lines.append(f"SPACE_{number} = {header_of(number)}  # state by {space.name}")
+    for function in users:
+        if function.is_per_packet:
+            how = "with arrays" if function.calling is Calling.PER_ARRAY else "value by value"
+            told = f"within {function.low} … {function.high}, its source: {function.source_digest}"
+            lines.append(f"# {function.name}({', '.join(function.values)}) is called per packet, {how}; {told}")
+        else:
+            lines.append(
+                USER.format(name=function.name, digest=function.source_digest, given=", ".join(function.values))
+            )
+    return "\n".join(lines)
+
+
+def _users_functions(table: ConverterTable) -> list[ConverterFunction]:
+    """Those that a table uses, by name."""
     used = {
-        operation.function.name: operation.function.source_digest
+        operation.function.name: operation.function
         for conversion in table.conversions
-        for operation in (*conversion.pure, *conversion.stateful)
+        for operation in all_operations(conversion)
         if operation.function.python is not None
     }
-    lines += [f"user_{name} = compiled_user({name!r})  # its source: {digest}" for name, digest in sorted(used.items())]
-    return "\n".join(lines)
+    return [used[name] for name in sorted(used)]
 
 
 def _otherwise(table: ConverterTable) -> str:

@@ -29,9 +29,10 @@ class Reason(IntEnum):
     TOO_MANY_KEYS = 7, "State for a new key, and there are as many keys as the table allows."
     TRUNCATED = 8, "Its frame ends beyond its packet, or is shorter than a frame can be."
     NOT_CONVERTED = 9, "The source format knows it, the table does not name it: passed over."
+    FUNCTION_FAILED = 11, "A user's function raised, or gave something else than an integer."
     UNKNOWN_ORDER = 10, "An order was changed that the book does not know: book and state go on without it."
 
 
 REASONS = {int(reason): reason for reason in Reason}
 # Messages refused: counted, sampled to the dead-letter journal. The others are only counted.
-REFUSALS = tuple(reason for reason in Reason if reason <= Reason.TRUNCATED)
+REFUSALS = tuple(reason for reason in Reason if reason not in (Reason.NOT_CONVERTED, Reason.UNKNOWN_ORDER))

@@ -158,6 +158,13 @@ def all_groups(groups: tuple[GroupWrite, ...]) -> Iterator[GroupWrite]:
         yield from all_groups(group.groups)
 
 
+def all_operations(conversion: Conversion) -> Iterator[Operation]:
+    """Every use of a function, those in groups of the output included."""
+    yield from (*conversion.pure, *conversion.stateful)
+    for group in all_groups(conversion.groups):
+        yield from (*group.pure, *group.stateful)
+
+
 def least_size(groups: tuple[GroupWrite, ...], data: tuple[DataWrite, ...]) -> int:
     """Bytes that groups and data take whatever the message says, lengths and dimensions included."""
     size = sum(each.target.length_kind.size for each in data)

@@ -1,4 +1,4 @@
-"""Converter functions of users: plain Python over integers, registered by entry point, compiled into the kernel.
+"""Converter functions of users: plain Python over integers, registered by entry point.
 
     @converter_function(minimum=0, maximum=100)
     def percent(of, total):
@@ -9,9 +9,12 @@
     [project.entry-points."tandemfeed.converter_functions"]
     percent = "our_functions:percent"
 
-and in a table `<let name="share" function="percent" of="filled" total="size"/>`. A function is given integers and gives
-one; a null among its values makes the result null without calling it; a result beyond its range refuses the message. It
-must be a function of its arguments alone: adapters that disagree do not stay in step.
+and in a table `<let name="share" function="percent" of="filled" total="size"/>`. A function is given integers and
+gives one. Numba compiles it into the kernel if it can; else it is called in Python, between two passes over a packet,
+with the values of all its messages: one by one, or as arrays if it says `per_packet=True`. It means the same either
+way: a null among its values makes the result null without calling it, a result beyond its range refuses the message,
+and so does whatever it raises. It must be a function of its arguments alone: adapters that disagree do not stay in
+step.
 """
 
 from __future__ import annotations
@@ -19,20 +22,23 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import inspect
+import logging
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numba import types
-from numba.core.errors import NumbaError
 
 from adapter.conversion.function_use import Checked, Use
-from adapter.conversion.functions import FUNCTIONS, ConverterFunction
+from adapter.conversion.functions import FUNCTIONS, Calling, ConverterFunction
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
 from adapter.kernel_cache import compiled
 
+LOG = logging.getLogger("adapter.conversion")
 GROUP = "tandemfeed.converter_functions"
+TAKEN = ("name", "function", "by", "cell", "reset")  # attributes of every element
+WHY_SIZE_MAX = 160  # characters of what numba says: the rest is its own affair
 
 
 class BadUserFunction(ValueError):
@@ -45,12 +51,14 @@ class UserFunction:
 
     Attributes:
         exponent: of the decimal its result is; its arguments come as the integers they are.
+        per_packet: it takes and gives arrays, int64 of shape (messages,).
     """
 
-    python: Callable[..., int]
+    python: Callable[..., Any]
     minimum: int
     maximum: int
     exponent: int
+    per_packet: bool = False
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -64,37 +72,93 @@ class UserFunction:
 
 
 def converter_function(
-    *, minimum: int = INT64_MIN, maximum: int = INT64_MAX - 1, exponent: int = 0
-) -> Callable[[Callable[..., int]], UserFunction]:
-    """Make a converter function of a Python function of integers."""
+    *, minimum: int = INT64_MIN, maximum: int = INT64_MAX - 1, exponent: int = 0, per_packet: bool = False
+) -> Callable[[Callable[..., Any]], UserFunction]:
+    """Make a converter function of a Python function of integers.
 
-    def decorate(function: Callable[..., int]) -> UserFunction:
-        return UserFunction(function, minimum, maximum, exponent)
+    Args:
+        minimum, maximum: of its result; a message for which it is beyond them is refused.
+        exponent: of the decimal that its result is.
+        per_packet: it is a function of arrays, one element per message: int64 of shape (n,), which it may not change.
+            It gives integers of the same shape, each of the arguments at its place alone.
+    """
+
+    def decorate(function: Callable[..., Any]) -> UserFunction:
+        return UserFunction(function, minimum, maximum, exponent, per_packet)
 
     return decorate
 
 
-_registered: dict[str, UserFunction] = {}
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """A function known in this process.
+
+    Attributes:
+        why: it is not compiled; empty if it is.
+    """
+
+    function: UserFunction
+    calling: Calling
+    why: str
+
+
+_registered: dict[str, _Registered] = {}
 
 
 def register(name: str, function: UserFunction) -> None:
     """Make a function known in this process, as an entry point does in every one.
 
     Raises:
-        BadUserFunction: the name is taken, or numba cannot compile it.
+        BadUserFunction: the name is taken, or it cannot be a converter function.
     """
     if name in FUNCTIONS or not name.isidentifier():
         raise BadUserFunction(f"converter function {name!r}: the name is taken, or is no name")
+    _check_arguments(name, function)
+    if not INT64_MIN <= function.minimum <= function.maximum < INT64_MAX:
+        raise BadUserFunction(f"converter function {name!r}: its range is within -2**63 and 2**63 - 2")
+    why = "it takes arrays" if function.per_packet else _why_not_compiled(name, function)
+    calling = Calling.PER_ARRAY if function.per_packet else Calling.PER_VALUE if why else Calling.COMPILED
+    if why and not function.arguments:
+        raise BadUserFunction(f"converter function {name!r} takes no values: only one that can be compiled may do so")
+    if calling is Calling.PER_VALUE:
+        LOG.info("converter function %r is called in Python, per packet: %s", name, why)
+    _registered[name] = _Registered(function, calling, why)
+
+
+def _check_arguments(name: str, function: UserFunction) -> None:
     try:
-        compiled()(function.python).compile((types.int64,) * len(function.arguments))
-    except NumbaError as cannot:
-        raise BadUserFunction(f"converter function {name!r} cannot be compiled into a kernel: {cannot}") from None
-    _registered[name] = function
+        parameters = inspect.signature(function.python).parameters.values()
+        inspect.getsource(function.python)  # of which every table that uses it has the digest
+    except (OSError, TypeError, ValueError) as unreadable:
+        raise BadUserFunction(f"converter function {name!r}: its source cannot be read: {unreadable}") from None
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise BadUserFunction(f"converter function {name!r}: {parameter} is not one value")
+        if parameter.name in TAKEN:
+            raise BadUserFunction(f"converter function {name!r}: {parameter.name!r} is an attribute of every element")
+
+
+def _why_not_compiled(name: str, function: UserFunction) -> str:
+    """Why a function cannot be compiled into a kernel; empty if it can."""
+    signature = (types.int64,) * len(function.arguments)
+    try:
+        found = compiled()(function.python)
+        found.compile(signature)
+    except Exception as cannot:  # noqa: BLE001  numba fails in many ways on code that is not for it
+        lines = [line.strip() for line in str(cannot).splitlines()]
+        told = [line for line in lines if line and not line.startswith(("Failed in", "During:", "File "))]
+        return f"numba cannot compile it: {(told or [type(cannot).__name__])[0][:WHY_SIZE_MAX]}"
+    result = found.overloads[signature].signature.return_type
+    if isinstance(result, types.Integer | types.Boolean):
+        return ""
+    if isinstance(result, types.Optional):
+        return "it may give None"
+    raise BadUserFunction(f"converter function {name!r} gives {result}, not an integer")
 
 
 def compiled_user(name: str) -> Any:
     """The compiled function, for generated kernels."""
-    return compiled()(_registered[name].python)
+    return compiled()(_registered[name].function.python)
 
 
 def known_functions() -> Mapping[str, ConverterFunction]:
@@ -109,30 +173,48 @@ def known_functions() -> Mapping[str, ConverterFunction]:
             if not isinstance(found, UserFunction):
                 raise BadUserFunction(f"{entry.value}: no @converter_function")
             register(entry.name, found)
-    return {**FUNCTIONS, **{name: _as_function(name, function) for name, function in _registered.items()}}
+    return {**FUNCTIONS, **{name: _as_function(name, known) for name, known in _registered.items()}}
 
 
-def _as_function(name: str, function: UserFunction) -> ConverterFunction:
+# What comes of what a function refuses: the message is. Behind a change of state none can be: there the value is null.
+REFUSED = {"failed_as": "reason = reason or FUNCTION_FAILED", "beyond_as": "reason = reason or OUT_OF_RANGE"}
+NULLED = {"failed_as": "{r} = NULL", "beyond_as": "{r} = NULL"}
+
+
+def null_instead(checked: Checked) -> Checked:
+    """A use whose arguments depend on state: its value is null where it would refuse the message."""
+    return checked._replace(result=checked.result.nullable(), constants=checked.constants | NULLED, fails=False)
+
+
+def _as_function(name: str, known: _Registered) -> ConverterFunction:
+    function = known.function
     result = ValueType(function.minimum, function.maximum, function.exponent)
 
     def check(use: Use) -> Checked:
-        is_nullable = any(use.number(argument).is_nullable for argument in function.arguments)
-        fails = function.minimum > INT64_MIN or function.maximum < INT64_MAX - 1
-        constants: dict[str, object] = {"low": function.minimum, "high": function.maximum}
-        return Checked(result.nullable(is_nullable), constants, fails=fails)
+        given = [use.number(argument) for argument in function.arguments]
+        constants: dict[str, object] = {"low": function.minimum, "high": function.maximum, **REFUSED}
+        return Checked(result.nullable(any(each.is_nullable for each in given)), constants, fails=True)
 
     call = ", ".join(f"{{{argument}}}" for argument in function.arguments)
+    in_kernel = (
+        f"{{r}}, failed = try_{name}({call})",
+        "if failed:",
+        "    {failed_as}",
+        "elif {r} < {low} or {r} > {high}:",
+        "    {beyond_as}",
+    )
+    answered = ("{r} = answers[2 * ({slot})]", "reason = reason or answers[2 * ({slot}) + 1]")
     return ConverterFunction(
         name,
         inspect.getdoc(function.python) or "a user's function",
         function.arguments,
         (),
         check,
-        (
-            f"{{r}} = user_{name}({call})",
-            "if {r} < {low} or {r} > {high}:",
-            "    reason = reason or OUT_OF_RANGE",
-        ),
+        in_kernel if known.calling is Calling.COMPILED else answered,
         python=function.python,
         source_digest=function.digest,
+        calling=known.calling,
+        why_called=known.why,
+        low=function.minimum,
+        high=function.maximum,
     )

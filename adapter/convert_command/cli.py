@@ -20,7 +20,7 @@ from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.user_functions import BadUserFunction
 from adapter.convert_command import compiling, dead_letters
 from adapter.convert_command.documents import Documents, add_document_arguments, load_documents
-from adapter.convert_command.explaining import explain
+from adapter.convert_command.explaining import explain, users_functions
 from adapter.convert_command.outputs import open_output
 from adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
 from feedcore.documents import DocumentError
@@ -86,6 +86,8 @@ def _check(documents: Documents, _: argparse.Namespace) -> int:
         f"{table.document}: well; {len(documents.source_format.messages)} source messages, "
         f"{len(documents.model.messages)} output messages, {len(table.conversions)} conversions"
     )
+    for line in users_functions(table):
+        print(line)
     return 0
 
 
@@ -141,6 +143,8 @@ def _report(
     for reason, count in converter.counts().items():
         if count:
             console.print(f"  {reason}: {count:,}")
+    for name, failure in converter.function_failures().items():
+        console.print(f"  function {name} failed: {failure}", markup=False)
     for letter in refused:
         name = letter.message or f"type {letter.type_id}"
         console.print(

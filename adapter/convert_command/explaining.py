@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from adapter.conversion.function_use import Comparison, ValueMap
+from adapter.conversion.functions import Calling
+from adapter.conversion.packet_calls import PacketCalls
 from adapter.conversion.table import (
     Conversion,
     ConverterTable,
@@ -15,6 +17,7 @@ from adapter.conversion.table import (
     Operand,
     Operation,
     PacketValue,
+    all_operations,
     type_of,
 )
 from feedcore.source_format import SourceField
@@ -32,6 +35,7 @@ def explain(table: ConverterTable) -> Iterator[str]:
         if space.is_digested:
             size = 8 * space.stride
             yield f"state by {space.name}: {len(space.initial)} cells, {size} bytes per key and 16 to 48 of index"
+    yield from users_functions(table)
     for conversion in table.conversions:
         yield ""
         yield from _conversion(table, conversion)
@@ -39,6 +43,25 @@ def explain(table: ConverterTable) -> Iterator[str]:
     others = [name for name in table.source_format.messages if name not in converted]
     if others:
         yield f"\nnot converted: {', '.join(others)}"
+
+
+def users_functions(table: ConverterTable) -> Iterator[str]:
+    """A line for each user's function of a table: how it runs, and why not in the kernel if it does not."""
+    calls = PacketCalls(table.conversions)
+    stages: dict[str, list[str]] = {}
+    for call in calls.calls:
+        stages.setdefault(call.function.name, []).append(str(call.stage + 1))
+    operations = (operation for conversion in table.conversions for operation in all_operations(conversion))
+    used = {operation.function.name: operation.function for operation in operations}
+    for name, function in sorted(used.items()):
+        if function.calling is Calling.COMPILED:
+            if function.python is not None:
+                yield f"function {name}: compiled into the kernel"
+            continue
+        how = "with arrays" if function.calling is Calling.PER_ARRAY else "value by value"
+        when = f"in stage {' and '.join(sorted(stages[name]))} of {calls.stages}"
+        why = f": {function.why_called}" if function.calling is Calling.PER_VALUE else ""
+        yield f"function {name}: called in Python once per packet, {how}, {when}{why}"
 
 
 def _conversion(table: ConverterTable, conversion: Conversion) -> Iterator[str]:
@@ -132,4 +155,4 @@ def _how(table: ConverterTable, operation: Operation) -> str:
     return f"{text} of book {table.books[operation.book].name!r}" if operation.book is not None else text
 
 
-__all__ = ["explain", "type_of"]
+__all__ = ["explain", "type_of", "users_functions"]

@@ -4,11 +4,17 @@ so that everything it lets through is what kernel and oracle must agree on."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from adapter.conversion import ConverterTable
+import numpy as np
+from numpy.typing import NDArray
+
+from adapter.conversion import ConverterTable, converter_function
 from adapter.conversion.loading import load_checked_table
+from adapter.conversion.user_functions import register
 from feedcore.documents import DocumentError
 from feedcore.source_format import SourceData, SourceFormat, SourceGroup, SourceMessageType, load_source_format
 from feedcore.source_packet import encode_source_header
@@ -69,6 +75,32 @@ TABLE_HEAD = """<converterTable name="x" sourceFormat="x" keysMax="40">
 """
 
 MAPS = ["numbers", "strict", "names", "texts", "symbols", "long names"]
+
+
+@converter_function(minimum=-(2**40), maximum=2**40)
+def compiled_mix(of: int, other: int) -> int:
+    """One that numba compiles."""
+    if other == 200:
+        raise ValueError("two hundred")
+    return of & other
+
+
+@converter_function(minimum=-2, maximum=2**63 - 2)
+def python_mix(of: int, other: int) -> int:
+    """One that numba does not compile."""
+    return int(Decimal(of).logb()) - [other, 3, 5][other % 7]
+
+
+@converter_function(minimum=-(2**60), maximum=2**40, per_packet=True)
+def array_mix(of: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[Any]:
+    """One of arrays, which some values make raise and others give too little."""
+    if (other == 65).any():
+        raise ValueError("sixty-five")
+    mixed = np.where(other == 0, 5, of ^ other)
+    return mixed[of != 1]
+
+
+USERS = {"compiled_mix": compiled_mix, "python_mix": python_mix, "array_mix": array_mix}
 
 
 @dataclass
@@ -179,6 +211,7 @@ def random_element(random: Random, names: list[str], name: str) -> str:
             f'function="map" of="{one()}" map="{random.choice(MAPS)}"/>',
             f'function="text" of="{one()}" length="{random.choice([1, 3, 5, 8])}"/>',
             f'function="text" of="{one()}"/>',
+            *(f'function="{function}" of="{one()}" other="{one()}"/>' for function in USERS),
             f'function="cut" of="{one()}" length="{random.choice([1, 2, 3])}"/>',
             f'function="digits" of="{one()}"/>',
             f'function="concatenate" of="{one()} {one()}" separator="{random.choice(["", ".", "--"])}"/>',
@@ -216,6 +249,8 @@ def random_order(random: Random, names: list[str]) -> str:
 
 def random_documents(random: Random, folder: Path) -> tuple[Documents, ConverterTable]:
     """Documents, and the table they load as; it has at least one conversion."""
+    for name, function in USERS.items():
+        register(name, function)
     documents = Documents(random_format(random), ids=random.choice(["unique", "perBook"]))
     table: ConverterTable | None = None
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from adapter.conversion import CompiledConverter, InterpretedConverter, converter_function
+from adapter.conversion import (
+    CompiledConverter,
+    ConverterTable,
+    InterpretedConverter,
+    converter_function,
+    user_functions,
+)
+from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.loading import load_checked_table
-from adapter.conversion.user_functions import BadUserFunction, register
+from adapter.conversion.user_functions import BadUserFunction, UserFunction, register
+from feedcore.documents import DocumentError
 from feedcore.source_packet import SOURCE_FRAME, encode_source_header
 
 FORMAT = """<sourceFormat name="x"><message name="m" type="1"><field name="filled" type="uint16"/>
@@ -29,16 +38,23 @@ def percent(of: int, total: int) -> int:
     return 100 * of // total if total > 0 else 0
 
 
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions are known to the test that registers them alone."""
+    monkeypatch.setattr(user_functions, "_registered", dict(user_functions._registered))
+
+
+def load(folder: Path, table: str) -> ConverterTable:
+    for name, text in (("f.xml", FORMAT), ("m.xml", MODEL), ("t.xml", table)):
+        (folder / name).write_text(text)
+    return load_checked_table(folder / "f.xml", folder / "t.xml", folder / "m.xml")
+
+
 def test_a_users_function_runs_in_the_kernel_as_in_python(tmp_path: Path) -> None:
     register("percent", percent)
-    for name, text in (("f.xml", FORMAT), ("m.xml", MODEL), ("t.xml", TABLE)):
-        (tmp_path / name).write_text(text)
-    table = load_checked_table(tmp_path / "f.xml", tmp_path / "t.xml", tmp_path / "m.xml")
+    table = load(tmp_path, TABLE)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
-    pairs = [(1, 3), (5, 5), (0, 0), (7, 2)]  # the last one is beyond the function's range
-    data = encode_source_header(
-        feed_id=1, source_stream_id=1, message_count=4, session=1, first_source_seq=1, sent_at_ns=0
-    ) + b"".join(SOURCE_FRAME.pack(8, 1) + struct.pack("<HH", *pair) for pair in pairs)
+    data = bodies([(1, 3), (5, 5), (0, 0), (7, 2)])  # the last one is beyond the function's range
     ours, theirs = np.zeros(200, np.uint8), np.zeros(200, np.uint8)
     result = compiled.convert(data, 0, 4, ours, 0, 200)
     assert result == oracle.convert(data, 0, 4, theirs, 0, 200)
@@ -48,12 +64,87 @@ def test_a_users_function_runs_in_the_kernel_as_in_python(tmp_path: Path) -> Non
     assert percent.digest in compiled.source
 
 
-def test_a_function_that_cannot_be_compiled_is_refused_with_the_reason() -> None:
-    @converter_function()
-    def by_name(of: int) -> int:
-        return len({"x": of}) + open(str(of)).fileno()
+def bodies(pairs: list[tuple[int, int]]) -> bytes:
+    """A packet of these messages."""
+    return encode_source_header(
+        feed_id=1, source_stream_id=1, message_count=len(pairs), session=1, first_source_seq=1, sent_at_ns=0
+    ) + b"".join(SOURCE_FRAME.pack(8, 1) + struct.pack("<HH", *pair) for pair in pairs)
 
-    with pytest.raises(BadUserFunction, match="'by_name' cannot be compiled"):
-        register("by_name", by_name)
-    with pytest.raises(BadUserFunction, match="the name is taken"):
-        register("copy", percent)
+
+def test_what_a_compiled_function_raises_refuses_its_message_and_no_other(tmp_path: Path) -> None:
+    @converter_function(minimum=0, maximum=200)
+    def ratio(of: int, total: int) -> int:
+        if of == 7:
+            raise ValueError("seven")
+        return of // total
+
+    register("ratio", ratio)
+    table = load(tmp_path, TABLE.replace("percent", "ratio"))
+    assert "called per packet" not in kernel_source(table).text
+    compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+    data, ours, theirs = (
+        bodies([(9, 3), (9, 0), (7, 1), (999, 1), (4, 2)]),
+        np.zeros(200, np.uint8),
+        np.zeros(200, np.uint8),
+    )
+    result = compiled.convert(data, 0, 5, ours, 0, 200)
+    assert result == oracle.convert(data, 0, 5, theirs, 0, 200)
+    assert bytes(ours) == bytes(theirs)
+    assert ours[: result.end].reshape(2, 13)[:, 12].tolist() == [3, 2]
+    assert compiled.counts() == oracle.counts()
+    assert (compiled.counts()["function_failed"], compiled.counts()["out_of_range"]) == (2, 1)
+
+
+def test_behind_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_path: Path) -> None:
+    @converter_function(minimum=0, maximum=200)
+    def share(of: int, total: int) -> int:
+        return 1_000 // (total - 3)
+
+    register("share", share)
+    kept = """<converterTable name="x" sourceFormat="x"><convert message="m" to="out">
+    <let name="total" function="sum" of="filled" by="size"/><let name="mine" function="share" of="size" total="total"/>
+    <field name="share" function="{}" of="mine" value="255"/></convert></converterTable>"""
+    with pytest.raises(DocumentError, match=r"t\.xml:3: the value may be null"):
+        load(tmp_path, kept.format("copy").replace(' value="255"', ""))
+    table = load(tmp_path, kept.format("default"))
+    compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+    data, ours, theirs = bodies([(2, 1), (1, 1), (1, 1), (19, 1)]), np.zeros(200, np.uint8), np.zeros(200, np.uint8)
+    result = compiled.convert(data, 0, 4, ours, 0, 200)
+    assert result == oracle.convert(data, 0, 4, theirs, 0, 200)
+    assert bytes(ours) == bytes(theirs)
+    # 1000 // -1 and 1000 // 1 are beyond its range, 1000 // 0 raises; the state goes on
+    assert ours[: result.end].reshape(4, 13)[:, 12].tolist() == [255, 255, 255, 50]
+    assert not any(compiled.counts().values())
+    assert compiled.snapshot() == oracle.snapshot()
+
+
+def not_from_a_file() -> int:
+    """Of no source."""
+    found: dict[str, object] = {}
+    exec("def made(of): return of", found)
+    return found["made"]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "reason"),
+    [
+        ("copy", percent, "the name is taken"),
+        ("no name", percent, "the name is taken, or is no name"),
+        ("half", converter_function()(lambda of: of / 2), "gives float64, not an integer"),
+        (
+            "nothing",
+            converter_function()(lambda: Decimal(5)),
+            "'nothing' takes no values: only one that can be compiled",
+        ),
+        ("many", converter_function()(lambda *of: sum(of)), r"'many': \*of is not one value"),
+        ("by_key", converter_function()(lambda of, by: of + by), "'by' is an attribute of every element"),
+        ("made", converter_function()(not_from_a_file()), "'made': its source cannot be read"),
+        ("reversed", converter_function(minimum=5, maximum=4)(lambda of: of), "its range is within"),
+        ("wide", converter_function(maximum=2**63 - 1)(lambda of: of), "its range is within"),
+    ],
+)
+def test_a_function_that_cannot_be_one_is_refused_with_the_reason(
+    name: str, function: UserFunction, reason: str
+) -> None:
+    with pytest.raises(BadUserFunction, match=reason):
+        register(name, function)

@@ -1,0 +1,157 @@
+"""Users' functions that are called once per packet: who calls which, what must be known for it, and in which order.
+
+Before a packet is converted it is gone over once per stage. A stage gathers the arguments of its calls, each function
+is called once with all of them, and its answers are there for the next stage and for the conversion. A function whose
+argument is another one's answer belongs to a later stage. Arguments never depend on state: the loader sees to that.
+
+Every use of such a function by a message, or by an entry of its group, has a slot, numbered through the packet's
+messages in their order: there the conversion finds its answer. A use that is not called leaves its slot alone, and the
+conversion does not look there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from adapter.conversion.functions import ConverterFunction
+from adapter.conversion.table import Conversion, Operand, Operation
+from feedcore.source_format import SourceMessageType
+
+
+@dataclass(frozen=True, slots=True)
+class PacketCall:
+    """One call of a function, for all messages of a packet that use it.
+
+    Attributes:
+        number: where its rows are counted.
+        stage: it is called after the calls of the stages before.
+        column: of its rows' slots; a column for each of its arguments follows.
+    """
+
+    function: ConverterFunction
+    number: int
+    stage: int
+    column: int
+
+
+class PacketCalls:
+    """All calls of a table.
+
+    Attributes:
+        columns: how many the calls have together.
+    """
+
+    def __init__(self, conversions: Sequence[Conversion]) -> None:
+        self._calls: dict[tuple[str, int], PacketCall] = {}
+        self._depths: dict[Operation, int] = {}
+        self.columns = 0
+        for conversion in conversions:
+            for operation in conversion.pure:  # in the order they are computed in
+                below = [self._depth(operand) for operand in operation.operands.values()]
+                self._depths[operation] = max(below, default=0) + operation.function.is_per_packet
+            for operation in uses_of(conversion):
+                self._add(operation.function, self._depths[operation] - 1)
+
+    def _depth(self, operand: Operand) -> int:
+        """How many stages must be done before a value is known."""
+        return self._depths.get(operand, 0) if isinstance(operand, Operation) else 0
+
+    def _add(self, function: ConverterFunction, stage: int) -> None:
+        if (function.name, stage) not in self._calls:
+            self._calls[function.name, stage] = PacketCall(function, len(self._calls), stage, self.columns)
+            self.columns += 1 + len(function.values)
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def calls(self) -> tuple[PacketCall, ...]:
+        """In the order of their numbers."""
+        return tuple(self._calls.values())
+
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        return max((call.stage + 1 for call in self.calls), default=0)
+
+    def call_of(self, operation: Operation) -> PacketCall:
+        """The call that answers a use."""
+        return self._calls[operation.function.name, self._depths[operation] - 1]
+
+    def asked(self, conversion: Conversion, stage: int) -> list[Operation]:
+        """The uses of a conversion that a stage gathers for."""
+        return [use for use in uses_of(conversion) if self._depths[use] == stage + 1]
+
+    def reduced(self, conversion: Conversion, stage: int) -> Conversion:
+        """A conversion without all that does not matter for what a stage gathers.
+
+        Of its guards only those stay that can be judged by then. So a function may be asked for a message that another
+        guard passes over; nobody looks at that answer.
+        """
+        guards = tuple(guard for guard in conversion.guards if self._depth(guard.operand) <= stage)
+        wanted = _made_of([*self.asked(conversion, stage), *(guard.operand for guard in guards)])
+        return replace(
+            conversion,
+            target=None,
+            guards=guards,
+            output_guards=(),
+            pure=tuple(operation for operation in conversion.pure if operation in wanted),
+            stateful=(),
+            writes=(),
+            orders=(),
+            book_reads=(),
+            groups=(),
+            data=(),
+        )
+
+
+def uses_of(conversion: Conversion) -> list[Operation]:
+    """What a conversion has answered per packet, in the order of its slots."""
+    return [operation for operation in conversion.pure if operation.function.is_per_packet]
+
+
+def _made_of(operands: Sequence[Operand]) -> set[Operation]:
+    """All operations that values are made of, themselves included."""
+    found: set[Operation] = set()
+    waiting = [operand for operand in operands if isinstance(operand, Operation)]
+    while waiting:
+        operation = waiting.pop()
+        found.add(operation)
+        waiting += [each for each in operation.operands.values() if isinstance(each, Operation) and each not in found]
+    return found
+
+
+def slot_lines(source: SourceMessageType, conversions: Sequence[Conversion], first: str) -> list[str]:
+    """Kernel lines that say where each conversion's slots begin.
+
+    Args:
+        first: expression of the message's first slot.
+    """
+    lines, at = [], first
+    for number, conversion in enumerate(conversions):
+        if uses_of(conversion):
+            lines.append(f"slot_{number} = {at}")
+            at = f"slot_{number} + {_slot_count(source, conversion)}"
+    return lines
+
+
+def slots_needed(source: SourceMessageType, conversions: Sequence[Conversion]) -> str:
+    """Expression of the slots that a message takes; empty if it takes none."""
+    return " + ".join(_slot_count(source, conversion) for conversion in conversions if uses_of(conversion))
+
+
+def _slot_count(source: SourceMessageType, conversion: Conversion) -> str:
+    uses = len(uses_of(conversion))
+    return str(uses) if conversion.each is None else f"{uses} * count_{source.parts.index(conversion.each)}"
+
+
+def slots_of(number: int, conversion: Conversion) -> dict[int, str]:
+    """By number of operation: expression of its slot, behind `slot_lines`.
+
+    Args:
+        number: of the conversion among those of its source message.
+    """
+    uses = uses_of(conversion)
+    entry = "" if conversion.each is None else f" + {len(uses)} * entry_number"
+    return {use.number: f"slot_{number}{entry} + {place}" for place, use in enumerate(uses)}

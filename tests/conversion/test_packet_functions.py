@@ -1,0 +1,392 @@
+"""Users' functions that numba cannot compile: called in Python, once per packet, and the same as in the interpreter."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adapter.conversion import (
+    CompiledConverter,
+    ConverterTable,
+    InterpretedConverter,
+    converter_function,
+    packet_functions,
+    user_functions,
+)
+from adapter.conversion.kernel_source import kernel_source
+from adapter.conversion.loading import load_checked_table
+from adapter.conversion.user_functions import register
+from adapter.convert_command.explaining import explain
+from feedcore.documents import DocumentError
+from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+
+FORMAT = """<sourceFormat name="x">
+<message name="m" type="1"><field name="a" type="int32" null="-9"/><field name="b" type="uint16"/>
+<data name="tag" length="uint8" maxLength="3"/></message>
+<message name="legs" type="2"><field name="b" type="uint16"/>
+<group name="g" headerSize="3" count="uint16" countOffset="1" entrySize="uint8"><field name="x" type="int32" null="-9"/>
+</group></message>
+<message name="other" type="3"><field name="a" type="int32"/></message></sourceFormat>"""
+MODEL = """<messageSchema package="x" id="7" version="0"><types><composite name="messageHeader">
+<type name="blockLength" primitiveType="uint16"/><type name="templateId" primitiveType="uint16"/>
+<type name="schemaId" primitiveType="uint16"/><type name="version" primitiveType="uint16"/></composite>
+<composite name="groupSizeEncoding">
+<type name="blockLength" primitiveType="uint16"/><type name="numInGroup" primitiveType="uint16"/></composite>
+<type name="Value" primitiveType="int64" presence="optional" nullValue="-1"/></types>
+<message name="out" id="1"><field name="first" id="1" type="Value"/><field name="second" id="2" type="Value"/></message>
+<message name="book" id="2"><group name="legs" id="3"><field name="first" id="1" type="Value"/></group></message>
+</messageSchema>"""
+TABLE = """<converterTable name="x" sourceFormat="x">
+{}
+</converterTable>"""
+SMALL = '<convert message="m" to="out"><field name="first" function="halved" of="a"/></convert>'
+Frames = list[tuple[int, bytes]]
+
+
+@converter_function(minimum=-1_000_000, maximum=1_000_000)
+def halved(of: int) -> int:
+    """Half of it, rounded half to even."""
+    if of == 666:
+        raise ValueError("the number of the beast")
+    return int((Decimal(of) / 2).to_integral_value())
+
+
+@converter_function(minimum=0, maximum=50_000, per_packet=True)
+def distance(of: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How far apart they are."""
+    if (of == 13).any():
+        raise ArithmeticError("thirteen")
+    if (of == 14).any():
+        return np.append(of, to)
+    return np.abs(of - to)
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions are known to the test that registers them alone."""
+    monkeypatch.setattr(user_functions, "_registered", dict(user_functions._registered))
+    register("halved", halved)
+    register("distance", distance)
+
+
+def load(folder: Path, converts: str) -> ConverterTable:
+    for name, text in {"f.xml": FORMAT, "m.xml": MODEL, "t.xml": TABLE.format(converts)}.items():
+        (folder / name).write_text(text)
+    return load_checked_table(folder / "f.xml", folder / "t.xml", folder / "m.xml")
+
+
+def packet(frames: Frames) -> bytes:
+    header = encode_source_header(
+        feed_id=1, source_stream_id=1, message_count=len(frames), session=1, first_source_seq=1, sent_at_ns=0
+    )
+    return header + b"".join(SOURCE_FRAME.pack(4 + len(body), kind) + body for kind, body in frames)
+
+
+def pair(a: int, b: int = 0) -> tuple[int, bytes]:
+    """A message m."""
+    return 1, struct.pack("<iHB", a, b, 0)
+
+
+def legs(b: int, *entries: int) -> tuple[int, bytes]:
+    """A message legs."""
+    return 2, struct.pack(f"<HBH{len(entries)}i", b, 4, len(entries), *entries)
+
+
+class Both:
+    """Kernel and interpreter of a table, which must agree."""
+
+    def __init__(self, table: ConverterTable) -> None:
+        self.compiled, self.oracle = CompiledConverter(table), InterpretedConverter(table)
+
+    def convert(self, frames: Frames, room: int = 1_000_000) -> list[tuple[int, ...]]:
+        """What came out: (which message of the packet, its two fields)."""
+        data, found, skip = packet(frames), [], 0
+        while skip < len(frames):
+            ours, theirs = np.zeros(room, np.uint8), np.zeros(room, np.uint8)
+            result = self.compiled.convert(data, skip, len(frames) - skip, ours, 0, room)
+            assert result == self.oracle.convert(data, skip, len(frames) - skip, theirs, 0, room)
+            assert bytes(ours) == bytes(theirs)
+            assert result.source_count > 0
+            for frame in ours[: result.end].reshape(-1, 28):
+                _, index, *_, first, second = struct.unpack("<HHHHHHqq", frame.tobytes())
+                found.append((skip + index, first, second))
+            skip += result.source_count
+        assert self.compiled.counts() == self.oracle.counts()
+        assert self.compiled.digests().tolist() == self.oracle.digests().tolist()
+        return found
+
+    def counts(self) -> dict[str, int]:
+        return {reason: count for reason, count in self.compiled.counts().items() if count}
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many values each call of `distance` gets from now on."""
+    sizes: list[int] = []
+    inner: Callable[..., Any] = distance.python
+
+    def counted(of: NDArray[np.int64], to: NDArray[np.int64]) -> Any:
+        sizes.append(of.size)
+        return inner(of, to)
+
+    register("counted", converter_function(minimum=0, maximum=50_000, per_packet=True)(counted))
+    return sizes
+
+
+def test_a_function_numba_cannot_compile_is_called_in_python_and_means_the_same(tmp_path: Path) -> None:
+    both = Both(load(tmp_path, SMALL))
+    frames = [pair(7), pair(-9), (3, b"\0\0\0\0"), pair(8), pair(666), pair(2_000_002), (9, b""), pair(5)]
+    assert both.convert(frames) == [(0, 4, -1), (1, -1, -1), (3, 4, -1), (7, 2, -1)]
+    assert both.counts() == {"function_failed": 1, "out_of_range": 1, "not_converted": 1, "unknown_type": 1}
+    letters = {letter.source_seq: letter.reason.name for letter in both.compiled.take_dead_letters()}
+    assert letters == {5: "FUNCTION_FAILED", 6: "OUT_OF_RANGE", 7: "UNKNOWN_TYPE"}
+    assert both.compiled.function_failures() == {"halved": "ValueError: the number of the beast"}
+
+
+def test_a_function_of_arrays_is_called_once_for_all_messages_that_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = asked(monkeypatch)
+    converts = """<convert message="m" to="out"><when of="b" above="0"/>
+    <field name="first" function="counted" of="a" to="b"/>
+    <field name="second" function="counted" of="b" to="b"/></convert>
+    <convert message="legs" to="out" each="g"><field name="first" function="counted" of="x" to="b"/></convert>"""
+    compiled = CompiledConverter(load(tmp_path, converts))
+    frames = [pair(7, 9), pair(1, 0), legs(5, 1, -9, 3), pair(-9, 2), legs(6), legs(1, 100_000)]
+    data, out = packet(frames), np.zeros(1_000, np.uint8)
+    result = compiled.convert(data, 0, len(frames), out, 0, 1_000)
+    assert [struct.unpack("<q", frame[12:20])[0] for frame in out[: result.end].reshape(-1, 28)] == [2, 4, -1, 2, -1]
+    assert sizes == [6], "two of the first and one of the fourth message, three entries that are not null"
+    assert compiled.counts()["out_of_range"] == 1
+    assert compiled.convert(data, 3, 3, out, 0, 1_000).source_count == 3
+    assert sizes == [6], "nor is it called again for the rest of a packet whose output was sent in parts"
+    compiled.convert(packet(frames), 0, 3, out, 0, 1_000)
+    assert sizes == [6, 4], "another packet: the two messages before, two entries"
+
+
+def test_groups_guards_and_answers_as_arguments_agree_with_the_interpreter(tmp_path: Path) -> None:
+    converts = """<convert message="m" to="out">
+      <let name="half" function="halved" of="a"/><let name="far" function="distance" of="half" to="b"/>
+      <let name="farther" function="increase" of="far" amount="3"/><let name="quarter" function="halved" of="half"/>
+      <when of="far" above="2"/><when of="b" isNot="8"/>
+      <field name="first" function="halved" of="farther"/><field name="second" function="copy" of="quarter"/></convert>
+    <convert message="legs" to="out" each="g"><when of="x" isNot="5"/>
+      <let name="half" function="halved" of="x"/><field name="first" function="distance" of="half" to="x"/>
+      <field name="second" function="halved" of="half"/></convert>
+    <convert message="legs" to="out"><field name="first" function="halved" of="b"/></convert>"""
+    table = load(tmp_path, converts)
+    assert kernel_source(table).text.count("\ndef gather_") == 3
+    both = Both(table)
+    values = [0, 1, 5, -9, 13, 14, 26, 28, 666, 1_332, 2_664, 100_000, 3_000_000]
+    frames = [pair(a, b) for a in values for b in (0, 3, 8, 60_000)]
+    frames += [
+        legs(b, *entries) for b in (0, 666) for entries in ([], [5, 666], [26], [1, 2, -9, 7], [5, 5], values[:4])
+    ]
+    for room in (1_000_000, 300, 150):
+        found = both.convert(frames, room)
+        assert len(found) > 20
+    assert both.counts().keys() == {"function_failed", "out_of_range"}
+
+
+def test_what_a_guard_passes_over_is_not_asked(tmp_path: Path) -> None:
+    guarded = SMALL.replace("<field", '<when of="a" isNot="666"/><field')
+    both = Both(load(tmp_path, guarded))
+    assert both.convert([pair(666), pair(4)]) == [(1, 2, -1)]
+    assert both.counts() == {}
+    assert both.compiled.function_failures() == {}
+
+
+@pytest.mark.parametrize("bad", [13, 14])
+def test_one_value_that_a_function_of_arrays_cannot_take_refuses_its_own_message(tmp_path: Path, bad: int) -> None:
+    convert = '<convert message="m" to="out"><field name="first" function="distance" of="a" to="b"/></convert>'
+    both = Both(load(tmp_path, convert))
+    assert both.convert([pair(1, 3), pair(bad, 3), pair(-9, 3), pair(5, 3)]) == [(0, 2, -1), (2, -1, -1), (3, 2, -1)]
+    assert both.counts() == {"function_failed": 1}
+    assert both.convert([pair(8, 3)]) == [(0, 5, -1)], "the stream goes on"
+
+
+def test_messages_are_refused_alike_however_a_packet_is_cut(tmp_path: Path) -> None:
+    convert = '<convert message="m" to="out"><field name="first" function="distance" of="a" to="b"/></convert>'
+    table = load(tmp_path, convert)
+    frames = [pair(a, 3) for a in (1, 13, 5, 14, 2, 70_000)]
+    whole, single = CompiledConverter(table), CompiledConverter(table)
+    out = np.zeros(1_000, np.uint8)
+    whole.convert(packet(frames), 0, len(frames), out, 0, 1_000)
+    for frame in frames:
+        single.convert(packet([frame]), 0, 1, out, 0, 1_000)
+    assert whole.counts() == single.counts()
+
+
+BAD_ANSWERS: list[Callable[[NDArray[np.int64]], object]] = [
+    lambda of: of.astype(np.float64),
+    lambda of: of[:0],
+    lambda of: of.reshape(1, -1),
+    lambda of: of.tolist(),
+    lambda of: None,
+    lambda of: of.astype(object),
+    lambda of: of.__setitem__(0, 1),
+]
+
+
+@pytest.mark.parametrize("answer", BAD_ANSWERS)
+def test_what_is_no_array_of_integers_refuses_every_message_that_asked(
+    tmp_path: Path, answer: Callable[[NDArray[np.int64]], object]
+) -> None:
+    register("wrong", converter_function(per_packet=True)(answer))
+    both = Both(load(tmp_path, SMALL.replace("halved", "wrong")))
+    assert both.convert([pair(1), pair(-9), pair(3)]) == [(1, -1, -1)]
+    assert both.counts() == {"function_failed": 2}
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.bool_])
+def test_integers_of_any_width_are_taken_as_far_as_they_are_in_range(tmp_path: Path, kind: type) -> None:
+    def cast(of: NDArray[np.int64]) -> NDArray[Any]:
+        return of.astype(kind)
+
+    register("cast_to", converter_function(minimum=0, maximum=100, per_packet=True)(cast))
+    both = Both(load(tmp_path, SMALL.replace("halved", "cast_to")))
+    both.convert([pair(value) for value in (0, 1, 100, 101, 127, 128, -1, -9, 256, 2**31 - 1)])
+
+
+@pytest.mark.parametrize("answer", [lambda of: None if of == 3 else of, lambda of: of / Decimal(2), lambda of: "1"])
+def test_a_function_that_gives_no_integer_refuses_its_message(tmp_path: Path, answer: Callable[[int], Any]) -> None:
+    def odd(of: int) -> Any:
+        return answer(of)
+
+    register("odd", converter_function()(odd))
+    both = Both(load(tmp_path, SMALL.replace("halved", "odd")))
+    both.convert([pair(3), pair(3), pair(-9)])
+    assert both.counts() == {"function_failed": 2}
+
+
+def test_a_packet_with_more_to_ask_than_there_is_room_for_is_converted_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packet_functions, "ROOM_FIRST", 8)
+    sizes = asked(monkeypatch)
+    converts = """<convert message="legs" to="out" each="g">
+    <field name="first" function="counted" of="x" to="b"/></convert>
+    <convert message="m" to="out"><field name="first" function="counted" of="a" to="b"/></convert>"""
+    both = Both(load(tmp_path, converts))
+    frames = [pair(1), legs(2, *range(20, 26)), legs(3), legs(4, *range(20, 60)), pair(5), legs(6, *range(20, 27))]
+    frames += [pair(7, number) for number in range(100)]
+    sizes.clear()
+    assert len(both.convert(frames)) == 155
+    assert max(sizes) == 64, "room was made for a message of forty entries, and is kept"
+    for room in (1_200, 1_500):
+        both.convert(frames, room)
+
+
+def test_a_damaged_packet_is_refused_as_far_as_it_is_damaged(tmp_path: Path) -> None:
+    converts = """<convert message="legs" to="out" each="g"><field name="first" function="halved" of="x"/></convert>
+    <convert message="m" to="out"><field name="first" function="distance" of="a" to="b"/></convert>"""
+    table = load(tmp_path, converts)
+    data = packet([pair(1), legs(3, 4, 5), legs(2, 7), pair(9), (2, b"\1\0\4\xff\xff"), (1, b"\0"), pair(3, 1)])
+    for size in (10, 32, 33, 41, 50, 60, len(data) - 1, len(data)):
+        compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+        ours, theirs = np.zeros(500, np.uint8), np.zeros(500, np.uint8)
+        assert compiled.convert(data[:size], 0, 7, ours, 0, 500) == oracle.convert(data[:size], 0, 7, theirs, 0, 500)
+        assert bytes(ours) == bytes(theirs)
+        assert compiled.counts() == oracle.counts()
+
+
+def test_a_table_of_many_conversions_is_split_into_functions_that_find_their_answers(tmp_path: Path) -> None:
+    converts = '<convert message="other" to="out"><field name="first" function="copy" of="a"/></convert>\n' + SMALL * 4
+    converts += (
+        '<convert message="legs" to="out" each="g"><field name="second" function="halved" of="x"/></convert>' * 3
+    )
+    table = load(tmp_path, converts)
+    assert "def message_1(" in kernel_source(table).text
+    frames = [pair(4), (3, b"\1\0\0\0"), legs(1, 8, 10, 666), pair(666), legs(1, 2, 6), pair(10)]
+    assert len(Both(table).convert(frames)) == 4 + 1 + 6 + 4
+
+
+KEYED = """<convert message="m" to="out">
+<let name="sum" function="sum" of="b" by="a"/>
+<let name="more" function="increase" of="b" amount="1"/>
+<field name="first" function="{}" of="{}"/></convert>"""
+
+
+@pytest.mark.parametrize("name", ["halved", "spread"])
+def test_an_argument_that_depends_on_state_is_refused_with_file_line_and_reason(tmp_path: Path, name: str) -> None:
+    register("spread", converter_function(per_packet=True)(lambda of: of))
+    with pytest.raises(DocumentError, match=rf"t\.xml:5: {name} is called in Python .*, and of depends on state"):
+        load(tmp_path, KEYED.format(name, "sum"))
+    load(tmp_path, KEYED.format(name, "more"))
+
+
+GROUP = """<convert message="legs" to="book"><let name="half" function="halved" of="b"/>
+<group name="legs" of="g"><field name="first" function="{}" of="{}"/></group></convert>"""
+
+
+def test_in_a_group_of_the_output_it_is_refused_with_file_line_and_reason(tmp_path: Path) -> None:
+    reason = r"t\.xml:3: halved is called in Python before a packet is converted .*: use it in a <let> of the <convert>"
+    with pytest.raises(DocumentError, match=reason):
+        load(tmp_path, GROUP.format("halved", "x"))
+
+
+def test_a_group_of_the_output_writes_what_its_convert_was_answered(tmp_path: Path) -> None:
+    register("doubled", converter_function()(lambda of: 2 * of))
+    table = load(tmp_path, GROUP.format("doubled", "half"))
+    compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
+    data = packet([legs(8, 1, 2), legs(666, 1), legs(10)])
+    ours, theirs = np.zeros(500, np.uint8), np.zeros(500, np.uint8)
+    result = compiled.convert(data, 0, 3, ours, 0, 500)
+    assert result == oracle.convert(data, 0, 3, theirs, 0, 500)
+    assert result.message_count == 2
+    assert bytes(ours) == bytes(theirs)
+    assert ours.tobytes()[16:32] == struct.pack("<qq", 8, 8)
+    assert compiled.counts()["function_failed"] == 1
+
+
+def test_every_argument_must_be_a_number(tmp_path: Path) -> None:
+    convert = """<convert message="m" to="out">
+    <field name="first" function="distance" of="a" to="tag"/></convert>"""
+    with pytest.raises(DocumentError, match=r"t\.xml:3: to='tag' is text of 3: distance takes a number"):
+        load(tmp_path, convert.replace('of="a"', 'of="b"'))
+    with pytest.raises(DocumentError, match=r"t\.xml:3: to='tag' is text of 3: distance takes a number"):
+        load(tmp_path, convert)
+
+
+def test_a_key_may_be_made_of_an_answer(tmp_path: Path) -> None:
+    convert = """<convert message="m" to="out"><let name="half" function="halved" of="a"/>
+    <field name="first" function="sum" of="b" by="half"/><field name="second" function="copy" of="half"/></convert>"""
+    both = Both(load(tmp_path, convert))
+    assert both.convert([pair(4, 1), pair(8, 5), pair(666, 9), pair(4, 2)]) == [(0, 1, 2), (1, 5, 4), (3, 3, 2)]
+
+
+def test_the_source_and_the_range_of_a_function_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    prints = [load(tmp_path, SMALL).fingerprint]
+    register("halved", converter_function(minimum=-1_000_000, maximum=999)(halved.python))
+    prints.append(load(tmp_path, SMALL).fingerprint)
+
+    def other(of: int) -> int:
+        return int(Decimal(of) / 2)
+
+    register("halved", converter_function(minimum=-1_000_000, maximum=1_000_000)(other))
+    prints.append(load(tmp_path, SMALL).fingerprint)
+    assert len(set(prints)) == 3
+
+
+def test_a_table_without_such_functions_has_no_trace_of_them(tmp_path: Path) -> None:
+    plain = '<convert message="m" to="out"><field name="first" function="copy" of="a"/></convert>'
+    text = kernel_source(load(tmp_path, plain)).text
+    assert not re.search(r"answer[a-z]|slot|ready|done|gather|FUNCTION_FAILED", text)
+
+
+def test_explain_says_how_each_function_runs(tmp_path: Path) -> None:
+    register("twice", converter_function()(lambda of: 2 * of))
+    convert = """<convert message="m" to="out"><let name="half" function="halved" of="a"/>
+    <let name="double" function="twice" of="half"/>
+    <field name="first" function="distance" of="half" to="double"/></convert>"""
+    told = "\n".join(explain(load(tmp_path, convert)))
+    assert "function distance: called in Python once per packet, with arrays, in stage 2 of 2" in told
+    assert "function halved: called in Python once per packet, value by value, in stage 1 of 2: numba cannot" in told
+    assert "function twice: compiled into the kernel" in told
