@@ -52,6 +52,7 @@ class UserFunction:
     Attributes:
         exponent: of the decimal its result is; its arguments come as the integers they are.
         per_packet: it takes and gives arrays, int64 of shape (messages,).
+        version: of what its source does not tell.
     """
 
     python: Callable[..., Any]
@@ -59,6 +60,7 @@ class UserFunction:
     maximum: int
     exponent: int
     per_packet: bool = False
+    version: str = ""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -67,12 +69,18 @@ class UserFunction:
 
     @property
     def digest(self) -> str:
-        """Of its source: another one is another table."""
-        return hashlib.sha256(textwrap.dedent(inspect.getsource(self.python)).encode()).hexdigest()[:16]
+        """Of its source and version: another one is another table."""
+        text = f"{textwrap.dedent(inspect.getsource(self.python))}{self.version}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def converter_function(
-    *, minimum: int = INT64_MIN, maximum: int = INT64_MAX - 1, exponent: int = 0, per_packet: bool = False
+    *,
+    minimum: int = INT64_MIN,
+    maximum: int = INT64_MAX - 1,
+    exponent: int = 0,
+    per_packet: bool = False,
+    version: str = "",
 ) -> Callable[[Callable[..., Any]], UserFunction]:
     """Make a converter function of a Python function of integers.
 
@@ -81,10 +89,12 @@ def converter_function(
         exponent: of the decimal that its result is.
         per_packet: it is a function of arrays, one element per message: int64 of shape (n,), which it may not change.
             It gives integers of the same shape, each of the arguments at its place alone.
+        version: of what it calls or reads. Adapters with another one do not take each other's state, as with another
+            source.
     """
 
     def decorate(function: Callable[..., Any]) -> UserFunction:
-        return UserFunction(function, minimum, maximum, exponent, per_packet)
+        return UserFunction(function, minimum, maximum, exponent, per_packet, version)
 
     return decorate
 

@@ -362,7 +362,7 @@ def test_a_key_may_be_made_of_an_answer(tmp_path: Path) -> None:
     assert both.convert([pair(4, 1), pair(8, 5), pair(666, 9), pair(4, 2)]) == [(0, 1, 2), (1, 5, 4), (3, 3, 2)]
 
 
-def test_the_source_and_the_range_of_a_function_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+def test_source_range_and_version_of_a_function_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     prints = [load(tmp_path, SMALL).fingerprint]
     register("halved", converter_function(minimum=-1_000_000, maximum=999)(halved.python))
     prints.append(load(tmp_path, SMALL).fingerprint)
@@ -372,7 +372,10 @@ def test_the_source_and_the_range_of_a_function_are_part_of_the_fingerprint(tmp_
 
     register("halved", converter_function(minimum=-1_000_000, maximum=1_000_000)(other))
     prints.append(load(tmp_path, SMALL).fingerprint)
-    assert len(set(prints)) == 3
+
+    register("halved", converter_function(minimum=-1_000_000, maximum=1_000_000, version="2")(other))
+    prints.append(load(tmp_path, SMALL).fingerprint)
+    assert len(set(prints)) == 4
 
 
 def test_a_table_without_such_functions_has_no_trace_of_them(tmp_path: Path) -> None:

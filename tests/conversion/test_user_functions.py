@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from adapter.conversion import (
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.user_functions import BadUserFunction, UserFunction, register
+from adapter.convert_command.cli import main
 from feedcore.documents import DocumentError
 from feedcore.source_packet import SOURCE_FRAME, encode_source_header
 
@@ -116,6 +118,59 @@ def test_behind_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_p
     assert ours[: result.end].reshape(4, 13)[:, 12].tolist() == [255, 255, 255, 50]
     assert not any(compiled.counts().values())
     assert compiled.snapshot() == oracle.snapshot()
+
+
+PACKAGE = """
+from decimal import Decimal
+from adapter.conversion import converter_function
+
+@converter_function(minimum=0, maximum=100)
+def rounded(of: int, total: int) -> int:
+    return int(Decimal(of) / Decimal(total))
+
+plain = len
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Install a package with this entry point."""
+
+    def install(entry: str) -> None:
+        (tmp_path / "our_rounding.py").write_text(PACKAGE)
+        info = tmp_path / "our_rounding-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-rounding\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[tandemfeed.converter_functions]\n{entry}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def test_a_package_registers_functions_by_entry_point(
+    tmp_path: Path, installed: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed("rounded = our_rounding:rounded")
+    table = load(tmp_path, TABLE.replace("percent", "rounded"))
+    out = np.zeros(100, np.uint8)
+    compiled = CompiledConverter(table)
+    result = compiled.convert(bodies([(9, 3), (9, 0), (5, 1)]), 0, 3, out, 0, 100)
+    assert out[: result.end].reshape(2, 13)[:, 12].tolist() == [3, 5]
+    assert compiled.function_failures()["rounded"].startswith("DivisionByZero")
+    documents = ["--source-format", "f.xml", "--table", "t.xml", "--message-model", "m.xml"]
+    assert main(["check", *(str(tmp_path / each) if each.endswith("xml") else each for each in documents)]) == 0
+    told = (
+        "function rounded: called in Python once per packet, value by value, in stage 1 of 1: numba cannot compile it"
+    )
+    assert told in capsys.readouterr().out
+
+
+def test_an_entry_point_that_is_no_converter_function_is_named(
+    tmp_path: Path, installed: Callable[[str], None]
+) -> None:
+    installed("plain = our_rounding:plain")
+    with pytest.raises(BadUserFunction, match="our_rounding:plain: no @converter_function"):
+        load(tmp_path, TABLE)
 
 
 def not_from_a_file() -> int:
