@@ -10,6 +10,7 @@ from itertools import count
 from adapter.conversion.function_use import Use, ValueMap, comparison_of
 from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.order_loading import OrderLoader
+from adapter.conversion.packet_calls import why_too_early
 from adapter.conversion.state_cells import Cells, cell_name, function_of
 from adapter.conversion.state_kernels import KEY_WORDS_MAX
 from adapter.conversion.table import (
@@ -280,7 +281,7 @@ class ConversionLoader:
         depends = any(isinstance(operand, Operation) and operand.is_stateful for operand in operands.values())
         is_stateful = depends or space is not None or book is not None
         if function.is_per_packet and depends:
-            raise node.error(self._too_early(function, operands))
+            raise node.error(why_too_early(function, operands))
         if function.python is not None and depends:
             checked = null_instead(checked)
         if checked.fails and is_stateful:
@@ -304,14 +305,6 @@ class ConversionLoader:
         )
         (self._stateful if is_stateful else self._pure).append(operation)
         return operation
-
-    @staticmethod
-    def _too_early(function: ConverterFunction, operands: dict[str, Operand]) -> str:
-        late = [name for name, operand in operands.items() if isinstance(operand, Operation) and operand.is_stateful]
-        return (
-            f"{function.name} is called in Python before a packet is converted ({function.why_called}), and {late[0]} "
-            f"depends on state, which is not known then"
-        )
 
     def _operands(self, node: Node, function: ConverterFunction) -> dict[str, Operand]:
         operands: dict[str, Operand] = {}

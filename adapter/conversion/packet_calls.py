@@ -11,7 +11,7 @@ conversion does not look there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adapter.conversion.functions import ConverterFunction
@@ -104,6 +104,15 @@ class PacketCalls:
             groups=(),
             data=(),
         )
+
+
+def why_too_early(function: ConverterFunction, operands: Mapping[str, Operand]) -> str:
+    """What is wrong with arguments of which some depend on state."""
+    late = [name for name, operand in operands.items() if isinstance(operand, Operation) and operand.is_stateful]
+    return (
+        f"{function.name} is called in Python before a packet is converted ({function.why_called}), and {late[0]} "
+        f"depends on state, which is not known then"
+    )
 
 
 def uses_of(conversion: Conversion) -> list[Operation]:
