@@ -10,7 +10,7 @@ from itertools import count
 from adapter.conversion.function_use import Use, ValueMap, comparison_of
 from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.order_loading import OrderLoader
-from adapter.conversion.packet_calls import why_too_early
+from adapter.conversion.packet_calls import checked_use
 from adapter.conversion.state_cells import Cells, cell_name, function_of
 from adapter.conversion.state_kernels import KEY_WORDS_MAX
 from adapter.conversion.table import (
@@ -28,7 +28,6 @@ from adapter.conversion.table import (
     least_size,
     type_of,
 )
-from adapter.conversion.user_functions import null_instead
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
 from feedcore.documents import Node
 from feedcore.message_model import MessageModel, ModelField, ModelGroup, ModelMessage
@@ -280,10 +279,7 @@ class ConversionLoader:
             columns = self.shared.cells.columns(by, cell_name(node))
         depends = any(isinstance(operand, Operation) and operand.is_stateful for operand in operands.values())
         is_stateful = depends or space is not None or book is not None
-        if function.is_per_packet and depends:
-            raise node.error(why_too_early(function, operands))
-        if function.python is not None and depends:
-            checked = null_instead(checked)
+        checked = checked_use(node, function, operands, checked, len(self.passed))
         if checked.fails and is_stateful:
             raise node.error(
                 f"{function.name} can refuse a message after state was changed: use otherwise='null' or 'clamp'"

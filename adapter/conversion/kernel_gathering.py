@@ -144,8 +144,8 @@ class GatheringWriter(MessageWriter):
         return [*lines, *slot_lines(self._source, self._whole, "slots[index]")]
 
     def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
-        """What fails in one conversion, or in one entry, keeps no other from being asked about."""
-        return ["reason = 0", *super()._judge_one(number, conversion)] if self._asked[number] else []
+        """What fails in one conversion, or in one entry, keeps no other from being asked about, nor walked over."""
+        return [*super()._judge_one(number, conversion), "reason = 0"] if self._asked[number] else []
 
     def _per_entry(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
         return super()._per_entry(number, conversion, lines) if lines else []

@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adapter.conversion.function_use import Checked
 from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.table import Conversion, Operand, Operation
+from adapter.conversion.user_functions import null_instead
+from feedcore.documents import Node
 from feedcore.source_format import SourceMessageType
 
 
@@ -106,13 +109,26 @@ class PacketCalls:
         )
 
 
-def why_too_early(function: ConverterFunction, operands: Mapping[str, Operand]) -> str:
-    """What is wrong with arguments of which some depend on state."""
+def checked_use(
+    node: Node, function: ConverterFunction, operands: Mapping[str, Operand], checked: Checked, depth: int
+) -> Checked:
+    """What a use of a user's function comes to; any other function's is left as it is.
+
+    Args:
+        depth: how many groups of the source message, one in another, it is used in.
+
+    Raises:
+        DocumentError: the function is called in Python, and cannot be here.
+    """
     late = [name for name, operand in operands.items() if isinstance(operand, Operation) and operand.is_stateful]
-    return (
-        f"{function.name} is called in Python before a packet is converted ({function.why_called}), and {late[0]} "
-        f"depends on state, which is not known then"
-    )
+    if not function.is_per_packet:
+        return null_instead(checked) if function.python is not None and late else checked
+    called = f"{function.name} is called in Python before a packet is converted ({function.why_called})"
+    if late:
+        raise node.error(f"{called}, and {late[0]} depends on state, which is not known then")
+    if depth > 1:
+        raise node.error(f"{called}: not by entries of a group in a group")
+    return checked
 
 
 def uses_of(conversion: Conversion) -> list[Operation]:

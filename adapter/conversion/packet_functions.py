@@ -6,7 +6,6 @@ messages whose own values it cannot take, and the same ones on every adapter, wh
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from adapter.conversion.reasons import Reason
 from adapter.conversion.values import NULL
 from adapter.kernel_cache import compiled
 
-LOG = logging.getLogger("adapter.conversion")
 MESSAGES_MAX = 1 << 16  # gathered at once; a source packet has no more
 ROOM_FIRST = 1 << 12  # slots: what a datagram of small messages takes; a larger packet is gathered part by part
 BEYOND = NULL  # in place of an answer of more than 64 bits: out of every range
@@ -156,8 +154,6 @@ class PacketFunctions:
         return np.array(answers, np.int64)
 
     def _note(self, function: ConverterFunction, raised: Exception) -> None:
-        if function.name not in self.failures:  # once: a feed gone wrong would fill the log
-            LOG.warning("converter function %r failed; its messages are refused", function.name, exc_info=raised)
         self.failures[function.name] = f"{type(raised).__name__}: {raised}"
 
 

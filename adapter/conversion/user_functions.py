@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import inspect
-import logging
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from adapter.conversion.functions import FUNCTIONS, Calling, ConverterFunction
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
 from adapter.kernel_cache import compiled
 
-LOG = logging.getLogger("adapter.conversion")
 GROUP = "tandemfeed.converter_functions"
 TAKEN = ("name", "function", "by", "cell", "reset")  # attributes of every element
 WHY_SIZE_MAX = 160  # characters of what numba says: the rest is its own affair
@@ -130,8 +128,6 @@ def register(name: str, function: UserFunction) -> None:
     calling = Calling.PER_ARRAY if function.per_packet else Calling.PER_VALUE if why else Calling.COMPILED
     if why and not function.arguments:
         raise BadUserFunction(f"converter function {name!r} takes no values: only one that can be compiled may do so")
-    if calling is Calling.PER_VALUE:
-        LOG.info("converter function %r is called in Python, per packet: %s", name, why)
     _registered[name] = _Registered(function, calling, why)
 
 

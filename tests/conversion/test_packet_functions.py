@@ -15,40 +15,16 @@ from numpy.typing import NDArray
 
 from adapter.conversion import (
     CompiledConverter,
-    ConverterTable,
     InterpretedConverter,
     converter_function,
     packet_functions,
     user_functions,
 )
 from adapter.conversion.kernel_source import kernel_source
-from adapter.conversion.loading import load_checked_table
 from adapter.conversion.user_functions import register
 from adapter.convert_command.explaining import explain
 from feedcore.documents import DocumentError
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
-
-FORMAT = """<sourceFormat name="x">
-<message name="m" type="1"><field name="a" type="int32" null="-9"/><field name="b" type="uint16"/>
-<data name="tag" length="uint8" maxLength="3"/></message>
-<message name="legs" type="2"><field name="b" type="uint16"/>
-<group name="g" headerSize="3" count="uint16" countOffset="1" entrySize="uint8"><field name="x" type="int32" null="-9"/>
-</group></message>
-<message name="other" type="3"><field name="a" type="int32"/></message></sourceFormat>"""
-MODEL = """<messageSchema package="x" id="7" version="0"><types><composite name="messageHeader">
-<type name="blockLength" primitiveType="uint16"/><type name="templateId" primitiveType="uint16"/>
-<type name="schemaId" primitiveType="uint16"/><type name="version" primitiveType="uint16"/></composite>
-<composite name="groupSizeEncoding">
-<type name="blockLength" primitiveType="uint16"/><type name="numInGroup" primitiveType="uint16"/></composite>
-<type name="Value" primitiveType="int64" presence="optional" nullValue="-1"/></types>
-<message name="out" id="1"><field name="first" id="1" type="Value"/><field name="second" id="2" type="Value"/></message>
-<message name="book" id="2"><group name="legs" id="3"><field name="first" id="1" type="Value"/></group></message>
-</messageSchema>"""
-TABLE = """<converterTable name="x" sourceFormat="x">
-{}
-</converterTable>"""
-SMALL = '<convert message="m" to="out"><field name="first" function="halved" of="a"/></convert>'
-Frames = list[tuple[int, bytes]]
+from tests.conversion.packet_material import SMALL, Both, legs, load, packet, pair
 
 
 @converter_function(minimum=-1_000_000, maximum=1_000_000)
@@ -75,56 +51,6 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_functions, "_registered", dict(user_functions._registered))
     register("halved", halved)
     register("distance", distance)
-
-
-def load(folder: Path, converts: str) -> ConverterTable:
-    for name, text in {"f.xml": FORMAT, "m.xml": MODEL, "t.xml": TABLE.format(converts)}.items():
-        (folder / name).write_text(text)
-    return load_checked_table(folder / "f.xml", folder / "t.xml", folder / "m.xml")
-
-
-def packet(frames: Frames) -> bytes:
-    header = encode_source_header(
-        feed_id=1, source_stream_id=1, message_count=len(frames), session=1, first_source_seq=1, sent_at_ns=0
-    )
-    return header + b"".join(SOURCE_FRAME.pack(4 + len(body), kind) + body for kind, body in frames)
-
-
-def pair(a: int, b: int = 0) -> tuple[int, bytes]:
-    """A message m."""
-    return 1, struct.pack("<iHB", a, b, 0)
-
-
-def legs(b: int, *entries: int) -> tuple[int, bytes]:
-    """A message legs."""
-    return 2, struct.pack(f"<HBH{len(entries)}i", b, 4, len(entries), *entries)
-
-
-class Both:
-    """Kernel and interpreter of a table, which must agree."""
-
-    def __init__(self, table: ConverterTable) -> None:
-        self.compiled, self.oracle = CompiledConverter(table), InterpretedConverter(table)
-
-    def convert(self, frames: Frames, room: int = 1_000_000) -> list[tuple[int, ...]]:
-        """What came out: (which message of the packet, its two fields)."""
-        data, found, skip = packet(frames), [], 0
-        while skip < len(frames):
-            ours, theirs = np.zeros(room, np.uint8), np.zeros(room, np.uint8)
-            result = self.compiled.convert(data, skip, len(frames) - skip, ours, 0, room)
-            assert result == self.oracle.convert(data, skip, len(frames) - skip, theirs, 0, room)
-            assert bytes(ours) == bytes(theirs)
-            assert result.source_count > 0
-            for frame in ours[: result.end].reshape(-1, 28):
-                _, index, *_, first, second = struct.unpack("<HHHHHHqq", frame.tobytes())
-                found.append((skip + index, first, second))
-            skip += result.source_count
-        assert self.compiled.counts() == self.oracle.counts()
-        assert self.compiled.digests().tolist() == self.oracle.digests().tolist()
-        return found
-
-    def counts(self) -> dict[str, int]:
-        return {reason: count for reason, count in self.compiled.counts().items() if count}
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -320,6 +246,18 @@ def test_an_argument_that_depends_on_state_is_refused_with_file_line_and_reason(
     with pytest.raises(DocumentError, match=rf"t\.xml:5: {name} is called in Python .*, and of depends on state"):
         load(tmp_path, KEYED.format(name, "sum"))
     load(tmp_path, KEYED.format(name, "more"))
+
+
+def test_entries_of_a_group_in_a_group_cannot_ask(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"t\.xml:2: halved is called in Python .*: not by entries of a group in a"):
+        load(tmp_path, SMALL.replace('message="m"', 'message="nested" each="outer.inner"'))
+    both = Both(load(tmp_path, SMALL.replace('message="m"', 'message="nested" each="outer"')))
+    body = b"\3" + b"".join(struct.pack("<iBhh", a, 2, 5, 6) for a in (8, 666, 10))
+    assert both.convert([(4, body), pair(1), (4, b"\2" + struct.pack("<iBiB", 12, 0, 6, 0)), (4, body[:-1])]) == [
+        (2, 6, -1),
+        (2, 3, -1),
+    ]
+    assert both.counts() == {"function_failed": 1, "not_converted": 1, "wrong_length": 1}
 
 
 GROUP = """<convert message="legs" to="book"><let name="half" function="halved" of="b"/>
