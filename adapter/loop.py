@@ -17,6 +17,7 @@ from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from feedcore.counters import CounterSet
 from feedcore.effects import (
+    AcceptOffer,
     AdapterEffect,
     AppendToJournal,
     AskToFail,
@@ -45,7 +46,7 @@ DRAIN_COUNT_MAX = (
     8  # datagrams per socket and turn: nothing waits long behind a flood, and sending keeps pace with hearing
 )
 POLL_MS_MAX = 100
-ServerRequest = RenewLease | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail
+ServerRequest = RenewLease | AcceptOffer | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail
 
 
 class SourceLine(Protocol):
@@ -117,6 +118,7 @@ class AdapterLoop:
             RequestBuckets: self._request_buckets,
             NumberForGood: self._number_for_good,
             RenewLease: ask_server,
+            AcceptOffer: ask_server,
             ReleaseLease: ask_server,
             RequestEpoch: ask_server,
             RequestHandOver: ask_server,

@@ -28,6 +28,7 @@ from adapter.reports import Reporter
 from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
 from feedcore.counters import CounterSet
 from feedcore.effects import (
+    AcceptOffer,
     AdapterEffect,
     AskToFail,
     ReleaseLease,
@@ -321,6 +322,8 @@ class AdapterProcess:
         match request:
             case RenewLease(epoch):
                 report = admin_pb2.AdapterReport(renew_epoch=epoch)
+            case AcceptOffer(epoch):
+                report = admin_pb2.AdapterReport(accepted_epoch=epoch)
             case ReleaseLease(epoch):
                 report = admin_pb2.AdapterReport(released_epoch=epoch)
             case RequestEpoch(epoch):

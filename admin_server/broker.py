@@ -121,6 +121,8 @@ class FeedBroker:
             if report.HasField("state"):
                 attendance.tell(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
                 self._note_state(adapter_id, report.state)
+            if report.accepted_epoch:
+                self._perform(self.lease.on_offer_accepted(adapter_id, report.accepted_epoch, time.monotonic_ns()))
             if report.released_epoch:
                 self._perform(self.lease.on_released(adapter_id, report.released_epoch, time.monotonic_ns()))
             if report.next_epoch_after:

@@ -53,13 +53,19 @@ class LeaseConfig:
     fresh_ns: int = 400 * MS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Offer:
-    """The next epoch, promised to an heir. Attributes: until_ns: the heir believes nothing of it any more."""
+    """The next epoch, promised to an heir.
+
+    Attributes:
+        until_ns: the heir believes nothing of it any more.
+        is_accepted: the heir has it, and the holder was ordered to end its epoch.
+    """
 
     heir: int
     epoch: int
     until_ns: int
+    is_accepted: bool = False
 
 
 class FeedLease:
@@ -177,7 +183,7 @@ class FeedLease:
     # ---- planned changes ----
 
     def hand_over(self, to: int | None, now_ns: int) -> list[LeaseDecision]:
-        """Offer the next epoch to an heir and order the holder to end its own, or `HandOverRefused`.
+        """Offer the next epoch to an heir, or `HandOverRefused`. The holder goes on until the heir has the offer.
 
         Args:
             to: the heir; None: the best synchronised backup.
@@ -187,7 +193,17 @@ class FeedLease:
             return [refused]
         heir = to or self.candidates.heirs(self.holder, now_ns)[0]
         self.offer = Offer(heir, self._new_epoch(), now_ns + self._term_ns)
-        return [Offered(heir, self.offer.epoch, self.epoch), OrderedHandOver(self.holder, self.epoch, heir)]
+        return [Offered(heir, self.offer.epoch, self.epoch)]
+
+    def on_offer_accepted(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
+        """The heir has the offer: now the holder is ordered to end its epoch, and nobody will wait for the heir."""
+        offer = self.offer
+        if offer is None or offer.is_accepted or (offer.heir, offer.epoch) != (adapter_id, epoch):
+            return []
+        if now_ns >= offer.until_ns:
+            return []
+        offer.is_accepted = True
+        return [OrderedHandOver(self.holder, self.epoch, offer.heir)]
 
     def on_released(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """An adapter has given up its epoch: the heir has the lease, or without one whoever is best."""

@@ -87,6 +87,13 @@ class NumberForGood:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptOffer:
+    """Tell the lease store that this adapter has the offer of `epoch`: the holder may be ordered to end its own."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseLease:
     """Tell the lease store that this adapter has given up `epoch`; comes behind the heartbeats that tell the heir."""
 
@@ -151,6 +158,7 @@ AdapterEffect: TypeAlias = (
     | RequestSnapshot
     | RequestBuckets
     | NumberForGood
+    | AcceptOffer
     | ReleaseLease
     | RequestEpoch
     | RequestHandOver

@@ -15,7 +15,7 @@ from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, Peer
 from feedcore.converter import Converter
 from feedcore.counters import Counter, CounterSet
 from feedcore.decision_log import DecisionLogTooShort, RunsReply
-from feedcore.effects import AdapterEffect, AskToFail, ReleaseLease
+from feedcore.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
 from feedcore.engine_config import ChannelConfig, EngineConfig
 from feedcore.failing import is_repeated, should_leave
 from feedcore.lease_view import LeaseLapsed, LeaseView
@@ -58,10 +58,9 @@ class AdapterEngine:
     def __init__(
         self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
-        self.config = config
+        self.config, self.counters = config, counters
         self.lease = LeaseView(config.lease_ttl_ns)
         self.peers = Peers(config.adapter_id, config.consent)
-        self.counters = counters
         self.health = 1.0
         self.replicas: dict[int, ChannelReplica] = {}
         self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
@@ -213,9 +212,10 @@ class AdapterEngine:
     def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The next epoch, to begin when the one before it is given up."""
         effects = self._fence(now_ns)
-        if epoch > self.lease.last_epoch and now_ns >= self._contact.abstains_until_ns:
-            self._offer = epoch, after_epoch, valid_until_ns
-        return effects
+        if epoch <= self.lease.last_epoch or now_ns < self._contact.abstains_until_ns:
+            return effects
+        self._offer = epoch, after_epoch, valid_until_ns
+        return [*effects, AcceptOffer(epoch)]
 
     def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Give up this epoch at once, in favour of the heir."""

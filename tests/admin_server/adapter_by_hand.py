@@ -66,6 +66,12 @@ class Adapter:
                 return order
         raise AssertionError(f"no {kind}")
 
+    def accept_offer(self) -> admin_pb2.LeaseOffered:
+        """Wait for an offer, and tell that it is here."""
+        offered = self.await_order("lease_offered").lease_offered
+        self.report(*self._told, accepted_epoch=offered.epoch)
+        return offered
+
     def vanish(self) -> None:
         """As a killed process does: the connection goes."""
         self._channel.close()

@@ -20,10 +20,11 @@ TERM_NS = CONFIG.ttl_ns + CONFIG.allowance_ns
 
 
 def offering(*backups: int) -> FeedLease:
-    """Adapter 1 holds epoch 1, and at 100 ms epoch 2 was offered to adapter 2."""
+    """Adapter 1 holds epoch 1; at 100 ms epoch 2 was offered to adapter 2, which has the offer."""
     lease = running(2, *backups)
     assert lease.renew(1, 1, 100 * MS)
-    assert lease.hand_over(2, 100 * MS) == [Offered(2, 2, after_epoch=1), OrderedHandOver(1, 1, heir=2)]
+    assert lease.hand_over(2, 100 * MS) == [Offered(2, 2, after_epoch=1)]
+    assert lease.on_offer_accepted(2, 2, 101 * MS) == [OrderedHandOver(1, 1, heir=2)]
     return lease
 
 
@@ -54,6 +55,26 @@ def test_the_heirs_first_renewal_says_that_it_has_taken_over() -> None:
     assert kinds(lease.renew(2, 2, 110 * MS)) == [HandedOver, Renewed]
     assert (lease.holder, lease.epoch) == (2, 2)
     assert lease.on_released(1, 1, 111 * MS) == [], "said already"
+
+
+def test_the_holder_is_ordered_once_and_only_when_the_heir_has_the_offer() -> None:
+    lease = running(2, 3)
+    assert lease.on_offer_accepted(2, 2, 90 * MS) == [], "nothing was offered"
+    assert kinds(lease.hand_over(2, 100 * MS)) == [Offered]
+    assert lease.on_offer_accepted(3, 2, 101 * MS) == [], "not the heir"
+    assert lease.on_offer_accepted(2, 1, 101 * MS) == [], "of another epoch"
+    assert kinds(lease.on_offer_accepted(2, 2, 102 * MS)) == [OrderedHandOver]
+    assert lease.on_offer_accepted(2, 2, 103 * MS) == [], "said already"
+
+
+def test_an_offer_that_the_heir_does_not_accept_in_its_time_disturbs_nobody() -> None:
+    lease = running(2)
+    lease.renew(1, 1, 100 * MS)
+    lease.hand_over(2, 100 * MS)
+    assert lease.renew(1, 1, 300 * MS)
+    assert lease.on_offer_accepted(2, 2, 100 * MS + TERM_NS) == [], "too late"
+    assert kinds(lease.on_timer(100 * MS + TERM_NS)) == [OfferWithdrawn]
+    assert (lease.holder, lease.epoch) == (1, 1)
 
 
 def test_the_term_behind_a_hand_over_is_the_longer_of_both() -> None:

@@ -200,6 +200,11 @@ class LeaseMachine(RuleBasedStateMachine):
         if not isinstance(decisions[0], HandOverRefused):
             self.take(decisions)
 
+    @rule(adapter=ADAPTERS)
+    def accept(self, adapter: int) -> None:
+        if adapter in self.states and adapter in self.offered:
+            self.take(self.lease.on_offer_accepted(adapter, self.offered[adapter][0], self.now_ns))
+
     @rule()
     def everybody_is_well_and_hands_over(self) -> None:
         self.everybody_reports()

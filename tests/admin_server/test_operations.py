@@ -88,6 +88,7 @@ def test_a_failover_answers_when_the_heir_holds_the_next_epoch(feed: Feed) -> No
     asked = feed.ask(feed.operations.Failover, admin_pb2.FailoverRequest(feed="equities"))
     offered = feed.backups["b"].await_order("lease_offered").lease_offered
     assert (offered.after_epoch, offered.ttl_ns, offered.report_id) == (feed.epoch, 20_000_000_000, 5)
+    feed.backups["b"].report(SYNCHRONIZED, 100, accepted_epoch=offered.epoch)
     ordered = feed.active.await_order("hand_over").hand_over
     assert (ordered.epoch, ordered.heir_adapter_id) == (feed.epoch, 2)
     assert not asked.done()
@@ -144,6 +145,7 @@ def test_a_failover_that_the_active_does_not_obey_is_taken_back_within_a_term(tm
 def test_an_active_is_relieved_when_it_asks(feed: Feed) -> None:
     feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch + 1)  # of another epoch: nothing
     feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch)
+    feed.backups["b"].accept_offer()
     assert feed.active.await_order("hand_over").hand_over.epoch == feed.epoch
     feed.active.report(SYNCHRONIZED, 100, released_epoch=feed.epoch)
     changed = feed.backups["c"].await_order("cluster_changed").cluster_changed
@@ -228,6 +230,7 @@ def test_an_active_that_is_to_be_failed_hands_over_first(feed: Feed) -> None:
     asked = feed.ask(
         feed.operations.FailAdapter, admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
     )
+    feed.backups["b"].accept_offer()
     feed.active.await_order("hand_over")
     assert feed.failed_reasons() == {}
     feed.active.report(SYNCHRONIZED, 100, released_epoch=feed.epoch)
@@ -244,6 +247,7 @@ def test_an_active_whose_only_backup_would_be_left_alone_is_failed_by_force_alon
         assert text == "without a, b would be active with no synchronised backup"
         request.force = True
         asked = feed.ask(feed.operations.FailAdapter, request)
+        feed.backups["b"].accept_offer()
         feed.active.await_order("hand_over")
         feed.active.report(SYNCHRONIZED, 100, released_epoch=feed.epoch)
         asked.result(WAIT_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.effects import ReleaseLease, RenewLease, StateMoved, Transmit
+from feedcore.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
 from feedcore.output_packet import OutputFlag
 from feedcore.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
@@ -15,7 +15,8 @@ def test_the_heir_opens_its_epoch_where_the_old_one_ended_and_the_old_active_fol
     sent = active.source(1, 1, [11, 13], 30 * MS)
     heir.source(1, 1, [11, 13], 30 * MS)
     hear(heir, sent, 31 * MS)
-    assert heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS) == []
+    assert heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS) == [AcceptOffer(2)]
+    assert heir.engine.on_lease_offered(1, 0, 32 * MS + LEASE_NS, 32 * MS) == [], "an epoch that it knows to have begun"
     last = active.engine.on_hand_over(1, 2, 33 * MS)
     assert [type(effect) for effect in last] == [StateMoved, Transmit, ReleaseLease]
     assert active.state is ReplicaState.SYNCHRONIZED

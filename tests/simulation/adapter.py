@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from feedcore.counters import CounterSet
 from feedcore.decision_intake import IntakeConfig
 from feedcore.effects import (
+    AcceptOffer,
     AdapterEffect,
     AppendToJournal,
     AskToFail,
@@ -87,6 +88,7 @@ class AdapterActor:
             RequestSnapshot: self._calls.request_snapshot,
             RequestBuckets: self._calls.request_buckets,
             NumberForGood: self._number_for_good,
+            AcceptOffer: lambda effect: cluster.admin.on_offer_accepted(self, effect.epoch),
             ReleaseLease: lambda effect: cluster.admin.on_released(self, effect.epoch),
             RequestEpoch: lambda effect: cluster.admin.on_next_epoch(self, effect.epoch),
             RequestHandOver: lambda effect: cluster.admin.on_hand_over_wish(self, effect.epoch, effect.reason),

@@ -196,6 +196,16 @@ class AdminActor:
             self._perform(self.lease.next_epoch(adapter.adapter_id, epoch, self._world.now_ns))
             self._schedule()
 
+    def on_offer_accepted(self, adapter: AdapterActor, epoch: int) -> None:
+        """An heir has its offer."""
+        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_acceptance, request)
+
+    def _hear_acceptance(self, request: tuple[AdapterActor, int, int, int]) -> None:
+        adapter, life, sent_at_ns, epoch = request
+        if self._note(adapter, life, sent_at_ns):
+            self._perform(self.lease.on_offer_accepted(adapter.adapter_id, epoch, self._world.now_ns))
+
     def on_released(self, adapter: AdapterActor, epoch: int) -> None:
         """The holder gave its epoch up, in order."""
         self._world.tell("{} has released epoch {}", adapter.name, epoch)

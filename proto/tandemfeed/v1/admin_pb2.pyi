@@ -342,6 +342,7 @@ class AdapterReport(_message.Message):
     NEXT_EPOCH_AFTER_FIELD_NUMBER: _builtins.int
     HAND_OVER_EPOCH_FIELD_NUMBER: _builtins.int
     FAIL_REASON_FIELD_NUMBER: _builtins.int
+    ACCEPTED_EPOCH_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """in the first report of the stream"""
     renew_epoch: _builtins.int
@@ -356,6 +357,8 @@ class AdapterReport(_message.Message):
     """the holder of this epoch asks that its backup take over"""
     fail_reason: _builtins.str
     """this adapter asks to be failed"""
+    accepted_epoch: _builtins.int
+    """this adapter has the offer of this epoch: the holder may be ordered to hand over"""
     @_builtins.property
     def state(self) -> _common_pb2.FeedAdapterState: ...
     def __init__(
@@ -369,10 +372,11 @@ class AdapterReport(_message.Message):
         next_epoch_after: _builtins.int = ...,
         hand_over_epoch: _builtins.int = ...,
         fail_reason: _builtins.str = ...,
+        accepted_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
