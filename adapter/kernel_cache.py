@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -52,23 +51,18 @@ def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
     return lambda function: compile_into(CACHE_FOLDER, function, *arguments)
 
 
-def load_generated(source: str, *, may_cache: bool = True) -> ModuleType:
-    """The module with this source; its compiled functions come from the disk if it was loaded before.
-
-    Args:
-        may_cache: False if it holds code of which the source does not tell all, as users' functions.
-    """
+def load_generated(source: str) -> ModuleType:
+    """The module with this source; its compiled functions come from the disk if it was loaded before."""
     name = f"{MODULE_PREFIX}{hashlib.sha256(source.encode()).hexdigest()[:24]}"
-    if may_cache and name in sys.modules:
+    if name in sys.modules:
         return sys.modules[name]
-    folder = CACHE_FOLDER if may_cache else Path(tempfile.mkdtemp(prefix="tandemfeed-kernel-"))
-    if folder is None:
+    if CACHE_FOLDER is None:
         module = ModuleType(name)
         exec(compile(source, "<converter table>", "exec"), module.__dict__)
         return module
-    path = folder / f"{name}.py"
+    path = CACHE_FOLDER / f"{name}.py"
     if not path.exists():
-        written = folder / f"{name}.{os.getpid()}.tmp"
+        written = CACHE_FOLDER / f"{name}.{os.getpid()}.tmp"
         written.write_text(source)
         written.replace(path)  # two processes may do so at once: they write the same
     spec = importlib.util.spec_from_file_location(name, path)

@@ -209,11 +209,12 @@ def test_packets_that_do_not_hold_what_they_say_are_refused() -> None:
 @cache
 def table() -> ConverterTable:
     """The shipped documents, with CME's schema laid beside a copy of the format's."""
-    folder = Path(tempfile.mkdtemp())
-    (folder / "mdp3.xml").write_bytes(document("mdp3.xml").read_bytes())
-    (folder / "templates_FixBinary.xml").write_bytes(shared_file("templates_FixBinary.xml").read_bytes())
-    largest = 8_192  # a message's entries go into one output datagram
-    return load_checked_table(folder / "mdp3.xml", document("mdp3-to-tick.xml"), document("tick.xml"), largest)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "mdp3.xml").write_bytes(document("mdp3.xml").read_bytes())
+        (folder / "templates_FixBinary.xml").write_bytes(shared_file("templates_FixBinary.xml").read_bytes())
+        largest = 8_192  # a message's entries go into one output datagram
+        return load_checked_table(folder / "mdp3.xml", document("mdp3-to-tick.xml"), document("tick.xml"), largest)
 
 
 NANO = 10**9
