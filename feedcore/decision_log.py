@@ -38,15 +38,20 @@ class DecisionLog:
 
     def __init__(self, count_max: int = 65_536) -> None:
         self._runs: deque[Run] = deque(maxlen=count_max)
-        self._base = MessageStreamState()  # the position before the oldest remembered run, if nothing was forgotten
+        self._begins_at = FIRST_SEQ  # the position before the oldest remembered run
+        self._begins_at_source: dict[int, int] = {}
 
     def restart(self, position: MessageStreamState) -> None:
         """Forget everything; decisions will follow from `position`."""
         self._runs.clear()
-        self._base = position
+        self._begins_at, self._begins_at_source = position.next_message_seq, dict(position.next_source_seqs)
 
     def append(self, run: Run) -> None:
-        """Add the next decision."""
+        """Add the next decision; beyond `count_max` the oldest is forgotten."""
+        if len(self._runs) == self._runs.maxlen:
+            forgotten = self._runs[0]
+            self._begins_at = forgotten.end_message_seq
+            self._begins_at_source[forgotten.source_stream_id] = forgotten.end_source_seq
         self._runs.append(run)
 
     def since(self, position: MessageStreamState, lineage: Lineage, count_max: int = 10_000) -> RunsReply:
@@ -73,10 +78,12 @@ class DecisionLog:
 
     def _check_reach(self, runs: list[Run], position: MessageStreamState) -> None:
         """The chosen runs must join the position without a seam: in the channel, and in each source stream."""
-        if not runs:
-            if position.next_message_seq < self._base.next_message_seq:
-                raise DecisionLogTooShort("the position lies before the log")
-            return
+        # In each source stream, too: a decision before the log that made no message shows nowhere else.
+        lies_before = position.next_message_seq < self._begins_at or any(
+            position.next_source_seqs.get(stream, FIRST_SEQ) < seq for stream, seq in self._begins_at_source.items()
+        )
+        if lies_before:
+            raise DecisionLogTooShort("the position lies before the log")
         # Missed decisions that made no message have no place of their own among the messages.
         continuing = [run for run in runs if run.message_count or run.first_message_seq > position.next_message_seq]
         if continuing and continuing[0].first_message_seq != position.next_message_seq:

@@ -1,0 +1,60 @@
+"""What the decision log gives is joined to the position asked for without a seam, or a snapshot is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedcore.decision_log import DecisionLog, DecisionLogTooShort
+from feedcore.lineage import Lineage
+from feedcore.position import MessageStreamState, Run
+
+LINEAGE = Lineage().opened(1, 1)
+
+
+def history(counts: list[tuple[int, int, int]]) -> Iterator[tuple[Run, MessageStreamState]]:
+    """Runs of (source stream, source messages, messages), each with the position behind it."""
+    next_seq, next_source = 1, {1: 1, 2: 1}
+    for stream, source_count, message_count in counts:
+        run = Run(1, next_seq, stream, next_source[stream], source_count, message_count)
+        next_seq += message_count
+        next_source[stream] += source_count
+        yield run, MessageStreamState(1, next_seq, dict(next_source))
+
+
+def test_a_decision_without_messages_before_the_log_is_missed_all_the_same() -> None:
+    (_, before), (silent, behind) = history([(1, 1, 1), (2, 1, 0)])
+    log = DecisionLog()
+    log.restart(behind)
+    assert silent.end_message_seq == before.next_message_seq
+    with pytest.raises(DecisionLogTooShort, match="before the log"):
+        log.since(before, LINEAGE)
+    assert log.since(behind, LINEAGE).runs == ()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(1, 3), st.integers(0, 3)), max_size=20),
+    st.integers(0, 20),
+    st.integers(1, 8),
+    st.integers(0, 20),
+)
+def test_a_log_gives_just_what_is_behind_a_position_of_its_history_or_refuses(
+    counts: list[tuple[int, int, int]], restarted_at: int, count_max: int, asked_at: int
+) -> None:
+    told = list(history(counts))
+    positions = [MessageStreamState(1, 1, {1: 1, 2: 1}), *(position for _, position in told)]
+    runs = [run for run, _ in told]
+    restarted_at, asked_at = min(restarted_at, len(runs)), min(asked_at, len(runs))
+    log = DecisionLog(count_max)
+    log.restart(positions[restarted_at])
+    for run in runs[restarted_at:]:
+        log.append(run)
+    is_remembered = asked_at >= max(restarted_at, len(runs) - count_max)
+    if is_remembered:
+        assert log.since(positions[asked_at], LINEAGE).runs == tuple(runs[asked_at:])
+    else:
+        with pytest.raises(DecisionLogTooShort):
+            log.since(positions[asked_at], LINEAGE)
