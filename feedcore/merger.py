@@ -154,7 +154,7 @@ class StreamMerger:
         """Heartbeats, provisional packets, announcements."""
         if packet.flags & HEARTBEAT_BIT:
             self._on_heartbeat(packet, now_ns, effects)
-        elif packet.flags & PROVISIONAL_BIT and not packet.flags & ANNOUNCEMENT_BIT and not self._is_confirming:
+        elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self._ended):  # behind the end all is old
             self._provisional.on_packet(packet, now_ns, effects)
 
     def _on_heartbeat(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:

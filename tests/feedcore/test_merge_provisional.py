@@ -6,7 +6,7 @@ import random
 
 from feedcore.counters import Counter
 from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Deliver, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
+from feedcore.merge_effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
 from feedcore.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
@@ -129,3 +129,12 @@ def test_what_is_held_behind_provisional_holes_is_bounded() -> None:
     assert len(listener.merger._provisional._held[1]) == 10
     listener.hear(provisional(1, line(1, 1)))
     assert listener.delivered == line(1, 11)
+
+
+def test_behind_the_end_a_late_forwarder_tells_nothing_new_to_who_began_live() -> None:
+    listener = Listener(start=None)
+    listener.hear(heartbeat(9, FIRST, flags=OutputFlag.END_OF_STREAM))
+    assert listener.events(Ended) == [Ended(1, 9)]
+    listener.hear(provisional(8, [(2, 68)]))
+    assert listener.delivered == []
+    assert not listener.events(Provisional)

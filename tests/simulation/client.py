@@ -50,7 +50,9 @@ class ClientActor:
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
         self._wake_at_ns: int | None = None
-        self._turn = 0  # whose replay service was asked first last time
+        # Whose replay service was asked first last time, for numbered messages (True) and for others. Apart, because
+        # requests of both kinds may alternate, and each kind would always ask the same adapter.
+        self._turns = {True: 0, False: 0}
         self._is_paused = False
         self._inbox: list[OutputPacket] = []
 
@@ -124,8 +126,8 @@ class ClientActor:
     def _ask(self, request: RequestReplay) -> None:
         """As many adapters' replay services as copies are wanted; the next request asks others, each in its turn."""
         adapters = list(self._cluster.adapters)
-        self._turn = (self._turn + 1) % len(adapters)
-        adapters = adapters[self._turn :] + adapters[: self._turn]
+        turn = self._turns[bool(request.ranges)] = (self._turns[bool(request.ranges)] + 1) % len(adapters)
+        adapters = adapters[turn:] + adapters[:turn]
         adapters.sort(key=lambda adapter: adapter.adapter_id in request.held_adapter_ids)
         for adapter in adapters[: request.copy_count]:
             self._world.call(self._world.link(self.name, adapter.name), self._answer, (adapter, request))
