@@ -145,6 +145,7 @@ def test_the_admin_command_hands_over_fails_and_readmits(
             pass
 
         def obey() -> None:
+            backup.accept_offer()
             active.await_order("hand_over")
             active.report(ReplicaState.SYNCHRONIZED, 51, released_epoch=epoch)
 
