@@ -114,8 +114,25 @@ class SourceField:
         return code.replace("<", ">") if self.is_big_endian else code
 
 
+class _HasParts:
+    """What has groups and variable texts behind its fields: a message, and an entry of a group."""
+
+    __slots__ = ()
+    parts: tuple[SourceGroup | SourceData, ...]
+
+    @property
+    def groups(self) -> dict[str, SourceGroup]:
+        """The groups by name."""
+        return {part.name: part for part in self.parts if isinstance(part, SourceGroup)}
+
+    @property
+    def data(self) -> dict[str, SourceData]:
+        """The variable texts by name."""
+        return {part.name: part for part in self.parts if isinstance(part, SourceData)}
+
+
 @dataclass(frozen=True, slots=True)
-class SourceGroup:
+class SourceGroup(_HasParts):
     """A repeating group.
 
     Attributes:
@@ -141,16 +158,6 @@ class SourceGroup:
     line: int
     is_later: bool = False
     parts: tuple[SourceGroup | SourceData, ...] = ()
-
-    @property
-    def groups(self) -> dict[str, SourceGroup]:
-        """The groups in an entry by name."""
-        return {part.name: part for part in self.parts if isinstance(part, SourceGroup)}
-
-    @property
-    def data(self) -> dict[str, SourceData]:
-        """The variable texts of an entry by name."""
-        return {part.name: part for part in self.parts if isinstance(part, SourceData)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +188,7 @@ class SourceData:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceMessageType:
+class SourceMessageType(_HasParts):
     """One message type.
 
     Attributes:
@@ -204,16 +211,6 @@ class SourceMessageType:
     def frame_size(self) -> int:
         """Bytes with the frame header, of a message without groups and data."""
         return self.framing.header_size + self.size
-
-    @property
-    def groups(self) -> dict[str, SourceGroup]:
-        """The groups by name."""
-        return {part.name: part for part in self.parts if isinstance(part, SourceGroup)}
-
-    @property
-    def data(self) -> dict[str, SourceData]:
-        """The variable texts by name."""
-        return {part.name: part for part in self.parts if isinstance(part, SourceData)}
 
     @property
     def dtype(self) -> np.dtype[np.void]:
