@@ -43,16 +43,17 @@ class Backlog:
 
     def take_all(self) -> list[Slice]:
         """Remove everything, in order of arrival: what a new active decides first."""
-        pieces = [piece for queue in self._slices.values() for piece in queue]
-        self.clear()
+        pieces = [piece for stream in self._slices for piece in self.take_stream(stream)]
         pieces.sort(key=lambda piece: piece.arrival)
         return pieces
 
-    def clear(self) -> None:
-        """Remove everything."""
-        for queue in self._slices.values():
-            queue.clear()
-        self.message_count = 0
+    def take_stream(self, source_stream_id: int) -> list[Slice]:
+        """Remove everything of a stream."""
+        queue = self._slices[source_stream_id]
+        pieces = list(queue)
+        queue.clear()
+        self.message_count -= sum(piece.message_count for piece in pieces)
+        return pieces
 
     def drop_before(self, source_stream_id: int, source_seq: int) -> None:
         """Remove the stream's messages before `source_seq`."""

@@ -42,17 +42,23 @@ class Follower:
     def anchor(self, now_ns: int) -> None:
         """Begin at the line's position: everything heard so far is sorted in from there."""
         self.intake.anchor(self.line.position())
-        self.backlog.clear()
+        self._put_back()
         for stream, tracker in self.trackers.items():
             self.backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
 
     def unanchor(self) -> None:
-        """Without a place in the channel: from now on only hold."""
+        """Without a place in the channel: from now on only hold.
+
+        The source messages that wait stay: whoever decides may be gone before it has told where to go on, and the next
+        one to decide may be this adapter (protocol 5.1).
+        """
         self.repair.end()
         self.intake.unanchor()
-        self.backlog.clear()
-        for tracker in self.trackers.values():
-            tracker.unanchor()
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for stream, tracker in self.trackers.items():
+            tracker.unanchor(self.backlog.take_stream(stream))
 
     def follow_on(self) -> None:
         """This adapter decided until now: from its position on it follows."""

@@ -10,6 +10,7 @@ Invariant: the slices passed on since `anchor(n)` cover n, n+1, … up to `next_
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,12 +92,13 @@ class SourceTracker:
         self._gap_since_ns = None
         return self._release(now_ns)
 
-    def unanchor(self) -> None:
-        """Forget the place in the stream; from now on only hold."""
+    def unanchor(self, unused: Iterable[Slice] = ()) -> None:
+        """Forget the place in the stream; from now on only hold: what is held already, and what was passed on and not
+        used."""
         self.next_source_seq = None
-        self._held.clear()
-        self._held_order.clear()
         self._gap_since_ns = self._request_at_ns = None
+        for piece in unused:
+            self._hold(piece.packet)
 
     def on_packet(self, packet: SourcePacket, arrival: int, now_ns: int) -> list[Slice]:
         """Take a packet; returns the slices it makes available, in order; empty for a duplicate or an early one."""
@@ -186,6 +188,8 @@ class SourceTracker:
                 del self._held[self._held_order.pop()]
             else:
                 # Unanchored: a snapshot will begin near the newest, so the oldest must go.
+                if packet.first_source_seq < self._held_order[0]:
+                    return
                 del self._held[self._held_order.pop(0)]
         self._held[packet.first_source_seq] = packet
         insort(self._held_order, packet.first_source_seq)

@@ -30,14 +30,16 @@ class Spares:
         self._block_size = block_size
         self._ready: dict[Path, list[Block]] = {folder: [] for folder in folders}
         self._lock = threading.Lock()
+        self._next_turn = 0
         self.recycled_count = 0
 
     def prepare(self, turn: int) -> None:
-        """Have a block ready for this turn; that there is no room is noticed when it is needed."""
+        """Have a block ready for this turn, or if that is over for the next; that there is no room is noticed when it
+        is needed."""
         with self._lock:
             if not any(self._ready.values()):
                 try:
-                    folder = self._folders[turn % len(self._folders)]
+                    folder = self._in_turn(max(turn, self._next_turn))[0]
                     self._ready[folder].append(_make(folder, self._block_size))
                 except DiskFull as full:
                     LOG.warning("no block could be made ahead of need: %s", full)
@@ -45,6 +47,7 @@ class Spares:
     def take_ready(self, turn: int) -> Block | None:
         """A spare, in the folder whose turn it is if it has one."""
         with self._lock:
+            self._next_turn = turn + 1
             for folder in self._in_turn(turn):
                 if self._ready[folder]:
                     return self._ready[folder].pop()

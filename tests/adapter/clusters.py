@@ -21,6 +21,7 @@ from client_lib import Batch, Subscription, connect
 from client_lib.items import Filled
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
+from tests.adapter.source_replay import SourceReplay, free_endpoint
 from tests.admin_server.cluster_files import channel_as, secret_of, write_settings
 
 POLL_S = 20.0
@@ -34,7 +35,7 @@ class Feed:
         channels: channel_id -> its source streams.
         adapters: one letter each, their names; unlike in every other feed.
         options: more lines for the feed's section.
-        source_replay: where the source's replay service would be.
+        source_replay: where the source's replay service is.
     """
 
     adapters: str = "ab"
@@ -42,7 +43,7 @@ class Feed:
     feed_id: int = 1
     name: str = "equities"
     options: str = "lease_ttl_ms = 1000\nsync_interval_ms = 200"
-    source_replay: str = "127.0.0.1:7411"
+    source_replay: str = field(default_factory=free_endpoint)
 
     def source_group(self, stream: int) -> str:
         """Where a source stream is multicast."""
@@ -125,6 +126,9 @@ class Cluster:
         self.server = ServerProcess(folder, feeds)
         self.adapters: dict[str, AdapterUnderTest] = {}
         self.sources = {feed.name: self._source(feed, context) for feed in feeds}
+        self._replays = [
+            SourceReplay(self.sources[feed.name], feed.source_replay, self.server.folder.path) for feed in feeds
+        ]
 
     @property
     def source(self) -> SourceByHand:
@@ -195,6 +199,8 @@ class Cluster:
             if adapter.process.poll() is None:
                 adapter.kill()
         self.server.kill()
+        for replay in self._replays:
+            replay.close()
         for source in self.sources.values():
             source.close()
 

@@ -15,22 +15,30 @@ from client_lib import Batch, Subscription, connect
 from feedcore.merge_effects import Ended, Takeover
 from feedcore.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, await_position, unknown_stream_packet
-from tests.admin_server.cluster_files import running_server, secret_of
+from tests.adapter.source_replay import SourceReplay, free_endpoint
+from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[AdminServer]:
-    with running_server(tmp_path) as running:
+def replay_at() -> str:
+    return free_endpoint()
+
+
+@pytest.fixture
+def server(tmp_path: Path, replay_at: str) -> Iterator[AdminServer]:
+    with running_server(tmp_path, cluster_text=PATIENT.replace(SOURCE_REPLAY, replay_at)) as running:
         yield running
 
 
 @pytest.fixture
-def source() -> Iterator[SourceByHand]:
+def source(server: AdminServer, replay_at: str) -> Iterator[SourceByHand]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     by_hand = SourceByHand(context)
+    replay = SourceReplay(by_hand, replay_at, server.folder.path)
     yield by_hand
+    replay.close()
     by_hand.close()
     context.term()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import grpc
@@ -14,7 +13,6 @@ from journal import Tailer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.adapter_processes import WAIT_S, SourceByHand
 from tests.adapter.clusters import Feed, Reader, running_cluster
-from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import Server, ca_of, channel_as, secret_of
 from transport.login import login
 from transport.rpc import open_channel
@@ -116,31 +114,24 @@ def test_adapters_that_all_start_again_at_once_go_on_where_their_journals_end(tm
 
 
 def test_adapters_that_were_all_killed_at_once_lose_nothing(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        replay_at = f"127.0.0.1:{free.getsockname()[1]}"
-    with running_cluster(tmp_path, Feed("abc", source_replay=replay_at)) as cluster:
+    with running_cluster(tmp_path, Feed("abc")) as cluster:
         source = cluster.source
-        replay = SourceReplay(source, replay_at, cluster.server.folder.path)
-        try:
+        cluster.start_adapters("abc")
+        with cluster.subscription() as subscription:
+            reader = Reader(subscription)
+            cluster.await_active("equities", synchronized_count=2)
+            _send_and_take(source, reader)
+            for name in "abc":
+                _await_saved_state(tmp_path / f"journal-{name}")
+            _send_and_take(source, reader)  # behind the states that were saved
+            for name in "abc":
+                cluster.kill(name)
             cluster.start_adapters("abc")
-            with cluster.subscription() as subscription:
-                reader = Reader(subscription)
-                cluster.await_active("equities", synchronized_count=2)
-                _send_and_take(source, reader)
-                for name in "abc":
-                    _await_saved_state(tmp_path / f"journal-{name}")
-                _send_and_take(source, reader)  # behind the states that were saved
-                for name in "abc":
-                    cluster.kill(name)
-                cluster.start_adapters("abc")
-                source.beat()
-                cluster.await_active("equities", synchronized_count=2)
-                _send_and_take(source, reader)
-                reader.assert_everything_once_and_in_order(source.next_seq)
-                assert not any(isinstance(event, Gap) for event in reader.events)
-        finally:
-            replay.close()
+            source.beat()
+            cluster.await_active("equities", synchronized_count=2)
+            _send_and_take(source, reader)
+            reader.assert_everything_once_and_in_order(source.next_seq)
+            assert not any(isinstance(event, Gap) for event in reader.events)
 
 
 def _send_and_take(source: SourceByHand, reader: Reader) -> None:

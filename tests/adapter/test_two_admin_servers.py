@@ -12,15 +12,14 @@ import zmq
 from client_lib import Subscription, connect
 from feedcore.merge_effects import Takeover
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
+from tests.adapter.source_replay import SourceReplay, free_endpoint
 from tests.adapter.test_adapter_processes import collect
-from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of
+from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, ca_of, secret_of
 from tests.admin_server.zookeeper_pair import Pair, await_serving
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
 pytestmark = [pytest.mark.processes, needs_zookeeper]
 ROUNDS = 20
-# A machine with other work to do must not pass for a dead adapter.
-PATIENT = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 2000\nsync_interval_ms = 200")
 
 
 class Feed:
@@ -67,9 +66,11 @@ def running_feed(folder: Path, zookeeper: ZooKeeperServer) -> Iterator[Feed]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with ExitStack() as opened:
         opened.callback(context.term)
-        pair = Pair(folder, zookeeper, PATIENT, opened)
+        replay_at = free_endpoint()
+        pair = Pair(folder, zookeeper, PATIENT.replace(SOURCE_REPLAY, replay_at), opened)
         source = SourceByHand(context)
         opened.callback(source.close)
+        opened.callback(SourceReplay(source, replay_at, pair.secret_folder.folder.path).close)
         secret = secret_of(pair.secret_folder, "reader")
         client = opened.enter_context(
             connect(admin=pair.addresses, ca=ca_of(pair.secret_folder), identity="reader", secret=secret)

@@ -15,13 +15,14 @@ from transport.rpc import open_channel
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 
-CLUSTER = """
+SOURCE_REPLAY = "127.0.0.1:7411"  # where the source's replay service would be
+CLUSTER = f"""
 [[feed]]
 feed_id = 1
 name = "equities"
 session = 20261121
 message_model = "message-model.xml"
-source_replay_endpoint = "127.0.0.1:7411"
+source_replay_endpoint = "{SOURCE_REPLAY}"
 lease_ttl_ms = 300
 [[feed.channel]]
 channel_id = 1
@@ -39,13 +40,16 @@ group = "239.192.1.2:5002"
 adapter_id = 1
 name = "a"
 identity = "adapter-a"
-groups = { 1 = "239.192.2.1:5011" }
+groups = {{ 1 = "239.192.2.1:5011" }}
 [[feed.adapter]]
 adapter_id = 2
 name = "b"
 identity = "adapter-b"
-groups = { 1 = "239.192.2.2:5012" }
+groups = {{ 1 = "239.192.2.2:5012" }}
 """
+
+# A machine with other work to do must not pass for a dead adapter.
+PATIENT = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 2000\nsync_interval_ms = 200")
 
 THIRD_ADAPTER = """
 [[feed.adapter]]

@@ -19,7 +19,7 @@ from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
 
 # Long enough that nothing runs out while a test drives adapters by hand, however slow the machine.
-PATIENT = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
+UNHURRIED = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
 HASTY = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
 WAIT_S = 30
 ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
@@ -66,7 +66,7 @@ class Feed:
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[AdminServer]:
-    with running_server(tmp_path, cluster_text=PATIENT) as server:
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
         yield server
 
 
@@ -180,12 +180,12 @@ def test_of_two_backups_that_ask_to_be_failed_one_stays(feed: Feed) -> None:
 def test_a_failed_adapter_stays_failed_over_restarts_until_it_is_readmitted(tmp_path: Path) -> None:
     request = admin_pb2.FailAdapterRequest(feed="equities", adapter="c", reason="being repaired")
     readmission = admin_pb2.ReadmitAdapterRequest(feed="equities", adapter="c")
-    with running_server(tmp_path, cluster_text=PATIENT) as server:
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
         feed = Feed(server, "b", "c")
         feed.operations.FailAdapter(request)
         assert feed.backups["c"].await_order("failed").failed.reason == "being repaired"
         feed.close()
-    with running_server(tmp_path, cluster_text=PATIENT) as server, channel_as(server, "operator") as channel:
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server, channel_as(server, "operator") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
         adapter = Adapter(server, "c")
         assert adapter.await_order("failed").failed.reason == "being repaired"

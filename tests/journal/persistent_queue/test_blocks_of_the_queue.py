@@ -95,6 +95,18 @@ def test_blocks_take_turns_among_the_paths_and_all_are_found_again(tmp_path: Pat
         assert drain(queue) == ids
 
 
+def test_a_block_made_ahead_of_need_too_late_for_its_turn_is_for_the_next(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders:
+        folder.mkdir()
+    spares = spares_module.Spares(folders, BLOCK)
+    assert spares.take_ready(1) is None  # its block is made by who needs it, while the keeper is about to
+    spares.prepare(1)
+    spare = spares.take_ready(2)
+    assert spare is not None
+    assert spare.path.parent == folders[2]
+
+
 def test_a_path_that_is_not_given_is_named_and_one_may_be_added(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     with PersistentQueue.open(one, more_paths=[two], block_size=BLOCK) as queue:
