@@ -15,6 +15,7 @@ from journal import JournalError
 from transport.dgram import BadGroup
 from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
+from transport.scheduling import prefer_short_turns
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
+    prefer_short_turns()
     configure_logging(f"adapter-{arguments.name}", arguments.log_level)
     connection = connection_from(parser, arguments)
     mold = _mold_options(parser, arguments)

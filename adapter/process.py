@@ -42,12 +42,10 @@ from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from transport.login import TokenSource
 from transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
+from transport.scheduling import SWITCH_INTERVAL_S
 from transport.sealing import Opener, Sealer, SealingKey
 
 LOG = logging.getLogger("adapter.process")
-# The interpreter lets a waiting thread in after this long. The default of 5 ms would let a call thread hold the loop
-# up for as long; the loop's own turns are far shorter.
-SWITCH_INTERVAL_S = 0.000_5
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from transport.process_shell import (
     serve_metrics,
 )
 from transport.rpc import open_channel
+from transport.scheduling import SWITCH_INTERVAL_S, prefer_short_turns
 
 ANSWER_TIMEOUT_S = 70  # a hand-over is done, or not, within a lease's term, and that is a minute at most
 
@@ -55,6 +56,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.subscriber_count_max < 1:
         parser.error(f"--subscriber-count-max: {arguments.subscriber_count_max} is less than 1")
+    prefer_short_turns()
     configure_logging("admin-server", arguments.log_level)
     stop = StopSignal()
     try:
@@ -73,6 +75,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     except OSError as refused:
         server.stop()
         parser.exit(2, f"admin-server: --metrics-port {arguments.metrics_port}: {refused}\n")
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
     server.stop()

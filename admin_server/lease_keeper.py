@@ -50,6 +50,7 @@ class LeaseKeeper:
         self.lease = FeedLease(config, frozenset(adapter.adapter_id for adapter in feed.adapters))
         self._feed, self._records, self._audit, self._attending = feed, records, audit, attending
         self._reserved_end = 0
+        self._notes: list[tuple[str, dict[str, object]]] = []
 
     def restore(self) -> None:
         """Go on behind a former life of the server.
@@ -97,7 +98,11 @@ class LeaseKeeper:
         return self.perform(decisions)
 
     def perform(self, decisions: list[LeaseDecision]) -> bool:
-        """Write down, order and audit, in the order of the decisions; True if everybody should hear of a change."""
+        """Write down and order, in the order of the decisions, and then audit them: somebody waits for an order.
+
+        Returns:
+            True if everybody should hear of a change.
+        """
         for decision in decisions:
             match decision:
                 case Granted():
@@ -105,7 +110,7 @@ class LeaseKeeper:
                 case Renewed(adapter_id, epoch):
                     self._renewed(self._attending[adapter_id], epoch)
                 case Vacated(epoch, reason):
-                    self.note("lease vacated", epoch=epoch, reason=reason)
+                    self._decided("lease vacated", epoch=epoch, reason=reason)
                 case Offered():
                     self._offer(decision)
                 case OrderedHandOver(holder, epoch, heir):
@@ -113,11 +118,14 @@ class LeaseKeeper:
                     self._attending[holder].order(hand_over=order)
                 case HandedOver(adapter_id, epoch, former):
                     self._write_down(epoch, adapter_id)
-                    self.note("lease handed over", epoch=epoch, adapter_id=adapter_id, former=former)
+                    self._decided("lease handed over", epoch=epoch, adapter_id=adapter_id, former=former)
                 case OfferWithdrawn():
                     self._withdraw(decision)
                 case HandOverRefused():
                     raise AssertionError("a refusal is the caller's to hear")
+        notes, self._notes = self._notes, []
+        for event, fields in notes:
+            self.note(event, **fields)
         return any(not isinstance(decision, Renewed | Offered | OrderedHandOver) for decision in decisions)
 
     def note(self, event: str, **fields: object) -> None:
@@ -129,6 +137,10 @@ class LeaseKeeper:
             LOG.exception("the audit log cannot be written", extra={"lost": event, **fields})
 
     # ---- inside ----
+
+    def _decided(self, event: str, **fields: object) -> None:
+        """To be noted behind the orders."""
+        self._notes.append((event, fields))
 
     def _grant(self, granted: Granted) -> None:
         if granted.epoch > self._reserved_end:
@@ -144,7 +156,7 @@ class LeaseKeeper:
             epoch=granted.epoch, ttl_ns=self._feed.lease_ttl_ns, report_id=attendance.report_id
         )
         attendance.order(lease_granted=lease)
-        self.note("lease granted", epoch=granted.epoch, adapter_id=granted.adapter_id)
+        self._decided("lease granted", epoch=granted.epoch, adapter_id=granted.adapter_id)
 
     def _renewed(self, attendance: Attendance, epoch: int) -> None:
         renewed = admin_pb2.LeaseRenewed(epoch=epoch, ttl_ns=self._feed.lease_ttl_ns, report_id=attendance.report_id)
@@ -160,14 +172,14 @@ class LeaseKeeper:
             report_id=heir.report_id,
         )
         heir.order(lease_offered=order)
-        self.note("lease offered", epoch=offered.epoch, adapter_id=offered.heir)
+        self._decided("lease offered", epoch=offered.epoch, adapter_id=offered.heir)
 
     def _withdraw(self, withdrawn: OfferWithdrawn) -> None:
         if self.lease.holder > 0:
             self._write_down(self.lease.epoch, self.lease.holder)
         if (heir := self._attending.get(withdrawn.heir)) is not None:
             heir.order(lease_lost=admin_pb2.LeaseLost(epoch=withdrawn.epoch, reason=withdrawn.reason))
-        self.note("offer withdrawn", epoch=withdrawn.epoch, adapter_id=withdrawn.heir, reason=withdrawn.reason)
+        self._decided("offer withdrawn", epoch=withdrawn.epoch, adapter_id=withdrawn.heir, reason=withdrawn.reason)
 
     def _write_down(self, epoch: int, adapter_id: int) -> None:
         try:

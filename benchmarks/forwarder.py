@@ -26,6 +26,7 @@ from feedcore.counters import CounterSet
 from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
 from transport.dgram import MulticastReceiver, MulticastSender
 from transport.process_shell import StopSignal
+from transport.scheduling import SWITCH_INTERVAL_S
 from transport.sealing import Opener, Sealer, SealingKey
 
 INTERFACE = "127.0.0.1"
@@ -33,7 +34,6 @@ SOURCE_GROUP, OUTPUT_GROUP = "239.192.88.1:18001", "239.192.88.2:18002"
 FEED_ID, SESSION, CHANNEL, STREAM = 1, 20261121, 1, 1
 DOCUMENTS = Path(__file__).resolve().parent.parent / "deploy" / "examples" / "ticks"
 PROGRESS = struct.Struct("<Q")
-SWITCH_INTERVAL_S = 0.000_5  # as the adapter process sets it
 LEASE_NS = 3_600 * 1_000_000_000
 
 

@@ -33,6 +33,7 @@ from transport.process_shell import (
     connection_from,
     serve_metrics,
 )
+from transport.scheduling import prefer_short_turns
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
+    prefer_short_turns()
     configure_logging("subscribe", arguments.log_level)
     try:
         with (

@@ -29,6 +29,7 @@ from transport.process_shell import (
     configure_logging,
     connection_from,
 )
+from transport.scheduling import prefer_short_turns
 
 POLL_S = 0.2
 CONTENT_DTYPE = np.dtype(
@@ -102,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", default="1", metavar="live|SEQ", help="where to begin (default %(default)s)")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
+    prefer_short_turns()
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
     # What it writes down has no cycles; looking for some would take ever longer pauses, which it would then measure.

@@ -34,6 +34,7 @@ from transport.process_shell import (
     connection_from,
     serve_metrics,
 )
+from transport.scheduling import prefer_short_turns
 
 LOG = logging.getLogger(__name__)
 USER_ERRORS = (RecordingError, SourceJournalError, FeedPlanError, JavaMissing, DocumentError, JournalError, OSError)
@@ -198,6 +199,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     parser = _gateway_parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
+    prefer_short_turns()
     configure_logging("source-gateway", arguments.log_level)
     stop = StopSignal()
     try:

@@ -1,0 +1,53 @@
+"""Short turns: asked for once, they hold for whatever the process starts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from transport.scheduling import SLICE_NS
+
+# Prints the slice of a thread, in nanoseconds, and the nice value: of struct sched_attr, read with sched_getattr(2).
+THREADS_SLICE = """
+import ctypes, os, platform, struct, threading
+from transport.scheduling import prefer_short_turns
+{first}
+asked = prefer_short_turns()
+def tell():
+    told = ctypes.create_string_buffer(48)
+    number = {{"x86_64": 315, "aarch64": 275}}[platform.machine()]
+    assert ctypes.CDLL(None).syscall(number, 0, told, 48, 0) == 0
+    attributes = struct.unpack("=IIQiIQQQ", told.raw)
+    print(asked, attributes[5], attributes[3])
+thread = threading.Thread(target=tell)
+thread.start()
+thread.join()
+"""
+
+
+def kernel() -> tuple[int, ...]:
+    """Its version, as far as it is numbers."""
+    return tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+
+
+def slice_of_a_thread(first: str = "") -> list[str]:
+    """What a process that asked for short turns says of a thread of its own."""
+    told = subprocess.run(
+        [sys.executable, "-c", THREADS_SLICE.format(first=first)], capture_output=True, text=True, check=True
+    )
+    return told.stdout.split()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices are told to Linux 6.12 and later")
+def test_every_thread_made_from_then_on_has_short_turns_and_the_same_nice_value() -> None:
+    assert slice_of_a_thread("os.nice(3)") == ["True", str(SLICE_NS), "3"]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the policies are Linux's")
+def test_a_policy_that_somebody_chose_stays() -> None:
+    asked, _, nice = slice_of_a_thread("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))")
+    assert (asked, nice) == ("False", "0")
