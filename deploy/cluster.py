@@ -18,6 +18,7 @@ import grpc
 from deploy.certificates import issue_certificate
 from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
+from deploy.ports import LOOPBACK, free_ports
 from deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
 from deploy.topology import (
     ADMIN,
@@ -34,21 +35,8 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.login import login
 from transport.rpc import open_channel
 
-LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 JOB_NICE = 10  # numbering runs far ahead of the sending: on a small machine it yields to what is in the path of a tick
-
-
-def free_ports(kind: socket.SocketKind, count: int) -> list[int]:
-    """Ports that nobody has at the moment."""
-    sockets = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 class Cluster:
@@ -68,7 +56,6 @@ class Cluster:
         self.feeds = self.shape.feed_layouts()
         self.processes: dict[str, ManagedProcess] = {}
         self.watches: dict[int, ClusterWatch] = {}
-        self.admin = ""
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
@@ -78,7 +65,9 @@ class Cluster:
         names = host_names(self.shape)
         self._addresses = network.addresses if network is not None else dict.fromkeys(names, LOOPBACK)
         gateways = [feed.gateway for feed in self.feeds]
-        self._source_ports = dict(zip(gateways, free_ports(socket.SOCK_STREAM, len(gateways)), strict=True))
+        admin_port, *source_ports = free_ports(socket.SOCK_STREAM, 1 + len(gateways))
+        self.admin = f"{self._addresses[ADMIN]}:{admin_port}"
+        self._source_ports = dict(zip(gateways, source_ports, strict=True))
         per_feed = self.shape.stream_count + self.shape.channels * len(self.shape.adapter_names)
         ports = iter(free_ports(socket.SOCK_DGRAM, per_feed * len(self.feeds)))
         settings = render_cluster(self.shape, self._addresses, self._source_ports, lambda: next(ports))
@@ -99,8 +88,7 @@ class Cluster:
         """The admin server, and a watch on each feed; again after a kill, at the same address."""
         arguments = ["admin-server", "--cluster", str(self.folder / "cluster.toml")]
         arguments += ["--policy", str(self.folder / "policy.toml"), "--state", str(self._state)]
-        process = self._start(ADMIN, [*arguments, "--listen", self.admin or f"{self._addresses[ADMIN]}:0"])
-        self.admin = process.await_event("ready", START_TIMEOUT_S)["admin"]
+        self._start(ADMIN, [*arguments, "--listen", self.admin]).await_event("ready", START_TIMEOUT_S)
         for feed in self.feeds:
             if feed.feed_id not in self.watches:
                 self.watches[feed.feed_id] = ClusterWatch(

@@ -3,7 +3,6 @@ killed and started again at its address, adapters of several feeds, and whatever
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -19,9 +18,10 @@ import zmq
 
 from client_lib import Batch, Subscription, connect
 from client_lib.items import Filled
+from deploy.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
-from tests.adapter.source_replay import SourceReplay, free_endpoint
+from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import channel_as, secret_of, write_settings
 
 POLL_S = 20.0
@@ -96,7 +96,7 @@ class ServerProcess:
         self._command = [sys.executable, "-m", "deploy.command", "admin-server"]
         self._command += ["--cluster", str(files[0]), "--policy", str(files[1]), "--state", str(folder / "state")]
         self.folder = SimpleNamespace(path=folder / "state")
-        self.endpoint = "127.0.0.1:0"
+        self.endpoint = free_endpoint()
         self.errors = folder / "admin-server.log"
         self.start()
 
@@ -106,9 +106,7 @@ class ServerProcess:
         with self.errors.open("a") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None
-        ready = self.process.stdout.readline()
-        assert ready, self.errors.read_text()
-        self.endpoint = str(json.loads(ready)["admin"])
+        assert self.process.stdout.readline(), self.errors.read_text()
 
     def kill(self) -> None:
         """SIGKILL."""

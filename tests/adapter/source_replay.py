@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +11,6 @@ from feedcore.source_packet import decode_source_packet
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.adapter_processes import SourceByHand
 from transport.rpc import RpcServer, serve
-
-
-def free_endpoint() -> str:
-    """An address of the loopback interface at which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 class SourceReplay(replay_pb2_grpc.SourceReplayServicer):

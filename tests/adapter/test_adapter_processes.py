@@ -12,10 +12,11 @@ import zmq
 
 from admin_server.server import AdminServer
 from client_lib import Batch, Subscription, connect
+from deploy.ports import free_endpoint, free_ports
 from feedcore.merge_effects import Ended, Takeover
 from feedcore.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, await_position, unknown_stream_packet
-from tests.adapter.source_replay import SourceReplay, free_endpoint
+from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
 
 pytestmark = pytest.mark.processes
@@ -153,9 +154,7 @@ def test_an_adapter_that_waits_for_the_admin_server_stops_when_told_to(server: A
 def test_bad_datagrams_are_counted_and_the_stream_goes_on(
     server: AdminServer, source: SourceByHand, tmp_path: Path
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        metrics_port = free.getsockname()[1]
+    (metrics_port,) = free_ports(socket.SOCK_STREAM, 1)
     adapter = AdapterUnderTest(server, "a", tmp_path, metrics_port=metrics_port)
     try:
         adapter.await_state("active")

@@ -18,6 +18,7 @@ from adapter.convert_command.cli import main as convert_command
 from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
 from admin_server.cli import admin
 from client_lib import Batch, Subscription
+from deploy.ports import free_ports
 from feedcore.source_packet import SOURCE_FRAME
 from journal import Tailer
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
@@ -53,13 +54,6 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "table.xml"
     path.write_text(text)
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 def trade(flags: int, pad: int) -> bytes:
@@ -144,7 +138,7 @@ def admin_status(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> str:
 
 def start(cluster: Cluster, name: str, *extra: str) -> int:
     """Start an adapter; its metrics' port."""
-    port = free_port()
+    (port,) = free_ports(socket.SOCK_STREAM, 1)
     cluster.adapters[name] = AdapterUnderTest(cluster.server, name, cluster.folder, metrics_port=port, extra=extra)
     return port
 

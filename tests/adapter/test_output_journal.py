@@ -59,7 +59,7 @@ def test_exactly_the_packets_that_hold_the_messages_are_replayed(tmp_path: Path)
     journal.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 8), st.integers(0, 300)), min_size=1, max_size=6))
 def test_what_a_newer_epoch_numbered_anew_is_never_replayed(
     tmp_path_factory: pytest.TempPathFactory, terms: list[tuple[int, int, int]]

@@ -10,9 +10,10 @@ import pytest
 import zmq
 
 from client_lib import Subscription, connect
+from deploy.ports import free_endpoint
 from feedcore.merge_effects import Takeover
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
-from tests.adapter.source_replay import SourceReplay, free_endpoint
+from tests.adapter.source_replay import SourceReplay
 from tests.adapter.test_adapter_processes import collect
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, ca_of, secret_of
 from tests.admin_server.zookeeper_pair import Pair, await_serving

@@ -274,4 +274,4 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestLeaseMachine = LeaseMachine.TestCase
-TestLeaseMachine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestLeaseMachine.settings = settings(max_examples=150, stateful_step_count=50)

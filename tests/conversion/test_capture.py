@@ -104,7 +104,7 @@ def test_what_is_no_capture_is_refused() -> None:
             list(CaptureReader(nothing))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damage_gives_an_error_or_fewer_datagrams_and_never_a_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -71,7 +71,7 @@ def convert_both(
     return result
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(messages, min_size=1, max_size=4), st.integers(80, 3_000))
 def test_kernel_and_interpreter_agree_to_the_byte(
     shared: CompiledConverter, packets: list[list[tuple[int, bytes]]], room: int
@@ -93,7 +93,7 @@ def test_kernel_and_interpreter_agree_to_the_byte(
     assert compiled.take_dead_letters() == oracle.take_dead_letters()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200), messages, st.integers(0, 300), st.integers(0, 255))
 def test_packets_whose_frames_do_not_add_up_are_found(
     shared: CompiledConverter, noise: bytes, rows: list[tuple[int, bytes]], place: int, value: int

@@ -81,7 +81,7 @@ def test_the_undamaged_bytes_are_read(name: str) -> None:
     assert read(data)
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=1_500)
 @given(
     st.sampled_from(sorted(READERS)),
     st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 255)), max_size=6),
@@ -93,7 +93,7 @@ def test_damaged_bytes_are_read_or_refused(name: str, changes: list[tuple[int, i
         read(mutated(data, changes, cut))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(READERS)), st.binary(max_size=300))
 def test_noise_is_read_or_refused(name: str, noise: bytes) -> None:
     with contextlib.suppress(FormatError):

@@ -176,7 +176,7 @@ def test_what_neither_line_brings_is_a_gap_and_the_rest_goes_on() -> None:
     assert delivered(numbering.on_packet(packet(1), 300)) == [MdpReset(), (1, 9)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=40), st.randoms(use_true_random=False))
 def test_every_packet_is_delivered_once_in_order_or_named_in_a_gap(copies: list[int], chance: Any) -> None:
     arrivals = [number for number, count in enumerate(copies, 5) for _ in range(count)]

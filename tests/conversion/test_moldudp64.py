@@ -218,7 +218,7 @@ def test_malformed_packets_are_counted_and_change_nothing() -> None:
     assert Heard().take(receiver.on_packet(packet(3, 3), 1)).numbers == [3]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_every_number_is_delivered_or_declared_once_whatever_is_lost_doubled_or_late(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 60))

@@ -57,7 +57,6 @@ def agree(table: ConverterTable, random: Random, packets: int) -> int:
 @pytest.mark.timeout(1_200)
 @settings(
     max_examples=TABLES,
-    deadline=None,
     database=None,
     derandomize="TANDEMFEED_TABLES" not in os.environ,
     suppress_health_check=list(HealthCheck),

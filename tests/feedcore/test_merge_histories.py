@@ -226,7 +226,7 @@ def names_of_gaps(listener: Listener, histories: dict[int, list[Source]], seen: 
     return named
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_every_message_of_the_newest_history_comes_once_and_in_order_or_a_gap_names_it(data: st.DataObject) -> None:
     draw = data.draw

@@ -148,7 +148,7 @@ def test_an_error_in_an_included_document_names_that_document(tmp_path: Path) ->
         load_schema(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(generated())
 def test_reading_what_was_written_gives_the_values_back(case: Generated) -> None:
     reader, writer = SbeReader(case.schema), SbeWriter(case.schema)
@@ -159,7 +159,7 @@ def test_reading_what_was_written_gives_the_values_back(case: Generated) -> None
     assert writer.write("M", message.fields) == written
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(generated(), st.data())
 def test_damaged_messages_are_refused_or_read_but_never_beyond_their_end(case: Generated, data: st.DataObject) -> None:
     reader, written = SbeReader(case.schema), SbeWriter(case.schema).write("M", case.values)
@@ -176,7 +176,7 @@ def test_damaged_messages_are_refused_or_read_but_never_beyond_their_end(case: G
         assert reader.read(damaged).size <= len(damaged)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(generated(is_fixed=True))
 def test_numpy_sees_the_bytes_that_the_reader_reads(case: Generated) -> None:
     block = case.schema.messages["M"].block
@@ -255,7 +255,7 @@ entries = st.fixed_dictionaries(
 orders = st.fixed_dictionaries({"OrderId": st.integers(0, 2**64 - 2), "Quantity": st.integers(1, 10**6)})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(entries, max_size=4), st.lists(orders, max_size=4), st.sampled_from([set(), {"End"}, {"End", "LastTrade"}])
 )

@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.history import (
@@ -136,7 +136,6 @@ TIMES_NS = st.one_of(
 
 
 @given(st.lists(TIMES_NS, min_size=1, max_size=300))
-@settings(deadline=None)
 def test_percentiles_agree_with_numpy_within_the_precision(values: list[int]) -> None:
     histogram = LatencyHistogram()
     for value in values:

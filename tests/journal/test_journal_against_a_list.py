@@ -132,4 +132,4 @@ class AgainstAList(RuleBasedStateMachine):
 
 
 TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestAgainstAList.settings = settings(max_examples=40, stateful_step_count=30)

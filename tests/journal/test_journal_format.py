@@ -10,7 +10,7 @@ import google_crc32c
 import numpy as np
 import pytest
 from golden_files import GOLDEN, KEY, NAMES, ROWS, START, pieces, restore, write
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
@@ -73,7 +73,6 @@ def _crc_by_byte(data: bytes, crc: int) -> int:
     return crc
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.binary(max_size=64), st.integers(0, 5_000), st.integers(0, 0xFFFF_FFFF))
 def test_the_checksum_is_crc32c_at_any_length_and_from_any_start(piece: bytes, repeat: int, start: int) -> None:
     data = piece * (repeat if len(piece) else 0)

@@ -186,7 +186,7 @@ def test_damage_over_several_segments_and_zeros_within_the_data_are_each_one_fin
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_changed_byte_of_any_segment_is_found_and_named(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -40,7 +40,7 @@ def test_a_record_is_read_back_by_its_index(tmp_path: Path) -> None:
             journal.read(indices[-1] + 1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.one_of(st.lists(st.binary(max_size=4_000), min_size=1, max_size=30), st.none()), max_size=30))
 def test_batches_reopenings_and_block_rolls_keep_every_record_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[list[bytes] | None]

@@ -82,7 +82,7 @@ def test_the_zones_of_these_tests_do_change_their_clocks() -> None:
 
 
 @given(st.data(), schedules())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_moment_belongs_to_exactly_the_cycle_that_spans_it(data: st.DataObject, schedule: RollSchedule) -> None:
     now = data.draw(moments_ns(schedule.time_zone))
     cycle = schedule.cycle_at(now)
@@ -93,7 +93,7 @@ def test_a_moment_belongs_to_exactly_the_cycle_that_spans_it(data: st.DataObject
 
 
 @given(st.data(), schedules())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_time_never_leads_back_to_an_earlier_cycle(data: st.DataObject, schedule: RollSchedule) -> None:
     times = sorted(data.draw(st.lists(moments_ns(schedule.time_zone), min_size=2, max_size=20)))
     cycles = [schedule.cycle_at(now) for now in times]
@@ -103,7 +103,7 @@ def test_time_never_leads_back_to_an_earlier_cycle(data: st.DataObject, schedule
 
 
 @given(st.data(), schedules())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_cycles_tile_time_without_hole(data: st.DataObject, schedule: RollSchedule) -> None:
     first = schedule.cycle_at(data.draw(moments_ns(schedule.time_zone)))
     for cycle in range(first, first + 20):

@@ -111,7 +111,7 @@ def test_a_journal_written_batch_by_batch_is_gapless_and_ends(tmp_path: Path) ->
     assert kinds[-2:] == [RecordKind.END, RecordKind.END]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_half_written_batch_is_completed_with_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -141,7 +141,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
 
 
 TestQueueAgainstAList = QueueAgainstAList.TestCase
-TestQueueAgainstAList.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestQueueAgainstAList.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 def test_the_manual_draws_the_table_of_states() -> None:

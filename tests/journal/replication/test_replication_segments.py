@@ -55,7 +55,7 @@ def _append_each_second(folder: Path, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     batches=st.lists(st.lists(st.binary(max_size=6_000), min_size=1, max_size=40), min_size=1, max_size=25),
     size_max=st.integers(1, 100_000),

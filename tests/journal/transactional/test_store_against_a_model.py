@@ -247,4 +247,4 @@ class StoreBesideModel(RuleBasedStateMachine):
 
 
 TestStoreBesideModel = StoreBesideModel.TestCase
-TestStoreBesideModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStoreBesideModel.settings = settings(max_examples=60, stateful_step_count=40)

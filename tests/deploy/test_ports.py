@@ -1,0 +1,37 @@
+"""Free ports: whoever is to listen there later still can."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import deploy.ports as ports_module
+from deploy.ports import LOOPBACK, free_endpoint, free_ports
+
+
+def test_no_connection_is_ever_given_one_of_them() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    found = free_ports(socket.SOCK_STREAM, 50)
+    assert len(set(found)) == 50
+    assert not any(first <= port <= last for port in found)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_one_that_somebody_has_is_not_among_them(kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    (taken, other) = free_ports(kind, 2)
+    monkeypatch.setattr(ports_module, "_FIRST", 0)
+    monkeypatch.setattr(ports_module, "_END", 0)
+    monkeypatch.setattr(ports_module.random, "shuffle", lambda candidates: candidates.extend([taken, other]))
+    with socket.socket(socket.AF_INET, kind) as owner:
+        owner.bind((LOOPBACK, taken))
+        assert free_ports(kind, 1) == [other]
+        with pytest.raises(OSError, match="1 are free"):
+            free_ports(kind, 2)
+
+
+def test_an_endpoint_is_an_address_to_listen_at() -> None:
+    host, _, port = free_endpoint().rpartition(":")
+    with socket.socket() as listener:
+        listener.bind((host, int(port)))
