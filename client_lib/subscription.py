@@ -117,6 +117,7 @@ class Subscription:
         self._replayed_packets = 0
         self._is_stopping = False
         self._is_disposed = False
+        self._revoked: Revoked | None = None
         self._loop_lock = threading.Lock()
         self._loop_thread: int | None = None
         self._context: zmq.Context[Any] = zmq.Context()
@@ -233,6 +234,9 @@ class Subscription:
             if deadline_ns is not None and now_ns >= deadline_ns:
                 for merger in self._mergers.values():
                     self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+            if self._revoked is not None:  # the last item, whatever else came in this turn
+                self._ready.append(self._revoked)
+                self._is_stopping = True
             if self._ready:
                 items = list(self._ready)
                 self._ready.clear()
@@ -309,8 +313,7 @@ class Subscription:
         elif isinstance(letter, GrantUpdated):
             self._use_grant(apply_update(self._grant, letter, time.time_ns()))
         else:
-            self._ready.append(letter)
-            self._is_stopping = True
+            self._revoked = letter
 
     def _on_replayed(self, datagram: bytes, adapter_id: int) -> None:
         self._replayed_packets += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 
@@ -13,7 +14,7 @@ from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRef
 from client_lib.items import Filled, Item
 from feedcore.gap_repair import RepairConfig
 from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Ended, Takeover
+from feedcore.merge_effects import Ended, Stale, Takeover
 from feedcore.output_packet import OutputFlag
 from feedcore.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
@@ -253,6 +254,21 @@ def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
         assert isinstance(items[-1], Revoked)
         assert "no longer granted" in items[-1].reason
         assert subscription.poll(0) == []
+
+
+def test_a_revocation_is_the_last_item_also_of_a_turn_in_which_a_stream_falls_silent(cluster: ToyCluster) -> None:
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        subscription.poll(0)
+        silent_at_ns = subscription._next_deadline_ns()
+        assert silent_at_ns is not None
+        cluster.is_revoked = True
+        cluster.admin.send(None)
+        assert select.select([subscription._mailbox.fd], [], [], 20)[0]
+        time.sleep(max(0, silent_at_ns - time.monotonic_ns()) / 1e9)
+        items = list(subscription)
+        assert any(isinstance(item, Stale) for item in items)
+        assert isinstance(items[-1], Revoked)
 
 
 def test_close_from_another_thread_ends_a_waiting_poll(cluster: ToyCluster) -> None:
