@@ -67,9 +67,7 @@ class StreamMerger:
         self._gate = HistoryGate(config.lineage_wait_ns, config.held_count_max)
         self._streams = HeardStreams(channel_id, config.stale_after_ns, config.confirm)
         self._order = SourceOrder(channel_id, counters, config.declared_count_max)
-        self._provisional = ProvisionalMerge(
-            channel_id, self._order, counters, config, is_from_start=start_message_seq == FIRST_SEQ
-        )
+        self._provisional = ProvisionalMerge(channel_id, self._order, counters, config, start_message_seq)
         self._is_confirming = config.confirm > 1
         self._confirmation = Confirmation(channel_id, counters, config.held_count_max)
         self._late_confirmation = Confirmation(channel_id, counters, config.declared_count_max)
@@ -155,11 +153,12 @@ class StreamMerger:
         if packet.flags & HEARTBEAT_BIT:
             self._on_heartbeat(packet, now_ns, effects)
         elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self._ended):  # behind the end all is old
-            self._provisional.on_packet(packet, now_ns, effects)
+            self._provisional.on_packet(packet, self.lineage, self.next_message_seq, now_ns, effects)
 
     def _on_heartbeat(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         try:
             self._learn(packet, now_ns, effects)
+            self._provisional.forwarders.on_heartbeat(packet)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
             return
@@ -169,7 +168,7 @@ class StreamMerger:
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return
         if self.next_message_seq is None:
-            self.next_message_seq = self._provisional.live_start(packet, self.lineage)
+            self.next_message_seq = self._provisional.forwarders.numbers_begin(packet, self.lineage)
         self._known_end = max(self._known_end, packet.first_message_seq)
         self._watch(now_ns)
         is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.epoch
@@ -222,7 +221,7 @@ class StreamMerger:
     def _take(self, packet: OutputPacket, end: int, now_ns: int, effects: list[MergeEffect]) -> None:
         """A numbered packet that counts up to `end`."""
         if self.next_message_seq is None:
-            self.next_message_seq = self._provisional.live_start(packet, self.lineage)
+            self.next_message_seq = self._provisional.forwarders.numbers_begin(packet, self.lineage)
         if end > self._known_end:
             self._known_end = end
         if self._is_confirming:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import insort
 
 from feedcore.counters import Counter, CounterSet
+from feedcore.forwarders import Forwarders
 from feedcore.gap_repair import GapRepair
 from feedcore.lineage import Lineage
 from feedcore.merge_config import MergerConfig
@@ -29,20 +30,27 @@ class ProvisionalMerge:
 
     Args:
         order: shared with the numbered merge.
-        is_from_start: the subscription began with the first message, so a source stream nothing came of yet begins
-            with its first; otherwise it begins with what is heard of it.
+        start_message_seq: where the subscription begins; None: live. If it is the first, a source stream that nothing
+            came of yet begins with its first message, else with what is forwarded of it, if that is surely new.
+
+    Attributes:
+        forwarders: who forwards, and where they stand.
     """
 
     def __init__(
-        self, channel_id: int, order: SourceOrder, counters: CounterSet, config: MergerConfig, *, is_from_start: bool
+        self,
+        channel_id: int,
+        order: SourceOrder,
+        counters: CounterSet,
+        config: MergerConfig,
+        start_message_seq: int | None,
     ) -> None:
+        self.forwarders = Forwarders(start_message_seq)
         self.is_waiting_for_numbers = False
         self._channel_id = channel_id
         self._order = order
         self._counters = counters
         self._config = config
-        self._is_from_start = is_from_start
-        self._newest_epoch = 0  # of a provisional packet
         self._unnumbered: dict[int, int] = {}  # by source stream, one past the newest delivered without a number
         self._held: dict[int, list[HeldRun]] = {}  # by source stream, ascending
         self._held_count = 0
@@ -54,14 +62,28 @@ class ProvisionalMerge:
         """True if something waits behind a hole."""
         return self._held_count > 0
 
-    def on_packet(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A provisional packet."""
-        self._newest_epoch = max(self._newest_epoch, packet.epoch)
+    def on_packet(
+        self,
+        packet: OutputPacket,
+        followed: Lineage,
+        next_message_seq: int | None,
+        now_ns: int,
+        effects: list[MergeEffect],
+    ) -> None:
+        """A provisional packet.
+
+        Args:
+            followed: the history that counts now.
+            next_message_seq: the next one of the numbered merge.
+        """
         next_source_seqs = self._order.next_source_seqs
         for run in packet.runs:
             stream = run.source_stream_id
             if stream not in next_source_seqs:
-                next_source_seqs[stream] = FIRST_SEQ if self._is_from_start else run.first_source_seq
+                if not self.forwarders.may_begin(packet, followed, next_message_seq):
+                    self._counters.add(Counter.MERGE_NOT_BEGUN)
+                    continue
+                next_source_seqs[stream] = FIRST_SEQ if self.forwarders.is_from_start else run.first_source_seq
             if run.first_source_seq > next_source_seqs[stream]:
                 self._hold(packet, run)
             elif run.end_source_seq > next_source_seqs[stream]:
@@ -72,15 +94,6 @@ class ProvisionalMerge:
             else:
                 self._counters.add(Counter.MERGE_DUPLICATES)
         self._watch(now_ns)
-
-    def live_start(self, packet: OutputPacket, lineage: Lineage) -> int:
-        """Where a subscription that begins live begins, by the first numbered packet that it hears.
-
-        If it heard provisional packets before, and an epoch has numbered those for good since, that is where the epoch
-        begins: what was lost of them comes again there.
-        """
-        is_numbered_since = 0 < self._newest_epoch < lineage.epoch
-        return lineage.first_message_seq if is_numbered_since else packet.first_message_seq
 
     def on_numbered(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
         """A numbered packet was taken up to `end_seq`: what was delivered without a number may have one now."""

@@ -138,3 +138,46 @@ def test_behind_the_end_a_late_forwarder_tells_nothing_new_to_who_began_live() -
     listener.hear(provisional(8, [(2, 68)]))
     assert listener.delivered == []
     assert not listener.events(Provisional)
+
+
+def forwarder_at(message_seq: int, lineage: tuple[tuple[int, int], ...] = FIRST) -> OutputPacket:
+    """The heartbeat of adapter 2, which forwards, and has everything that was numbered before."""
+    return heartbeat(message_seq, lineage, adapter=2, flags=OutputFlag.PROVISIONAL)
+
+
+def test_who_begins_live_takes_nothing_from_a_forwarder_that_lags_behind_the_active() -> None:
+    listener = Listener(start=None)
+    listener.hear(heartbeat(51, ((1, 1), (2, 51))), forwarder_at(31), provisional(31, line(31, 46)))
+    listener.hear(packet(47, line(47, 50), adapter=2), packet(51, line(51, 53), epoch=2, epoch_first=51))
+    assert listener.delivered == line(51, 53)
+    assert listener.count(Counter.MERGE_NOT_BEGUN) == 1
+    assert not listener.events(Provisional)
+
+
+def test_who_began_live_with_such_a_forwarder_has_its_numbers_from_where_that_stood() -> None:
+    listener = Listener(start=None)
+    listener.hear(forwarder_at(31), provisional(34, line(34, 46)), heartbeat(51, ((1, 1), (2, 51))))
+    assert listener.merger.next_message_seq == 31
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, ((31, 50),), ())]
+    listener.hear(packet(31, line(31, 50), flags=OutputFlag.RETRANSMISSION))
+    assert listener.delivered == line(34, 50)
+
+
+def test_who_begins_live_while_nobody_decides_begins_with_what_is_forwarded_once_it_is_known_where_it_stands() -> None:
+    listener = Listener(start=None)
+    listener.hear(provisional(9, [(1, 9)]))  # by whom, and from when, is not known yet
+    listener.hear(heartbeat(9, FIRST, adapter=3), forwarder_at(9), provisional(10, line(10, 12)))
+    assert listener.delivered == line(10, 12)
+    listener.hear(provisional(8, [(2, 4)]))  # overtaken by the heartbeat
+    assert listener.delivered == line(10, 12)
+    listener.hear(heartbeat(14, ((1, 1), (2, 9))), packet(9, [*line(9, 12), (2, 5)], epoch=2, epoch_first=9))
+    assert listener.delivered == [*line(10, 12), (2, 5)]
+
+
+def test_who_wants_all_from_a_number_on_begins_no_source_stream_with_what_is_forwarded() -> None:
+    listener = Listener(start=9)
+    listener.hear(forwarder_at(9), provisional(10, line(10, 12)))
+    assert listener.delivered == []
+    listener.hear(packet(9, line(9, 12)), provisional(13, line(13, 14)))
+    assert listener.delivered == line(9, 14)
