@@ -12,7 +12,7 @@ from deploy.demo import main as demo
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_the_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path) -> None:
     figures_path, page = tmp_path / "demo.json", tmp_path / "demo.html"
     assert demo(["--seconds", "14", "--rate", "10000", "--json", str(figures_path), "--html", str(page)]) == 0

@@ -21,9 +21,11 @@ def test_no_connection_is_ever_given_one_of_them() -> None:
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_one_that_somebody_has_is_not_among_them(kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch) -> None:
     (taken, other) = free_ports(kind, 2)
-    monkeypatch.setattr(ports_module, "_FIRST", 0)
-    monkeypatch.setattr(ports_module, "_END", 0)
-    monkeypatch.setattr(ports_module.random, "shuffle", lambda candidates: candidates.extend([taken, other]))
+
+    def leave_two(candidates: list[int]) -> None:
+        candidates[:] = [taken, other]
+
+    monkeypatch.setattr(ports_module.random, "shuffle", leave_two)
     with socket.socket(socket.AF_INET, kind) as owner:
         owner.bind((LOOPBACK, taken))
         assert free_ports(kind, 1) == [other]

@@ -15,6 +15,7 @@ from transport.scheduling import SLICE_NS
 THREADS_SLICE = """
 import ctypes, os, platform, struct, threading
 from transport.scheduling import prefer_short_turns
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever this process has inherited
 {first}
 asked = prefer_short_turns()
 def tell():
