@@ -4,7 +4,8 @@ One thread, so one request at a time. Per channel only the newest request waits:
 open, so it replaces an older one. Must never touch a merger: what is missing, and when to ask again, the merger knows.
 
 An adapter that refuses, does not answer in time or has not all of it is followed by the next one, which is asked for
-the rest. Nobody is waited for longer than SILENCE_MAX_S, and who failed is left out for a while, longer each time.
+the rest. Nobody is waited for longer than HURRY_S while there is another one to ask, nor for longer than SILENCE_MAX_S
+at all; who failed is left out for a while, longer each time.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0  # a long replay goes on in the next request
 SILENCE_MAX_S = 1.0  # before and between chunks: a vanished host must not hold up the others
+HURRY_S = 0.15  # the same while another adapter can be asked: everything behind the hole waits
 AVOID_NS = 1_000_000_000  # after a failure; doubled for each further one
 AVOID_MAX_NS = 30_000_000_000
 LOGIN_AGAIN_NS = 5_000_000_000  # after an administration server that did not answer
-assert SILENCE_MAX_S < CALL_TIMEOUT_S
+assert HURRY_S < SILENCE_MAX_S < CALL_TIMEOUT_S
 
 
 class ReplayCall(Protocol):
@@ -114,18 +116,19 @@ class ReplayWorker:
         """Ask one after the other until as many copies as wanted are here, or everybody has been asked."""
         copies_left = request.copy_count
         wanted = Wanted(request)
-        for adapter in self._in_turn(adapters, request.held_adapter_ids):
+        in_turn = self._in_turn(adapters, request)
+        for adapter in in_turn:
             if self._is_closed:
                 return
-            self._ask(adapter, wanted)
+            self._ask(adapter, wanted, SILENCE_MAX_S if adapter is in_turn[-1] else HURRY_S)
             if wanted.is_empty:
                 copies_left -= 1
                 if not copies_left:
                     return
                 wanted = Wanted(request)  # another adapter's copy of all of it
 
-    def _in_turn(self, adapters: tuple[GrantedAdapter, ...], held: tuple[int, ...]) -> list[GrantedAdapter]:
-        """Every request begins with another adapter; whose copy is here already comes last.
+    def _in_turn(self, adapters: tuple[GrantedAdapter, ...], request: RequestReplay) -> list[GrantedAdapter]:
+        """Every request begins with another adapter; whose copy is here already comes late, who is silent last.
 
         Who has just failed is left out, unless everybody has.
         """
@@ -135,19 +138,19 @@ class ReplayWorker:
         ordered = adapters[self._turn :] + adapters[: self._turn]
         now_ns = time.monotonic_ns()
         answering = [each for each in ordered if self._failures.get(each.rpc_endpoint, (0, 0))[1] <= now_ns]
-        return sorted(answering or ordered, key=lambda adapter: adapter.adapter_id in held)
+        return sorted(answering or ordered, key=lambda adapter: request.lateness(adapter.adapter_id))
 
     def _forget_endpoints_but(self, endpoints: set[str]) -> None:
         for endpoint in self._channels.keys() - endpoints:
             self._channels.pop(endpoint).close()
             self._failures.pop(endpoint, None)
 
-    def _ask(self, adapter: GrantedAdapter, wanted: Wanted) -> None:
+    def _ask(self, adapter: GrantedAdapter, wanted: Wanted, patience_s: float) -> None:
         """Ask one adapter for what is still wanted, and note what came."""
-        if self._ask_once(adapter, wanted) is grpc.StatusCode.UNAUTHENTICATED:
-            self._ask_once(adapter, wanted)  # with a new token
+        if self._ask_once(adapter, wanted, patience_s) is grpc.StatusCode.UNAUTHENTICATED:
+            self._ask_once(adapter, wanted, patience_s)  # with a new token
 
-    def _ask_once(self, adapter: GrantedAdapter, wanted: Wanted) -> grpc.StatusCode:
+    def _ask_once(self, adapter: GrantedAdapter, wanted: Wanted, patience_s: float) -> grpc.StatusCode:
         endpoint = adapter.rpc_endpoint
         token = self._token()
         call = replay_pb2_grpc.ReplayStub(self._channel(endpoint)).Replay(wanted.message(), timeout=CALL_TIMEOUT_S)
@@ -156,7 +159,7 @@ class ReplayWorker:
             if self._is_closed:
                 call.cancel()
         try:
-            self._read(call, adapter, wanted)
+            self._read(call, adapter, wanted, patience_s)
         except grpc.RpcError as error:
             code, details = status_of(error)
             log.info("replay failed", extra={"adapter": adapter.name, "code": code.name, "details": details})
@@ -172,11 +175,11 @@ class ReplayWorker:
         self._failures.pop(endpoint, None)
         return grpc.StatusCode.OK
 
-    def _read(self, call: ReplayCall, adapter: GrantedAdapter, wanted: Wanted) -> None:
+    def _read(self, call: ReplayCall, adapter: GrantedAdapter, wanted: Wanted, patience_s: float) -> None:
         """Pass on what comes; raises grpc.RpcError as the call does, or when it falls silent."""
         chunks = iter(call)
         while True:
-            watchdog = threading.Timer(SILENCE_MAX_S, call.cancel)
+            watchdog = threading.Timer(patience_s, call.cancel)
             watchdog.start()
             try:
                 chunk = next(chunks)

@@ -19,17 +19,23 @@ class AdminContact:
         self._is_broken = False  # the stream ended, and nothing has been heard since
         self._is_first = True  # nothing was heard or lost yet
         self._settles_until_ns = 0
+        self._epoch_in_contact = 0  # the newest known when an admin server was last heard
+        self._epoch_before_outage = 0
 
-    def heard(self, now_ns: int) -> bool:
+    def heard(self, epoch: int, now_ns: int) -> bool:
         """An admin server said something. True if it had been out of contact.
 
         Back in contact this adapter settles, for as long as it was out of it: the active's connection may take as
         long to come back. A start that takes its time is no outage.
+
+        Args:
+            epoch: the newest that is known here.
         """
         is_back = not self.stands(now_ns)
         if is_back and not self._is_first:
             self._settles_until_ns = now_ns + min(now_ns - self._heard_at_ns, self._config.settle_ns)
-        self._heard_at_ns = now_ns
+            self._epoch_before_outage = self._epoch_in_contact
+        self._heard_at_ns, self._epoch_in_contact = now_ns, epoch
         self._is_broken = self._is_first = False
         return is_back
 
@@ -41,9 +47,14 @@ class AdminContact:
         """True while an admin server is in contact."""
         return not self._is_broken and now_ns - self._heard_at_ns < self._config.contact_ns
 
-    def is_settling(self, now_ns: int) -> bool:
-        """True while it is back for so short a time that others may still be on their way back."""
-        return now_ns < self._settles_until_ns
+    def is_settling(self, epoch: int, now_ns: int) -> bool:
+        """True while it is back for so short a time that others may still be on their way back.
+
+        Args:
+            epoch: the newest that is known here. One that began during the outage was granted by a server that others
+                were in contact with: then the outage was this adapter's alone.
+        """
+        return now_ns < self._settles_until_ns and epoch <= self._epoch_before_outage
 
     def abstain(self, now_ns: int) -> None:
         """A promise leaves."""

@@ -175,7 +175,7 @@ class AdapterEngine:
 
     def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
         """An admin server answered a report, or said anything else."""
-        if self._contact.heard(now_ns) and self.lease.is_held:
+        if self._contact.heard(self.lease.last_epoch, now_ns) and self.lease.is_held:
             self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         return self._fence(now_ns)
 
@@ -286,8 +286,8 @@ class AdapterEngine:
     def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
         """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""
         hears_active = any(replica.hears_active(now_ns) for replica in self.replicas.values())
-        is_out = not self.has_admin(now_ns) or (hears_active and self._contact.is_settling(now_ns))
-        abstains = is_out and not self.lease.is_held
+        settles = hears_active and self._contact.is_settling(self.lease.last_epoch, now_ns)
+        abstains = (settles or not self.has_admin(now_ns)) and not self.lease.is_held
         if abstains:
             self._contact.abstain(now_ns)
         self.peers.on_report_sent(now_ns)

@@ -36,6 +36,11 @@ class HeardStreams:
         """The adapters heard."""
         return tuple(sorted(self._heard_at_ns.keys() - self._stale))
 
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """The adapters that were heard and have fallen silent."""
+        return tuple(sorted(self._stale))
+
     def hear(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """A packet that came by multicast."""
         adapter_id = packet.adapter_id

@@ -33,7 +33,8 @@ class RequestReplay:
         ranges: of `message_seq`, (first, last) inclusive.
         source_ranges: of provisional messages, (source_stream_id, first, last `source_seq`).
         copy_count: how many adapters' copies are wanted.
-        held_adapter_ids: whose copies are here already: ask them last.
+        held_adapter_ids: whose copies are here already: ask them late.
+        silent_adapter_ids: whose streams have fallen silent: ask them last.
     """
 
     channel_id: int
@@ -41,6 +42,11 @@ class RequestReplay:
     source_ranges: tuple[tuple[int, int, int], ...] = ()
     copy_count: int = 1
     held_adapter_ids: tuple[int, ...] = ()
+    silent_adapter_ids: tuple[int, ...] = ()
+
+    def lateness(self, adapter_id: int) -> tuple[bool, bool]:
+        """Sorts whom to ask: the lower the sooner."""
+        return adapter_id in self.silent_adapter_ids, adapter_id in self.held_adapter_ids
 
 
 class GapReason(StrEnum):

@@ -355,12 +355,13 @@ class StreamMerger:
     def _request(
         self, ranges: tuple[tuple[int, int], ...], source_ranges: tuple[tuple[int, int, int], ...]
     ) -> RequestReplay:
+        silent = self._streams.silent
         if not self._is_confirming or not ranges:
-            return RequestReplay(self.channel_id, ranges, source_ranges)
+            return RequestReplay(self.channel_id, ranges, source_ranges, silent_adapter_ids=silent)
         first, last = ranges[0]
         holders = self._confirmation.adapters_with(first, last + 1)
         copy_count = max(1, self._config.confirm - len(holders))
-        return RequestReplay(self.channel_id, ranges, source_ranges, copy_count, holders)
+        return RequestReplay(self.channel_id, ranges, source_ranges, copy_count, holders, silent)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """The first hole's messages are not to be had: say so and go on behind it.

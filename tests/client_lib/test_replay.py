@@ -159,6 +159,17 @@ def test_every_channel_has_a_request_of_its_own_and_the_newest_replaces_an_older
         letters.worker.close()
 
 
+def test_who_has_fallen_silent_is_asked_last_whosever_turn_it_is(cluster: ToyCluster) -> None:
+    for adapter in cluster.adapters:
+        adapter.lose(packet(1, 1, 5))
+    with cluster.connect() as client:
+        letters = Letters(cluster, client)
+        for _ in range(4):
+            letters.worker.request(RequestReplay(1, ((1, 5),), silent_adapter_ids=(2,)))
+            assert letters.take().adapter_id == 1
+        letters.worker.close()
+
+
 def test_as_many_adapters_are_asked_as_copies_are_wanted_those_whose_copy_is_here_last(cluster: ToyCluster) -> None:
     third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
     cluster.adapters.append(third)

@@ -8,7 +8,7 @@ from feedcore.counters import Counter
 from feedcore.effects import RenewLease
 from feedcore.engine_config import ConsentConfig
 from feedcore.states import ReplicaState
-from tests.feedcore.engines import LEASE_NS, MS, Adapter, pair
+from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, pair
 
 CONSENT = ConsentConfig.of(100 * MS)
 
@@ -164,3 +164,15 @@ def test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it() -> 
     assert abstains_until(active, backup, 1_600 * MS) == 1_900 * MS, "a silence is an outage, too"
     backup.engine.on_admin_lost(1_900 * MS)
     assert abstains_until(active, backup, 9_000 * MS) == 9_000 * MS + CONSENT.settle_ns
+
+
+def test_an_epoch_that_began_meanwhile_shows_that_the_outage_was_this_adapters_alone() -> None:
+    active, backup = pair()
+    backup.engine.on_admin_heard(100 * MS)
+    backup.engine.on_admin_lost(200 * MS)
+    other = Adapter(3)
+    other.follow(active, 210 * MS)
+    active.engine.on_lease_lost(1, "a test says so", 300 * MS)
+    hear(backup, other.activate(2, 310 * MS), 310 * MS)  # a server must have granted it
+    assert abstains(backup, 320 * MS), "out of contact"
+    assert abstains_until(other, backup, 700 * MS) == 700 * MS

@@ -128,7 +128,7 @@ class ClientActor:
         adapters = list(self._cluster.adapters)
         turn = self._turns[bool(request.ranges)] = (self._turns[bool(request.ranges)] + 1) % len(adapters)
         adapters = adapters[turn:] + adapters[:turn]
-        adapters.sort(key=lambda adapter: adapter.adapter_id in request.held_adapter_ids)
+        adapters.sort(key=lambda adapter: request.lateness(adapter.adapter_id))
         for adapter in adapters[: request.copy_count]:
             self._world.call(self._world.link(self.name, adapter.name), self._answer, (adapter, request))
 
