@@ -38,6 +38,7 @@ QUIET_S = 1.0  # undisturbed play before each round, and behind the last
 QUIET_CHANCE_S = 0.3  # and up to this, so that rounds fall into no step with any timer
 SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play: rounds end when the cluster is whole, on a busy machine later than planned
 AHEAD_S = 30.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes a third of that
+DRIVER_ROWS_PER_FILE = 40_000  # a file is a micro-batch: with small ones Spark would hardly outrun the play
 DELIVER_LIMIT_S = 20.0  # the client calls a hole that nobody fills lost after 5 s
 
 
@@ -117,7 +118,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
         raise FaultUnavailable(reason)
     folder.mkdir(parents=True, exist_ok=True)
     say(f"{plan.name}: making {plan.message_count:,} messages")
-    recording = make_recording(folder, source=None, message_count=plan.message_count)
+    rows_per_file = DRIVER_ROWS_PER_FILE if plan.fault.needs_driver else ROWS_PER_FILE
+    recording = make_recording(folder, source=None, message_count=plan.message_count, rows_per_file=rows_per_file)
     if plan.shape.channels > 1 or plan.shape.streams_per_channel > 2:
         recording = replace(recording, split="hash")  # letters are too uneven for many streams
     disk_size = DISK_SIZE_AT_FIRST + plan.rounds * DISK_SIZE_PER_ROUND if plan.fault.needs_small_disk else 0
@@ -163,7 +165,7 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 recording.folder,
                 split=recording.split,
                 packet_messages_max=messages_max,
-                ahead_batches_max=-(-int(AHEAD_S * plan.rate) // ROWS_PER_FILE),
+                ahead_batches_max=-(-int(AHEAD_S * plan.rate) // DRIVER_ROWS_PER_FILE),
             )
             job.await_event("ready", DRIVER_TIMEOUT_S)
     for feed in cluster.feeds:

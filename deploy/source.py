@@ -23,6 +23,7 @@ from journal.named_position import NamedPosition
 from spark_feed.encoding import TickEncoder, frames_of
 from spark_feed.feed_plan import read_feed_plan
 from spark_feed.job import numbering_plan
+from spark_feed.recording import ROWS_PER_FILE
 from spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, former_packets
 from spark_feed.split import SplitRule
 
@@ -40,8 +41,18 @@ class Recording:
     split: str
 
 
-def make_recording(folder: Path, *, source: Path | None, message_count: int, symbols: int = 3_000) -> Recording:
+def make_recording(
+    folder: Path,
+    *,
+    source: Path | None,
+    message_count: int,
+    symbols: int = 3_000,
+    rows_per_file: int = ROWS_PER_FILE,
+) -> Recording:
     """Generate ticks, or ingest a file.
+
+    Args:
+        rows_per_file: of what is generated; a file is a micro-batch of Spark's.
 
     Raises:
         ProcessFailed: with the command's own words.
@@ -49,6 +60,7 @@ def make_recording(folder: Path, *, source: Path | None, message_count: int, sym
     out = folder / "recording"
     if source is None:
         arguments = ["generate", "--messages", str(message_count), "--symbols", str(symbols)]
+        arguments += ["--rows-per-file", str(rows_per_file)]
     else:
         arguments = ["ingest", str(source), "--rows-per-file", "500"]
     command = [sys.executable, "-m", "deploy.command", "ticks", *arguments, "--out", str(out)]
@@ -85,11 +97,7 @@ def prepare_journal(recording: Recording, feed: FeedLayout, settings: Path, jour
 
 def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
     """How many messages of each source stream the gateway, which must have been stopped, has sent."""
-    position = NamedPosition(journal / POSITION_NAME)
-    try:
-        end = position.load() or 0
-    finally:
-        position.close()
+    end = _sent_end(journal)
     counts = dict.fromkeys(range(1, feed.shape.stream_count + 1), 0)
     with Tailer(journal) as tailer:
         while (batch := tailer.read_batch(READ_COUNT)) is not None:
@@ -99,3 +107,23 @@ def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
             if batch.next_index >= end:
                 break
     return counts
+
+
+def unsent_count(journal: Path) -> int:
+    """How many messages wait in a source journal for its gateway, by the place that it noted last."""
+    end, unsent = _sent_end(journal), 0
+    with Tailer(journal) as tailer:
+        if end:
+            tailer.to_index(end)
+        while (batch := tailer.read_batch(READ_COUNT)) is not None:
+            unsent += sum(count for _, _, _, count in former_packets(batch))
+    return unsent
+
+
+def _sent_end(journal: Path) -> int:
+    """One past the last record of a source journal that its gateway has sent; 0: it has sent nothing."""
+    position = NamedPosition(journal / POSITION_NAME)
+    try:
+        return position.load() or 0
+    finally:
+        position.close()

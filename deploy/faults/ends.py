@@ -44,6 +44,7 @@ def kill_backup(scene: Scene) -> str:
 
 def kill_driver(scene: Scene) -> str:
     """SIGKILL Spark's driver, wherever in a batch it is; it goes on from its checkpoint."""
+    scene.await_ahead()
     if not scene.cluster.processes[scene.feed.job].is_running:
         scene.strike("Spark's driver has finished already")
         scene.mend()
@@ -96,6 +97,7 @@ def restart_all(scene: Scene) -> str:
     scene.await_takeover(active, epoch)
     scene.restart_adapter(active)
     scene.await_back(active)
+    scene.await_ahead()
     cluster.stop(feed.job)
     cluster.restart_job(feed).await_event("ready", DRIVER_TIMEOUT_S)
     cluster.stop(ADMIN)

@@ -13,6 +13,7 @@ from deploy.cluster import START_TIMEOUT_S, Cluster
 from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
 from deploy.processes import ManagedProcess
+from deploy.source import unsent_count
 from deploy.topology import FeedLayout
 
 Say: TypeAlias = Callable[[str], None]
@@ -20,6 +21,9 @@ Say: TypeAlias = Callable[[str], None]
 WHOLE_TIMEOUT_S = 40.0  # a process starts in some 3 s; connections that were cut are found dead within 7 s
 TAKEOVER_TIMEOUT_S = 30.0
 AFTERMATH_S = 1.0  # of play between a fault's effect and its mending: the stall is measured without what mending costs
+AHEAD_AT_STRIKE_S = 15.0  # of play in the source journal: a new driver has its first micro-batch done after some 10 s
+AHEAD_TIMEOUT_S = 120.0
+LOOK_AGAIN_S = 0.2
 
 
 class FaultUnavailable(Exception):
@@ -112,6 +116,15 @@ class Scene:
             self.say(f"feed {self.feed.name}: adapter {name} was failed; readmitting it")
             self.cluster.readmit(self.feed, name)
         watch.await_whole(WHOLE_TIMEOUT_S)
+
+    def await_ahead(self) -> None:
+        """Until Spark may be away for a while without the source's standing still, or has numbered everything."""
+        job, journal = self.cluster.processes[self.feed.job], self.cluster.journal(self.feed)
+        give_up_at_s = time.monotonic() + AHEAD_TIMEOUT_S
+        while job.is_running and unsent_count(journal) < AHEAD_AT_STRIKE_S * self.rate:
+            if time.monotonic() > give_up_at_s:
+                raise job.failed(f"is less than {AHEAD_AT_STRIKE_S:g} s ahead of the play after {AHEAD_TIMEOUT_S:g} s")
+            self.hold(LOOK_AGAIN_S)
 
     def await_takeover(self, victim: str, epoch: int) -> str:
         """Until another adapter than the victim is active in a later epoch; its name."""

@@ -21,7 +21,7 @@ VANISH_AIM_MS = 500.0
 FAULTS = {
     "kill-active": Fault(kill_active, "SIGKILL of the active; it comes back as backup", 9.0, stall_aim_ms=KILL_AIM_MS),
     "kill-backup": Fault(kill_backup, "SIGKILL of a backup; it comes back", 9.0),
-    "kill-driver": Fault(kill_driver, "SIGKILL of Spark's driver in mid-batch; started again", 14.0, needs_driver=True),
+    "kill-driver": Fault(kill_driver, "SIGKILL of Spark's driver in mid-batch; started again", 24.0, needs_driver=True),
     "kill-admin": Fault(kill_admin, "SIGKILL of the admin server; back after 3 s", 14.0),
     "pause-active": Fault(
         pause_active, "SIGSTOP of the active beyond its lease, then SIGCONT", 8.0, stall_aim_ms=VANISH_AIM_MS
