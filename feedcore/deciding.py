@@ -96,7 +96,8 @@ class Decider:
             return
         first, last = hole
         stream, line = tracker.source_stream_id, self._line
-        if any(ends.get(stream, 0) > first for ends in self._elsewhere.values()):
+        is_elsewhere = any(ends.get(stream, 0) > first for ends in self._elsewhere.values())
+        if is_elsewhere and not tracker.is_given_up(now_ns):
             self._ask(RequestHandOver(line.epoch, f"a backup has source stream {stream} {first}"), effects, now_ns)
             return
         if self._is_single_source and line.lineage.first_message_seq != line.next_message_seq:

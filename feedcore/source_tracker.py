@@ -42,6 +42,12 @@ class TrackerConfig:
     def __post_init__(self) -> None:
         assert self.request_after_ns < self.retry_every_ns < self.declare_after_ns
 
+    @property
+    def give_up_after_ns(self) -> int:
+        """How long a hole may stay before the active declares it lost although a backup has the messages: whoever has
+        them has holes of its own, and so no hand-over comes about."""
+        return 2 * self.declare_after_ns
+
 
 class Slice(NamedTuple):
     """Messages `skip` … `skip + message_count - 1` of a source packet: the next ones of their stream.
@@ -173,6 +179,10 @@ class SourceTracker:
             return None
         holes = self.missing()
         return holes[0] if holes else None
+
+    def is_given_up(self, now_ns: int) -> bool:
+        """True if the first hole has been open for so long that it matters no more who has the messages."""
+        return self._gap_since_ns is not None and now_ns - self._gap_since_ns >= self._config.give_up_after_ns
 
     def _hold(self, packet: SourcePacket) -> None:
         known = self._held.get(packet.first_source_seq)

@@ -73,3 +73,16 @@ def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -
     assert request.epoch == 1
     assert not of(effects, RunsLost)
     assert not of(active.engine.on_timer(600 * MS), RequestHandOver)  # once a second
+
+
+def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has_it() -> None:
+    active, backup = begun(CONFIG)
+    active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
+    backup.source(1, 3, [17, 19, 23], 30 * MS)
+    active.source(1, 5, [23], 30 * MS)
+    backup.tell(active, 500 * MS)
+    assert of(active.engine.on_timer(30 * MS + 999 * MS), RequestHandOver)
+    effects = active.engine.on_timer(30 * MS + 2_000 * MS)
+    assert not of(effects, RequestHandOver)
+    assert of(effects, RequestEpoch) == [RequestEpoch(1)]
+    assert of(active.activate(2, 2_040 * MS), RunsLost) == [RunsLost(1, 3, 4)]
