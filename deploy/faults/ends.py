@@ -10,6 +10,7 @@ from deploy.topology import ADMIN
 ADMIN_OUTAGE_S = 3.0  # several terms of a lease
 DRIVER_TIMEOUT_S = 120.0
 OBSERVE_S = 1.0
+AHEAD_AMONG_OTHERS_S = 25.0  # of play: beside others that start, Spark takes twice as long to be back
 
 
 def kill_active(scene: Scene) -> str:
@@ -97,7 +98,7 @@ def restart_all(scene: Scene) -> str:
     scene.await_takeover(active, epoch)
     scene.restart_adapter(active)
     scene.await_back(active)
-    scene.await_ahead()
+    scene.await_ahead(AHEAD_AMONG_OTHERS_S)
     cluster.stop(feed.job)
     cluster.restart_job(feed).await_event("ready", DRIVER_TIMEOUT_S)
     cluster.stop(ADMIN)

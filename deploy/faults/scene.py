@@ -117,13 +117,13 @@ class Scene:
             self.cluster.readmit(self.feed, name)
         watch.await_whole(WHOLE_TIMEOUT_S)
 
-    def await_ahead(self) -> None:
-        """Until Spark may be away for a while without the source's standing still, or has numbered everything."""
+    def await_ahead(self, play_s: float = AHEAD_AT_STRIKE_S) -> None:
+        """Until Spark may be away for so much play without the source's standing still, or has numbered all of it."""
         job, journal = self.cluster.processes[self.feed.job], self.cluster.journal(self.feed)
         give_up_at_s = time.monotonic() + AHEAD_TIMEOUT_S
-        while job.is_running and unsent_count(journal) < AHEAD_AT_STRIKE_S * self.rate:
+        while job.is_running and unsent_count(journal) < play_s * self.rate:
             if time.monotonic() > give_up_at_s:
-                raise job.failed(f"is less than {AHEAD_AT_STRIKE_S:g} s ahead of the play after {AHEAD_TIMEOUT_S:g} s")
+                raise job.failed(f"is less than {play_s:g} s ahead of the play after {AHEAD_TIMEOUT_S:g} s")
             self.hold(LOOK_AGAIN_S)
 
     def await_takeover(self, victim: str, epoch: int) -> str:
