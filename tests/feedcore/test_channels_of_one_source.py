@@ -62,12 +62,18 @@ def test_a_loss_is_declared_only_in_an_epoch_of_its_own() -> None:
     assert backup.replica.line.next_source_seqs == {1: 5}
 
 
-def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -> None:
+def lacking_what_its_backup_has() -> Adapter:
+    """An active with a hole since 30 ms, which knows of a synchronised backup that has the messages."""
     active, backup = begun(CONFIG)
     active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
     backup.source(1, 3, [17, 19, 23], 30 * MS)
     active.source(1, 5, [23], 30 * MS)
     backup.tell(active, 500 * MS)
+    return active
+
+
+def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -> None:
+    active = lacking_what_its_backup_has()
     effects = active.engine.on_timer(30 * MS + 500 * MS)
     (request,) = of(effects, RequestHandOver)
     assert request.epoch == 1
@@ -76,11 +82,7 @@ def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -
 
 
 def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has_it() -> None:
-    active, backup = begun(CONFIG)
-    active.engine.on_lease_renewed(1, 10 * SECOND, 30 * MS)
-    backup.source(1, 3, [17, 19, 23], 30 * MS)
-    active.source(1, 5, [23], 30 * MS)
-    backup.tell(active, 500 * MS)
+    active = lacking_what_its_backup_has()
     assert of(active.engine.on_timer(30 * MS + 999 * MS), RequestHandOver)
     effects = active.engine.on_timer(30 * MS + 2_000 * MS)
     assert not of(effects, RequestHandOver)
