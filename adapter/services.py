@@ -83,9 +83,8 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
         """Decisions behind a position."""
         self._check_channel(request.channel_id, context)
         channel_id, wanted = request.channel_id, request.position
-        return runs_to_proto(
-            self._ask(lambda: self._engine.runs_since(channel_id, position_from_proto(wanted)), context)
-        )
+        logged = self._ask(lambda: self._engine.runs_since(channel_id, position_from_proto(wanted)), context)
+        return runs_to_proto(logged.reply())
 
     # ---- inside ----
 

@@ -14,7 +14,7 @@ from feedcore.admin_contact import AdminContact
 from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
 from feedcore.converter import Converter
 from feedcore.counters import Counter, CounterSet
-from feedcore.decision_log import DecisionLogTooShort, RunsReply
+from feedcore.decision_log import DecisionLogTooShort, LoggedRuns, RunsReply
 from feedcore.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
 from feedcore.engine_config import ChannelConfig, EngineConfig
 from feedcore.failing import is_repeated, should_leave
@@ -34,8 +34,8 @@ __all__ = [
     "ChannelStatus",
     "DecisionLogTooShort",
     "EngineConfig",
+    "LoggedRuns",
     "NotActive",
-    "RunsReply",
 ]
 
 
@@ -316,7 +316,7 @@ class AdapterEngine:
         """
         return self._replica_in((ReplicaState.ACTIVE,), channel_id).line.buckets(chosen)
 
-    def runs_since(self, channel_id: int, position: MessageStreamState) -> RunsReply:
+    def runs_since(self, channel_id: int, position: MessageStreamState) -> LoggedRuns:
         """Decisions behind a position.
 
         Raises:

@@ -32,7 +32,7 @@ def test_a_decision_without_messages_before_the_log_is_missed_all_the_same() -> 
     assert silent.end_message_seq == before.next_message_seq
     with pytest.raises(DecisionLogTooShort, match="before the log"):
         log.since(before, LINEAGE)
-    assert log.since(behind, LINEAGE).runs == ()
+    assert log.since(behind, LINEAGE).reply().runs == ()
 
 
 @given(
@@ -54,7 +54,7 @@ def test_a_log_gives_just_what_is_behind_a_position_of_its_history_or_refuses(
         log.append(run)
     is_remembered = asked_at >= max(restarted_at, len(runs) - count_max)
     if is_remembered:
-        assert log.since(positions[asked_at], LINEAGE).runs == tuple(runs[asked_at:])
+        assert log.since(positions[asked_at], LINEAGE).reply().runs == tuple(runs[asked_at:])
     else:
         with pytest.raises(DecisionLogTooShort):
             log.since(positions[asked_at], LINEAGE)

@@ -54,7 +54,7 @@ def test_a_grant_numbers_for_good_what_was_sent() -> None:
     assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 6)]
     assert backup.replica.line.lineage.entries == ((1, 1), (5, 1))
     assert backup.next_message_seq == sent[-1].end_message_seq == 6
-    reply = backup.engine.runs_since(1, left_alone()[0].replica.line.position())
+    reply = backup.engine.runs_since(1, left_alone()[0].replica.line.position()).reply()
     assert [(run.epoch, run.first_message_seq, run.source_count) for run in reply.runs] == [(5, 1, 4), (5, 5, 1)]
 
 
@@ -65,7 +65,7 @@ def test_another_joins_what_was_numbered_for_good_without_a_snapshot() -> None:
     backup.source(1, 1, VALUES, SECOND)
     other.source(1, 1, VALUES, SECOND)
     hear(other, backup.activate(5, SECOND + MS), SECOND + 2 * MS)
-    reply = backup.engine.runs_since(1, other.replica.intake.position())
+    reply = backup.engine.runs_since(1, other.replica.intake.position()).reply()
     copies = data(other.engine.on_runs(1, reply, SECOND + 3 * MS))
     assert [(packet.epoch, packet.first_message_seq) for packet in copies] == [(5, 1)]
     assert other.converter.snapshot() == backup.converter.snapshot()

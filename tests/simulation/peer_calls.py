@@ -46,7 +46,7 @@ class PeerCalls:
 
         def question(peer: AdapterActor) -> tuple[Callable[..., list[AdapterEffect]], object]:
             try:
-                return engine.on_runs, peer.engine.runs_since(channel, effect.position)
+                return engine.on_runs, peer.engine.runs_since(channel, effect.position).reply()
             except DecisionLogTooShort as short:
                 return engine.on_runs_refused, str(short)
 
