@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
+from typing import TypeAlias
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge_config import CompareMode
 from feedcore.merge_effects import Diverged, MergeEffect
-from feedcore.output_packet import OutputPacket
+from feedcore.output_packet import OutputPacket, decode_runs
 from feedcore.packet_parts import identified_messages
 from feedcore.refusal import PacketRefused
+
+TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
+Remembered: TypeAlias = tuple[int, bytes, int, int]  # message_count, payload, runs in it, adapter_id
 
 
 def digest_of(packet: OutputPacket, first_seq: int, end_seq: int) -> int:
@@ -53,10 +57,13 @@ def divergence(channel_id: int, one: OutputPacket, other: OutputPacket, first_se
 class CopyComparison:
     """Remembers what was delivered and compares what comes behind with it.
 
+    One packet is forgotten for each that is remembered: thousands at once would be a pause. What is remembered of one
+    are plain values in a plain tuple, which collections of cyclic garbage need not look at.
+
     Args:
         mode: "full", "sampled" or "off".
         sampled_every: of delivered packets, every how many-th is compared in "sampled".
-        remembered_count: delivered packets remembered; up to twice as many, because they are forgotten in bulk.
+        remembered_count: delivered packets remembered.
     """
 
     def __init__(
@@ -66,9 +73,10 @@ class CopyComparison:
         self._counters = counters
         self._every = {"full": 1, "sampled": sampled_every, "off": 0}[mode]
         self._skipped = 0
-        self._bulk_count = 2 * remembered_count
-        self._packets: dict[int, OutputPacket] = {}  # by first_message_seq
-        self._firsts: list[int] = []  # its keys, ascending
+        self._remembered_count = remembered_count
+        self._packets: dict[int, Remembered] = {}  # by first_message_seq
+        self._firsts: list[int] = []  # its keys, ascending, behind some forgotten ones
+        self._begin = 0  # how many of them are forgotten
         self._longest = 0  # messages in the longest packet remembered
 
     def remember(self, packet: OutputPacket) -> None:
@@ -78,47 +86,61 @@ class CopyComparison:
             if self._skipped < self._every or not self._every:
                 return
             self._skipped = 0
-        first, firsts = packet.first_message_seq, self._firsts
-        if not firsts or first > firsts[-1]:
+        first, firsts, packets = packet.first_message_seq, self._firsts, self._packets
+        if not packets or first > firsts[-1]:
             firsts.append(first)
-        elif first not in self._packets:
-            insort(firsts, first)
-        self._packets[first] = packet
+        elif first not in packets:
+            insort(firsts, first, self._begin)
+        packets[first] = (packet.message_count, packet.payload, len(packet.runs), packet.adapter_id)
         if packet.message_count > self._longest:
             self._longest = packet.message_count
-        if len(firsts) > self._bulk_count:
-            for old in firsts[: self._bulk_count // 2]:
-                del self._packets[old]
-            del firsts[: self._bulk_count // 2]
+        if len(packets) > self._remembered_count:
+            del packets[firsts[self._begin]]
+            self._begin += 1
+            if self._begin == TRIM_COUNT:
+                del firsts[:TRIM_COUNT]
+                self._begin = 0
 
     def compare(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
         """A copy of messages that were delivered; of the packet only what lies before `end_seq` counts."""
         known = self._packets.get(packet.first_message_seq)
-        if known is not None and known.payload == packet.payload and known.message_count == packet.message_count:
+        if known is not None and known[1] == packet.payload and known[0] == packet.message_count:
             return
         if self._every:
             self._compare_common(packet, end_seq, effects)
 
     def renumbered_from(self, message_seq: int) -> None:
         """What was delivered under these numbers is not what they stand for now."""
-        place = bisect_right(self._firsts, message_seq - self._longest)
+        packets = self._packets
+        place = self._place_of(message_seq)
         for first in self._firsts[place:]:
-            if self._packets[first].end_message_seq > message_seq:
-                del self._packets[first]
-        self._firsts[place:] = [first for first in self._firsts[place:] if first in self._packets]
+            if first + packets[first][0] > message_seq:
+                del packets[first]
+        self._firsts[place:] = [first for first in self._firsts[place:] if first in packets]
+
+    def _place_of(self, message_seq: int) -> int:
+        """Where in `_firsts` the packets begin that may hold a message."""
+        return bisect_right(self._firsts, message_seq - self._longest, self._begin)
 
     def _compare_common(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
         compared = 0
-        place = bisect_right(self._firsts, packet.first_message_seq - self._longest)
+        place = self._place_of(packet.first_message_seq)
         while place < len(self._firsts) and (first := self._firsts[place]) < end_seq:
             place += 1
-            known = self._packets[first]
+            known = _restored(self._channel_id, first, self._packets[first])
             begin, end = max(first, packet.first_message_seq), min(end_seq, known.end_message_seq)
             if begin >= end:
                 continue
             compared += end - begin
-            if known is not packet and not are_equal(known, packet, begin, end):
+            if not are_equal(known, packet, begin, end):
                 self._counters.add(Counter.MERGE_DIVERGED)
                 effects.append(divergence(self._channel_id, known, packet, begin, end))
         if not compared and packet.message_count and self._every == 1:
             self._counters.add(Counter.MERGE_NOT_COMPARED)
+
+
+def _restored(channel_id: int, first_seq: int, known: Remembered) -> OutputPacket:
+    """A packet with all of what was remembered; neither its epoch nor its times are."""
+    count, payload, run_count, adapter_id = known
+    runs = decode_runs(payload, run_count, count, 0, first_seq, count)
+    return OutputPacket(0, 0, channel_id, adapter_id, 0, 0, first_seq, first_seq, count, runs, 0, 0, payload)

@@ -186,7 +186,7 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         raise PacketRefused(Refusal.VERSION, f"output packet version {version}, this side speaks {OUTPUT_VERSION}")
     if payload is None:
         payload = datagram[OUTPUT_HEADER_SIZE:]
-    runs = _decode_runs(payload, run_count, count, epoch, first, 0 if flags & ANNOUNCEMENT_BIT else count)
+    runs = decode_runs(payload, run_count, count, epoch, first, 0 if flags & ANNOUNCEMENT_BIT else count)
     if bool(flags & HEARTBEAT_BIT) != (run_count == 0):
         raise PacketRefused(Refusal.MALFORMED, f"{run_count} runs with flags {flags:#04x}")
     if run_count == 0 and len(payload) % LINEAGE_ENTRY_SIZE:
@@ -212,9 +212,17 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
     )
 
 
-def _decode_runs(
+def decode_runs(
     payload: bytes, run_count: int, message_count: int, epoch: int, first: int, frame_count: int
 ) -> tuple[Run, ...]:
+    """The runs at the front of a payload: what `encode_runs` made, with the header's `message_count` and first number.
+
+    Args:
+        frame_count: so many message frames must be behind them at least.
+
+    Raises:
+        PacketRefused: TRUNCATED, MALFORMED.
+    """
     if run_count * RUN_SIZE + frame_count * OUTPUT_FRAME_SIZE > len(payload):
         raise PacketRefused(Refusal.TRUNCATED, f"{run_count} runs and {frame_count} messages in {len(payload)} bytes")
     runs = []
