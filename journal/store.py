@@ -27,7 +27,7 @@ from journal.control import Control, Settings
 from journal.errors import ForeignFile, JournalClosed, SettingsDiffer
 from journal.filesystem import flush_file, make_folder, sync_folder
 from journal.keeper import Keeper, Upkeep
-from journal.kernels import ROLL, STALE, append_one, append_pieces
+from journal.kernels import ROLL, STALE, append_one, append_pieces, load_appending
 from journal.layout import (
     BLOCK_SIZE_DEFAULT,
     BLOCK_SIZE_MAX,
@@ -159,6 +159,7 @@ class Journal:
         finally:
             control.unlock()
         self._block: Block | _Closed = chain.current
+        load_appending(control.address, chain.current.address, control.slot)
         _open_journals.add(self)
 
     @property

@@ -37,7 +37,7 @@ from journal.kernels import (
 from journal.layout import DATA_OFFSET
 from journal.library import UNLIMITED, Lender, Library
 from journal.named_position import NamedPosition, tailer_path
-from journal.reading import find_behind, read_ahead, read_rows
+from journal.reading import find_behind, load_reading, read_ahead, read_rows
 
 LOG = logging.getLogger("journal")
 READ_AHEAD = 64  # records looked up at once: their places, not their bytes
@@ -66,6 +66,7 @@ class Tailer:
         self._library = Library(path, key, lend)
         self._block: Block | None = None
         self._position: int | None = None
+        load_reading()
         self._state = new_state()
         self._columns = _columns(READ_AHEAD)
         self._entries: Iterator[tuple[int, int, int]] = iter(())

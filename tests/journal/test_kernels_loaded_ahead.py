@@ -1,0 +1,36 @@
+"""What appends, rolls and reads call is loaded when a journal or a tailer is opened, not in the middle of a stream."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+# In a process of its own: in this one other tests have called everything already.
+SCRIPT = """
+import sys
+from pathlib import Path
+from journal import Journal, kernels, reading
+
+def loaded():
+    kept = {**vars(kernels), **vars(reading)}
+    return {name: list(each.signatures) for name, each in kept.items() if hasattr(each, "signatures")}
+
+with Journal.open(Path(sys.argv[1]), block_size=1 << 20, exclusive=True) as journal, journal.tailer() as tailer:
+    begin = journal.next_index
+    assert begin == journal.first_index, "something was appended"
+    before = loaded()
+    for _ in range(3_000):
+        journal.append(bytes(1_000))
+    assert len(list(Path(sys.argv[1]).glob("*.tfj"))) >= 3, "it did not roll"
+    assert len(list(tailer)) == 3_000
+    assert tailer.to_start().read_batch(10) is not None
+    assert tailer.to_index(begin + 2_500).read() == (begin + 2_500, bytes(1_000))
+    assert tailer.to_time(journal.last_appended_at_ns).read() is not None
+    assert tailer.to_end().read() is None
+    assert loaded() == before, (before, loaded())
+"""
+
+
+def test_no_kernel_is_loaded_between_opening_and_closing(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "journal")], check=True, timeout=120)
