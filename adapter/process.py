@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from transport.login import TokenSource
 from transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
-from transport.scheduling import SWITCH_INTERVAL_S
+from transport.scheduling import begin_steady_running
 from transport.sealing import Opener, Sealer, SealingKey
 
 LOG = logging.getLogger("adapter.process")
@@ -148,9 +146,7 @@ class AdapterProcess:
         self._verifier.trust(registered.token_public_key)  # from here on callers are let in
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        gc.collect()
-        gc.freeze()  # what start-up made stays for good: no collection needs to look at it again
+        begin_steady_running()
         try:
             self._loop.run()
         finally:

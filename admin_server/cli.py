@@ -34,7 +34,7 @@ from transport.process_shell import (
     serve_metrics,
 )
 from transport.rpc import open_channel
-from transport.scheduling import SWITCH_INTERVAL_S, prefer_short_turns
+from transport.scheduling import begin_steady_running, prefer_short_turns
 
 ANSWER_TIMEOUT_S = 70  # a hand-over is done, or not, within a lease's term, and that is a minute at most
 
@@ -75,7 +75,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
     except OSError as refused:
         server.stop()
         parser.exit(2, f"admin-server: --metrics-port {arguments.metrics_port}: {refused}\n")
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    begin_steady_running()
     announce_ready(admin=server.endpoint, ca=str(arguments.state / "ca.pem"))
     stop.wait()
     server.stop()

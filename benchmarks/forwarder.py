@@ -7,7 +7,6 @@ the load generator how far they are.
 
 from __future__ import annotations
 
-import gc
 import mmap
 import struct
 import sys
@@ -26,7 +25,7 @@ from feedcore.counters import CounterSet
 from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
 from transport.dgram import MulticastReceiver, MulticastSender
 from transport.process_shell import StopSignal
-from transport.scheduling import SWITCH_INTERVAL_S
+from transport.scheduling import begin_steady_running
 from transport.sealing import Opener, Sealer, SealingKey
 
 INTERFACE = "127.0.0.1"
@@ -120,9 +119,7 @@ def run_adapter(progress_path: Path) -> None:
         )
         now_ns = time.monotonic_ns()
         loop.perform(engine.on_lease_granted(1, now_ns + LEASE_NS, now_ns)[:-1])  # all but the announcing heartbeat
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        gc.collect()
-        gc.freeze()
+        begin_steady_running()
         _say_ready(source)
         loop.run()
         loop.close()

@@ -33,7 +33,7 @@ from transport.process_shell import (
     connection_from,
     serve_metrics,
 )
-from transport.scheduling import prefer_short_turns
+from transport.scheduling import begin_steady_running, prefer_short_turns
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.feed, arguments.topic, arguments.start, confirm=arguments.confirm, compare=arguments.compare
             )
             interruption.stops(subscription)
+            begin_steady_running()
             return _follow(subscription, arguments)
     except ClientError as refused:
         print(f"tandemfeed subscribe: {type(refused).__name__}: {refused}", file=sys.stderr)

@@ -33,6 +33,7 @@ from transport.dgram import MulticastSender
 from transport.login import TokenSource
 from transport.process_shell import Connection, StopSignal, announce, announce_ready
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
+from transport.scheduling import begin_steady_running
 
 LOG = logging.getLogger(__name__)
 RECOVER_COUNT = 65_536  # records looked at at once when starting again
@@ -118,6 +119,7 @@ class SourceGateway:
         else:
             self.core.start()
         announce_ready(rpc=self.endpoint)
+        begin_steady_running()
         try:
             while not stop.is_set:
                 self._turn()

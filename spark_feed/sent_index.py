@@ -1,7 +1,8 @@
 """What has been sent: the newest packets themselves, and for the older ones where in the source journal to read them.
 
 One thread adds, others look up. A quarter byte a packet (`SequenceMarks`) besides the newest packets, as far as the
-cache holds. Invariant: a packet is found if and only if it was added.
+cache holds, in lists of plain values: tens of thousands of tuples would be looked at by every full collection of cyclic
+garbage. Invariant: a packet is found if and only if it was added.
 """
 
 from __future__ import annotations
@@ -45,19 +46,31 @@ class _Stream:
         self.marks = SequenceMarks()
         self.next_source_seq = 1
         self.first_seqs: list[int] = []  # of the packets at hand, and of some evicted ones before them
-        self.at_hand: list[SentPacket | None] = []
+        self.datagrams: list[bytes | None] = []
+        self.sent_at_ns: list[int] = []
         self.evicted_count = 0
+
+    def keep(self, packet: SentPacket) -> None:
+        """Have the newest packet at hand."""
+        self.first_seqs.append(packet.first_source_seq)
+        self.datagrams.append(packet.datagram)
+        self.sent_at_ns.append(packet.sent_at_ns)
+
+    def kept(self, begin: int, end: int) -> list[SentPacket]:
+        """Those at hand in a part of the lists."""
+        rows = zip(self.first_seqs[begin:end], self.datagrams[begin:end], self.sent_at_ns[begin:end], strict=True)
+        return [SentPacket(first, datagram, at_ns) for first, datagram, at_ns in rows if datagram is not None]
 
     def evict(self) -> int:
         """Let the oldest packet at hand go; returns its size."""
-        packet = self.at_hand[self.evicted_count]
-        assert packet is not None
-        self.at_hand[self.evicted_count] = None
+        datagram = self.datagrams[self.evicted_count]
+        assert datagram is not None
+        self.datagrams[self.evicted_count] = None
         self.evicted_count += 1
         if self.evicted_count == TRIM_COUNT:
-            del self.first_seqs[:TRIM_COUNT], self.at_hand[:TRIM_COUNT]
+            del self.first_seqs[:TRIM_COUNT], self.datagrams[:TRIM_COUNT], self.sent_at_ns[:TRIM_COUNT]
             self.evicted_count = 0
-        return len(packet.datagram)
+        return len(datagram)
 
 
 class SentIndex:
@@ -85,8 +98,7 @@ class SentIndex:
         with self._lock:
             stream = self._streams[stream_id]
             self._note(stream, packet.first_source_seq, message_count, journal_index)
-            stream.first_seqs.append(packet.first_source_seq)
-            stream.at_hand.append(packet)
+            stream.keep(packet)
             self._cache_order.append(stream_id)
             self._cache_size += len(packet.datagram)
             while self._cache_size > self._cache_size_max:
@@ -110,14 +122,14 @@ class SentIndex:
                 stream.marks.stretches(first_seq, min(last_seq, before_seq - 1)) if first_seq < before_seq else []
             )
             start = max(bisect_right(stream.first_seqs, first_seq) - 1, begin)
-            found = stream.at_hand[start : bisect_right(stream.first_seqs, last_seq)]
-            return Covering(stretches, before_seq, [packet for packet in found if packet is not None])
+            found = stream.kept(start, bisect_right(stream.first_seqs, last_seq))
+            return Covering(stretches, before_seq, found)
 
     def has_at_hand(self, stream_id: int, first_source_seq: int) -> bool:
         """True if the packet that begins there need not be read from the journal."""
         stream = self._streams[stream_id]
         place = bisect_left(stream.first_seqs, first_source_seq)
-        return place < len(stream.first_seqs) and stream.at_hand[place] is not None
+        return place < len(stream.first_seqs) and stream.datagrams[place] is not None
 
     @staticmethod
     def _note(stream: _Stream, first_source_seq: int, message_count: int, journal_index: int) -> None:

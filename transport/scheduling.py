@@ -1,5 +1,5 @@
-"""What the schedulers, the interpreter's and the operating system's, are told of a process whose turns are short and
-wanted at once.
+"""What the schedulers, the interpreter's and the operating system's, and the collector of cyclic garbage are told of a
+process whose turns are short and wanted at once.
 
 Since Linux 6.12 an ordinary thread may say how long its slices of the processor should be (sched_setattr(2),
 `sched_runtime`). One that asks for short slices is due sooner when it wakes up, so that it interrupts a thread of
@@ -11,6 +11,7 @@ of the active that was killed, half a dozen threads have to run, one behind the 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 import struct
@@ -38,3 +39,15 @@ def prefer_short_turns() -> bool:
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
     return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)
+
+
+def begin_steady_running() -> None:
+    """Call when everything is set up: from here on no turn of the process should wait for another thread, or for long.
+
+    What start-up made, mostly modules, stays for good, so no collection of cyclic garbage needs to look at it again: a
+    full one would stop the process for 20 to 80 ms, some time in its first minute. That leaves what is made from now
+    on: what is kept by the ten thousand should therefore be numbers and bytes, not objects that refer to others.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 
@@ -170,6 +171,17 @@ def test_the_index_finds_just_the_packets_that_cover_a_range(counts: list[int], 
         assert firsts[found.stretches[0].begin_index][0] <= expected[0][0]
     newest = [place for place, (a, _) in enumerate(firsts) if index.has_at_hand(1, a)]
     assert newest == list(range(max(0, len(counts) - 20), len(counts)))
+
+
+def test_packets_at_hand_are_nothing_for_the_collector_of_cyclic_garbage() -> None:
+    index = SentIndex([1])
+    gc.collect()
+    before = len(gc.get_objects())
+    for seq in range(1, 3_001):
+        index.add(1, SentPacket(seq, bytes(10), seq), 1, seq)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 60
+    assert len(index.covering(1, 1, 3_000).at_hand) == 3_000
 
 
 def test_gaps_are_filled_from_memory_and_from_the_journal_alike(

@@ -1,4 +1,4 @@
-"""Short turns: asked for once, they hold for whatever the process starts."""
+"""Short turns hold for whatever a process starts; what its start made is left to no collection of cyclic garbage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from transport.scheduling import SLICE_NS
+from transport.scheduling import SLICE_NS, SWITCH_INTERVAL_S
 
 # Prints the slice of a thread, in nanoseconds, and the nice value: of struct sched_attr, read with sched_getattr(2).
 THREADS_SLICE = """
@@ -52,3 +52,15 @@ def test_every_thread_made_from_then_on_has_short_turns_and_the_same_nice_value(
 def test_a_policy_that_somebody_chose_stays() -> None:
     asked, _, nice = slice_of_a_thread("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))")
     assert (asked, nice) == ("False", "0")
+
+
+def test_what_was_made_before_steady_running_is_left_to_no_collection() -> None:
+    script = (
+        "import gc, sys\n"
+        "from transport.scheduling import begin_steady_running\n"
+        "made = [[] for _ in range(10_000)]\n"
+        "begin_steady_running()\n"
+        "print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 1_000, gc.isenabled(), sys.getswitchinterval())"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["True", "True", "True", str(SWITCH_INTERVAL_S)]
