@@ -186,25 +186,28 @@ def longest_pause_ms(times: NDArray[np.int64], from_ns: int, until_ns: int) -> f
     return float(np.diff(around).max()) / MS if len(around) > 1 else 0.0
 
 
-def normal_interarrival_max_ms(
+def undisturbed_stalls_ms(
     rounds: Sequence[Round], seen: Mapping[int, Seen], began_ns: int, ended_ns: int
-) -> float:
-    """The longest time between deliveries of a channel, wholly within the windows in which nothing was done.
+) -> list[float]:
+    """The longest time between deliveries of a channel, wholly within each of the windows in which nothing was done.
+
+    They lie before each round and behind the last, about a second each: what the rounds' stalls compare with.
 
     Args:
         began_ns, ended_ns: what is before and behind does not count.
     """
     quiet_from = [began_ns, *(each.whole_ns + SETTLED_NS for each in rounds)]
     quiet_until = [*(each.touched_ns or each.struck_ns for each in rounds), ended_ns]
-    longest = 0.0
-    for each in seen.values():
-        for channel in each.record.channels.values():
-            times = delivery_times(channel)
-            for start, stop in zip(quiet_from, quiet_until, strict=True):
-                inside = times[np.searchsorted(times, start) : np.searchsorted(times, stop, "right")]
-                if len(inside) > 1:
-                    longest = max(longest, float(np.diff(inside).max()) / MS)
-    return longest
+    channels = [delivery_times(channel) for each in seen.values() for channel in each.record.channels.values()]
+    return [
+        max((_longest_pause_within_ms(times, *window) for times in channels), default=0.0)
+        for window in zip(quiet_from, quiet_until, strict=True)
+    ]
+
+
+def _longest_pause_within_ms(times: NDArray[np.int64], from_ns: int, until_ns: int) -> float:
+    inside = times[np.searchsorted(times, from_ns) : np.searchsorted(times, until_ns, "right")]
+    return float(np.diff(inside).max()) / MS if len(inside) > 1 else 0.0
 
 
 def _stall_ms(
@@ -233,12 +236,17 @@ def summary(values: Iterable[float]) -> dict[str, float] | None:
 
 
 def ledger_row(
-    fault: str, judged: Sequence[RoundFigures], seen: Mapping[int, Seen], observed: Mapping[str, int], normal_ms: float
+    fault: str,
+    judged: Sequence[RoundFigures],
+    seen: Mapping[int, Seen],
+    observed: Mapping[str, int],
+    undisturbed_ms: Sequence[float],
 ) -> dict[str, Any]:
     """One fault's row, with the names of the JSON report.
 
     Args:
         observed: `lost`, `duplicated` and `out_of_order` at other clients of the drill.
+        undisturbed_ms: of `undisturbed_stalls_ms`.
     """
     totals = [each.record.figures(each.sent) for each in seen.values()]
     return {
@@ -255,7 +263,8 @@ def ledger_row(
         "transmit_stall_ms": summary(each.transmit_stall_ms for each in judged),
         "source_stall_ms": summary(each.source_stall_ms for each in judged),
         "return_stall_ms": summary(each.return_stall_ms for each in judged),
-        "normal_interarrival_max_ms": round(normal_ms, 3),
+        "undisturbed_stall_ms": summary(undisturbed_ms),
+        "normal_interarrival_max_ms": round(max(undisturbed_ms, default=0.0), 3),
         "detail": [asdict(each) for each in judged],
     }
 

@@ -23,7 +23,7 @@ from deploy.content import count_wrong, expected_content
 from deploy.faults.ends import DRIVER_TIMEOUT_S
 from deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
 from deploy.faults.scene import Fault, FaultUnavailable, Observed, Say, Scene
-from deploy.ledger import Round, RoundFigures, Seen, judge_rounds, ledger_row, normal_interarrival_max_ms
+from deploy.ledger import Round, RoundFigures, Seen, judge_rounds, ledger_row, undisturbed_stalls_ms
 from deploy.network import Network, why_no_network
 from deploy.processes import ProcessFailed
 from deploy.small_disk import why_no_small_disk
@@ -134,8 +134,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     seen = {feed_id: _load(records[feed_id], sent[feed_id], expected) for feed_id in records}
     judged = judge_rounds(play.rounds, seen)
     observed = {name: getattr(play.observed, name) for name in ("lost", "duplicated", "out_of_order")}
-    normal_ms = normal_interarrival_max_ms(play.rounds, seen, play.began_ns, play.ended_ns)
-    row = ledger_row(plan.name, judged, seen, observed, normal_ms) | {"stall_aim_ms": plan.stall_aim_ms}
+    undisturbed_ms = undisturbed_stalls_ms(play.rounds, seen, play.began_ns, play.ended_ns)
+    row = ledger_row(plan.name, judged, seen, observed, undisturbed_ms) | {"stall_aim_ms": plan.stall_aim_ms}
     return DrillResult(play.rounds, judged, seen, row)
 
 

@@ -20,8 +20,8 @@ from deploy.ledger import (
     judge_rounds,
     ledger_row,
     longest_pause_ms,
-    normal_interarrival_max_ms,
     summary,
+    undisturbed_stalls_ms,
 )
 from deploy.ledger_report import print_ledger, print_rounds, render_ledger
 from deploy.rounds import DrillResult
@@ -111,18 +111,18 @@ def test_a_source_that_pauses_is_seen_as_the_source_s_pause() -> None:
     assert judged.stall_ms == judged.transmit_stall_ms == judged.source_stall_ms == 50.0
 
 
-def test_the_normal_maximum_is_taken_where_nothing_was_done() -> None:
+def test_undisturbed_stalls_are_taken_where_nothing_was_done() -> None:
     pauses = ((50, 57), (105, 155), (260, 290), (700, 712), (950, 999))
     seen = {1: seen_of(steady(1_000, *pauses))}
     rounds = [round_at(1, 100, 200, 250)]
-    normal_ms = normal_interarrival_max_ms(rounds, seen, began_ns=0, ended_ns=900 * MS)
-    assert normal_ms == 12.0  # not the fault's 50, nor 30 right behind the mending, nor 49 behind the end
+    # Not the fault's 50, nor 30 right behind the mending, nor 49 behind the end.
+    assert undisturbed_stalls_ms(rounds, seen, began_ns=0, ended_ns=900 * MS) == [7.0, 12.0]
 
 
 def test_what_a_round_does_before_its_strike_is_neither_normal_nor_the_fault_s_stall() -> None:
     seen = {1: seen_of(steady(1_000, (50, 55), (60, 95)))}
     rounds = [replace(round_at(1, 100, 200, 250), touched_ns=58 * MS)]
-    assert normal_interarrival_max_ms(rounds, seen, began_ns=0, ended_ns=900 * MS) == 5.0
+    assert undisturbed_stalls_ms(rounds, seen, began_ns=0, ended_ns=900 * MS)[0] == 5.0
     assert judge_rounds(rounds, seen)[0].stall_ms == 1.0
 
 
@@ -143,7 +143,7 @@ def test_losses_are_counted_in_their_rounds_and_condemn_the_fault() -> None:
     assert [each.duplicated for each in judged] == [1, 0, 0]
     assert [each.out_of_order for each in judged] == [0, 1, 0]
     assert [each.lost for each in judged] == [0, 0, 2]
-    row = ledger_row("kill-active", judged, seen, NONE, 1.0)
+    row = ledger_row("kill-active", judged, seen, NONE, [1.0])
     assert (row["lost"], row["duplicated"], row["out_of_order"]) == (2, 1, 1)
     assert not is_clean(row)
 
@@ -158,8 +158,8 @@ def test_losses_count_in_every_feed_but_the_stall_in_the_one_struck() -> None:
 def test_what_another_client_missed_condemns_the_fault() -> None:
     seen = {1: seen_of(steady(300))}
     judged = judge_rounds([round_at(1, 100, 200, 250)], seen)
-    assert is_clean(ledger_row("restart-all", judged, seen, NONE, 1.0))
-    assert not is_clean(ledger_row("restart-all", judged, seen, NONE | {"duplicated": 1}, 1.0))
+    assert is_clean(ledger_row("restart-all", judged, seen, NONE, [1.0]))
+    assert not is_clean(ledger_row("restart-all", judged, seen, NONE | {"duplicated": 1}, [1.0]))
 
 
 @pytest.mark.parametrize(("count", "p99"), [(1, 1.0), (10, 10.0), (100, 100.0), (1_000, 991.0)])
@@ -174,7 +174,7 @@ def test_the_ledger_reads_the_same_printed_and_as_a_page() -> None:
     seen = {1: seen_of(steady(2_000, (505, 512)))}
     rounds = [round_at(1, 500, 600, 700)]
     judged = judge_rounds(rounds, seen)
-    row = ledger_row("kill-active", judged, seen, NONE, 1.0) | {"stall_aim_ms": 10.0}
+    row = ledger_row("kill-active", judged, seen, NONE, [1.0]) | {"stall_aim_ms": 10.0}
     result = DrillResult(rounds, judged, seen, row)
     out = io.StringIO()
     console = Console(file=out, width=100)
