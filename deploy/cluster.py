@@ -5,10 +5,12 @@ What it is for: the demo, drills and tests. An installation runs the same comman
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -164,15 +166,13 @@ class Cluster:
             if self._ended.wait(remaining):
                 self._ended.clear()
 
-    def fail_over(self, feed: FeedLayout, timeout_s: float) -> admin_pb2.FailoverReply:
-        """Ask the admin server for a planned hand-over to the best backup; returns when the heir is active.
-
-        Raises:
-            grpc.RpcError: as the server answered.
-        """
-        with self._operations() as channel:
-            stub = admin_pb2_grpc.OperationsStub(channel)
-            return stub.Failover(admin_pb2.FailoverRequest(feed=feed.name), timeout=timeout_s)
+    @contextlib.contextmanager
+    def operations(self) -> Iterator[admin_pb2_grpc.OperationsStub]:
+        """What an operator may ask the admin server for; logged in, and connected."""
+        token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
+        with open_channel(self.admin, self._ca_pem(), token) as channel:
+            grpc.channel_ready_future(channel).result(START_TIMEOUT_S)
+            yield admin_pb2_grpc.OperationsStub(channel)
 
     def readmit(self, feed: FeedLayout, name: str) -> None:
         """Let an adapter that was failed into its group again, as an operator does.
@@ -180,9 +180,9 @@ class Cluster:
         Raises:
             grpc.RpcError: as the server answered.
         """
-        with self._operations() as channel:
+        with self.operations() as operations:
             request = admin_pb2.ReadmitAdapterRequest(feed=feed.name, adapter=name)
-            admin_pb2_grpc.OperationsStub(channel).ReadmitAdapter(request, timeout=START_TIMEOUT_S)
+            operations.ReadmitAdapter(request, timeout=START_TIMEOUT_S)
 
     # ---- ending ----
 
@@ -243,10 +243,6 @@ class Cluster:
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended)
         self.processes[name] = process
         return process
-
-    def _operations(self) -> grpc.Channel:
-        token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
-        return open_channel(self.admin, self._ca_pem(), token)
 
     def _on_ended(self) -> None:
         self._ended.set()

@@ -8,6 +8,7 @@ from deploy.faults.scene import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultUnavailabl
 from deploy.processes import ProcessFailed
 from deploy.small_disk import fill_disk, make_room, seen_by
 from journal import Tailer
+from tandemfeed.v1 import admin_pb2
 
 BLOCK_SIZE = 32 << 20  # of an adapter's journal
 MESSAGE_SIZE_MIN = 40  # of a message in it, at least
@@ -15,20 +16,24 @@ FILL_MESSAGES = 2 * BLOCK_SIZE // MESSAGE_SIZE_MIN  # the block in use and the s
 DISK_SIZE_AT_FIRST = 4 * BLOCK_SIZE
 DISK_SIZE_PER_ROUND = 3 * BLOCK_SIZE
 ROOM_TIMEOUT_S = 10.0
+LOGGED_IN_S = 0.2  # an operator's login takes both sides 10 ms of a processor: that is not the hand-over's
 
 
 def hand_over(scene: Scene) -> str:
     """The admin server is asked for a planned hand-over: the active ends its epoch, the best backup opens the next."""
     scene.await_whole()
     active, epoch = scene.watch.active, scene.watch.epoch
-    scene.strike(f"asking for a hand-over from adapter {active}")
-    try:
-        scene.cluster.fail_over(scene.feed, TAKEOVER_TIMEOUT_S)
-    except grpc.RpcError as refused:
-        if refused.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise FaultUnavailable("this admin server offers no hand-over") from None
-        raise ProcessFailed(f"the hand-over was refused: {refused.code().name}: {refused.details()}") from None
-    heir = scene.await_takeover(active, epoch)
+    scene.touch()
+    with scene.cluster.operations() as operations:
+        scene.hold(LOGGED_IN_S)
+        scene.strike(f"asking for a hand-over from adapter {active}")
+        try:
+            operations.Failover(admin_pb2.FailoverRequest(feed=scene.feed.name), timeout=TAKEOVER_TIMEOUT_S)
+        except grpc.RpcError as refused:
+            if refused.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise FaultUnavailable("this admin server offers no hand-over") from None
+            raise ProcessFailed(f"the hand-over was refused: {refused.code().name}: {refused.details()}") from None
+        heir = scene.await_takeover(active, epoch)
     scene.hold(AFTERMATH_S)
     scene.mend()
     scene.await_back(active)
