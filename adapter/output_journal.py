@@ -8,6 +8,7 @@ begins, so a lookup never serves a packet that a newer epoch superseded here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -29,6 +30,7 @@ from feedcore.output_packet import (
     decode_output_packet,
     encode_output_packet,
 )
+from feedcore.own_past import STATE_SIZE_MAX
 from feedcore.position import Run
 from feedcore.refusal import PacketRefused
 from journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
@@ -37,6 +39,9 @@ from journal.sequence_marks import MARK_EVERY, SequenceMarks, Stretch
 LOG = logging.getLogger("adapter.output_journal")
 BLOCK_SIZE = 32 << 20
 RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
+assert BLOCK_SIZE >= 2 * STATE_SIZE_MAX  # saving a state takes no block of its own
+MAPPED_AHEAD = 1 << 20  # what a killed adapter has mapped is let go beside those that take over
+TAILERS_KEPT = 4  # for replays to come: a new one first looks at every block, some milliseconds in all
 READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
 SCAN_COUNT = 16_384
 RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full takes too long to do it for every packet
@@ -62,12 +67,15 @@ class OutputJournal:
         self.unkept_count = 0  # records that found the disk full; clients cannot ask for them again here
         self._full_until_ns = 0
         self._has_released = False
-        upkeep = Upkeep(retention=Retention(files=retain_blocks), on_file_released=self._on_released)
+        upkeep = Upkeep(
+            retention=Retention(files=retain_blocks), mapped_ahead=MAPPED_AHEAD, on_file_released=self._on_released
+        )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
         self._channels: dict[int, SequenceMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._provisional: dict[int, ProvisionalIndex] = {}
         self._lock = threading.Lock()
+        self._tailers: list[Tailer] = []
         with self._journal.tailer() as tailer:
             while (batch := tailer.read_batch(SCAN_COUNT)) is not None:
                 self._scan(batch)
@@ -137,7 +145,7 @@ class OutputJournal:
             stretches = marks.stretches(first_seq, last_seq) if marks is not None else []
         if not stretches:
             return
-        with self._journal.tailer() as tailer:
+        with self._lent_tailer() as tailer:
             for stretch in stretches:
                 for packet in _packets(tailer, stretch, channel_id, self._provisional.get(channel_id)):
                     if packet.first_message_seq > last_seq:
@@ -159,7 +167,27 @@ class OutputJournal:
 
     def close(self) -> None:
         """Sync and close."""
+        with self._lock:
+            tailers, self._tailers = self._tailers, []
+        for tailer in tailers:
+            tailer.close()
         self._journal.close()
+
+    @contextlib.contextmanager
+    def _lent_tailer(self) -> Iterator[Tailer]:
+        """One of those kept for replays, or a new one."""
+        with self._lock:
+            tailer = self._tailers.pop() if self._tailers else None
+        tailer = tailer or self._journal.tailer()
+        try:
+            yield tailer
+        finally:
+            with self._lock:
+                is_kept = len(self._tailers) < TAILERS_KEPT
+                if is_kept:
+                    self._tailers.append(tailer)
+            if not is_kept:
+                tailer.close()
 
     def _append(self, record: bytes) -> int | None:
         if self._full_until_ns:

@@ -5,12 +5,12 @@ Knows headers, checkpoints and the tail; segments are the kernels' affair (kerne
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -18,6 +18,7 @@ from uuid import UUID
 import google_crc32c
 import numpy as np
 
+from journal import mapping
 from journal.errors import BlockCorrupt, DiskFull, ForeignFile, NewerFormat, ReadOnly
 from journal.filesystem import reserve
 from journal.layout import (
@@ -43,7 +44,6 @@ from journal.layout import (
     ordinal_of,
 )
 
-MADV_POPULATE_WRITE = 23  # linux/mman.h, since 5.14; mmap has no name for it before Python 3.14
 SPARE_SUFFIX = ".spare"
 COMPRESSED_SUFFIX = ".zst"
 ZERO_CHUNK = 1 << 20
@@ -197,10 +197,15 @@ class Block:
         """Everything in the map is on the disk when this returns. Lets other threads run meanwhile."""
         os.fdatasync(self._fd)
 
-    def populate(self) -> None:
-        """Map every page now, so that no append stops for a page fault."""
-        with contextlib.suppress(OSError, ValueError):  # before Linux 5.14: the faults come one by one
-            self._map.madvise(MADV_POPULATE_WRITE)
+    def map_around(self, end: int, ahead: int) -> None:
+        """Have only those pages there that appends from `end` on touch within the next `ahead` bytes."""
+        header = self.header
+        mapping.populate(self.address, end, min(end + ahead, header.data_end))
+        mapping.let_go(self.address, DATA_OFFSET, end - LINK_SIZE)
+
+    def let_go_all(self) -> None:
+        """Have no page there; for who appends no more and may not unmap it yet."""
+        mapping.let_go(self.address, 0, self.header.block_size)
 
     def __del__(self) -> None:
         # The map goes with its last reference: a thread in the middle of an append may hold one, or an array.
@@ -240,12 +245,21 @@ def is_void(path: Path) -> bool:
     return header.magic == BLOCK_MAGIC and header.version == VERSION and not any(header.journal_id)
 
 
-def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
+def make_spare(
+    path: Path,
+    block_size: int,
+    *,
+    flushed: bool = False,
+    mapped_ahead: int | None = None,
+    pause: Callable[[], object] = lambda: None,
+) -> Block:
     """A block's room on the disk, under a name of its own, mapped; `begin` makes a block of it.
 
     Args:
         flushed: put it on the disk now, for who flushes often: else the first flush would write the whole block.
-            Otherwise every page is mapped for writing instead, so that no append stops for a page fault.
+            Otherwise pages are mapped for writing instead, so that no append stops for a page fault.
+        mapped_ahead: bytes of records that are mapped; None: all.
+        pause: called every now and then while it is written, for who is not in a hurry.
 
     Raises:
         DiskFull: nothing is left behind.
@@ -255,7 +269,7 @@ def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
     except OSError as full:
         raise DiskFull(f"{path}: {full.strerror}: free some room or inodes") from full
     try:
-        reserve(descriptor, block_size, path)
+        reserve(descriptor, block_size, path, pause)
         os.pwrite(descriptor, _header(block_size, UUID(int=0), 0, 0, 0, 0, 0, 0), 0)
         if flushed:
             os.fdatasync(descriptor)
@@ -265,8 +279,11 @@ def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
     finally:
         os.close(descriptor)
     spare = Block(path, writable=True)
-    if not flushed:
-        spare.populate()
+    if mapped_ahead is not None:
+        mapping.populate(spare.address, 0, DATA_OFFSET + mapped_ahead)
+        mapping.populate(spare.address, spare.header.data_end, block_size)
+    elif not flushed:
+        mapping.populate(spare.address, 0, block_size)
     return spare
 
 

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ from journal.compression import compress_block
 from journal.errors import DiskFull, JournalError
 
 LOG = logging.getLogger("journal")
+PAUSE_S = 0.001  # between two pieces of a spare that nobody waits for: writing it takes most of a processor
 _numbers = itertools.count()
 
 
@@ -74,12 +76,15 @@ class Upkeep:
         retention: what to release after each roll.
         compress: compress closed cycles after each roll.
         free_disk_min: bytes of the disk that blocks leave to others.
+        mapped_ahead: bytes that are mapped ahead of the appends, and little behind them: a process that is killed holds
+            others up for less. None: whole blocks, which is faster where very much is appended.
         on_file_added, on_file_released: called with the file's path, on the appender's or the keeper's thread.
     """
 
     retention: Retention = Retention()
     compress: bool = False
     free_disk_min: int = 0
+    mapped_ahead: int | None = None
     on_file_added: Callable[[Path], None] | None = None
     on_file_released: Callable[[Path], None] | None = None
 
@@ -87,17 +92,28 @@ class Upkeep:
 class Keeper:
     """The keeper of one appender."""
 
-    def __init__(self, folder: Path, upkeep: Upkeep, make: Callable[[Path, int], Block] = make_spare) -> None:
+    def __init__(self, folder: Path, upkeep: Upkeep) -> None:
         self._folder = folder
         self._upkeep = upkeep
-        self._make = make
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="journal-keeper")
         self._next: Future[Block] | None = None
+        self._is_awaited = threading.Event()
         self._left: Block | None = None
+        self._mapped: tuple[int, int] = (-1, 0)  # the ordinal of the block and where its pages are to be had again
+
+    def look_ahead(self, block: Block, end: int, block_size: int) -> None:
+        """Records end here now: have the next block made when this one is half full, and pages mapped ahead."""
+        if end * 2 > block.header.data_end:
+            self.prepare(block_size)
+        ahead = self._upkeep.mapped_ahead
+        if ahead is not None and (block.ordinal, end) >= self._mapped:
+            self._mapped = block.ordinal, end + ahead // 2
+            self._pool.submit(block.map_around, end, ahead)
 
     def prepare(self, block_size: int) -> None:
         """Begin to make the next block, unless that was begun."""
         if self._next is None:
+            self._is_awaited.clear()
             self._next = self._pool.submit(self._make_spare, block_size)
 
     def take(self, block_size: int) -> Block:
@@ -107,6 +123,7 @@ class Keeper:
             DiskFull: nothing was changed; the next call tries again.
         """
         prepared, self._next = self._next, None
+        self._is_awaited.set()
         if prepared is not None:
             try:
                 spare = prepared.result()
@@ -121,6 +138,8 @@ class Keeper:
     def let_go(self, block: Block) -> None:
         """Unmap a block beside the appender, for it takes long: at the next roll, when nobody holds it any more."""
         former, self._left = self._left, block
+        if self._upkeep.mapped_ahead is not None:
+            self._pool.submit(block.let_go_all)
         if former is not None:
             self._pool.submit(_forget, former)
 
@@ -148,7 +167,12 @@ class Keeper:
                 "some, or set a retention; appending resumes then, and nothing appended is lost"
             )
         name = f".{os.getpid()}-{next(_numbers)}{SPARE_SUFFIX}"
-        return self._make(self._folder / name, block_size)
+        return make_spare(
+            self._folder / name,
+            block_size,
+            mapped_ahead=self._upkeep.mapped_ahead,
+            pause=lambda: self._is_awaited.wait(PAUSE_S),
+        )
 
     def _tidy(self) -> None:
         try:

@@ -362,9 +362,7 @@ class Journal:
         return Body(NO_TABLE, as_bytes(sealed), flags, body.record_size)
 
     def _look_ahead(self) -> None:
-        """Have the next block made when this one is half full."""
-        if self._control.word(END) * 2 > self.chain.current.header.data_end:
-            self._keeper.prepare(self.settings.block_size)
+        self._keeper.look_ahead(self.chain.current, self._control.word(END), self.settings.block_size)
 
     def _shut(self, text: str, *, in_child: bool = False) -> None:
         self._block = _Closed(text)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import grpc
 
+from adapter.output_journal import BLOCK_SIZE
 from deploy.faults.scene import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultUnavailable, Scene
 from deploy.processes import ProcessFailed
 from deploy.small_disk import fill_disk, make_room, seen_by
 from journal import Tailer
 from tandemfeed.v1 import admin_pb2
 
-BLOCK_SIZE = 32 << 20  # of an adapter's journal
 MESSAGE_SIZE_MIN = 40  # of a message in it, at least
 FILL_MESSAGES = 2 * BLOCK_SIZE // MESSAGE_SIZE_MIN  # the block in use and the spare one are there already
 DISK_SIZE_AT_FIRST = 4 * BLOCK_SIZE
