@@ -21,6 +21,7 @@ from journal import Journal, JournalError, Retention, Upkeep
 
 LOG = logging.getLogger("adapter.dead_letters")
 BLOCK_SIZE = 4 << 20
+MAPPED_AHEAD = 256 << 10
 RETAIN_SIZE = 64 << 20  # some 400,000 messages of 100 bytes; at a few a day, the last 16 days that had any
 COLLECT_INTERVAL_NS = 100_000_000  # so a source gone wrong costs 2,560 messages a second and channel, and no more
 WAITING_MAX = 16  # handed over and not appended: more than a second's, of 256 packets each
@@ -129,7 +130,7 @@ class DeadLetterJournal:
             return
         try:
             if self._journal is None:
-                upkeep = Upkeep(retention=Retention(size=RETAIN_SIZE))
+                upkeep = Upkeep(retention=Retention(size=RETAIN_SIZE), mapped_ahead=MAPPED_AHEAD)
                 self._journal = Journal.open(self._path, block_size=BLOCK_SIZE, exclusive=True, upkeep=upkeep)
             if records:
                 self._journal.append_batch(records)

@@ -22,6 +22,7 @@ from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
 from deploy.ports import LOOPBACK, free_ports
 from deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
+from deploy.source import unsent_count
 from deploy.topology import (
     ADMIN,
     EXAMPLES,
@@ -38,6 +39,8 @@ from transport.login import login
 from transport.rpc import open_channel
 
 START_TIMEOUT_S = 60.0
+AHEAD_TIMEOUT_S = 120.0
+LOOK_AGAIN_S = 0.2
 JOB_NICE = 10  # numbering runs far ahead of the sending: on a small machine it yields to what is in the path of a tick
 
 
@@ -183,6 +186,19 @@ class Cluster:
         with self.operations() as operations:
             request = admin_pb2.ReadmitAdapterRequest(feed=feed.name, adapter=name)
             operations.ReadmitAdapter(request, timeout=START_TIMEOUT_S)
+
+    def await_ahead(self, feed: FeedLayout, message_count: int) -> None:
+        """Wait until so many messages are in the source journal that were not sent, or all that there will be.
+
+        Raises:
+            ProcessFailed: the source job does not get that far ahead.
+        """
+        job, journal = self.processes[feed.job], self.journal(feed)
+        give_up_at_s = time.monotonic() + AHEAD_TIMEOUT_S
+        while job.is_running and unsent_count(journal) < message_count:
+            if time.monotonic() > give_up_at_s:
+                raise job.failed(f"is not {message_count:,} messages ahead of the play after {AHEAD_TIMEOUT_S:g} s")
+            self.hold(LOOK_AGAIN_S)
 
     # ---- ending ----
 

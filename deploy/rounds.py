@@ -37,6 +37,7 @@ LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round, and behind the last
 QUIET_CHANCE_S = 0.3  # and up to this, so that rounds fall into no step with any timer
 SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play: rounds end when the cluster is whole, on a busy machine later than planned
+AHEAD_AT_START_S = 5.0  # of play: Spark's first micro-batches are slow
 AHEAD_S = 30.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes a third of that
 DRIVER_ROWS_PER_FILE = 40_000  # a file is a micro-batch: with small ones Spark would hardly outrun the play
 DELIVER_LIMIT_S = 20.0  # the client calls a hole that nobody fills lost after 5 s
@@ -168,6 +169,8 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
                 ahead_batches_max=-(-int(AHEAD_S * plan.rate) // DRIVER_ROWS_PER_FILE),
             )
             job.await_event("ready", DRIVER_TIMEOUT_S)
+        for feed in cluster.feeds:
+            cluster.await_ahead(feed, int(AHEAD_AT_START_S * plan.rate))
     for feed in cluster.feeds:
         cluster.processes[feed.gateway].say("start")
     for feed in cluster.feeds:

@@ -152,6 +152,7 @@ class Keeper:
 
     def close(self) -> None:
         """Finish what was begun and take the spare away."""
+        self._is_awaited.set()
         self._pool.shutdown(wait=True)
         if self._next is not None and self._next.exception() is None:
             self._next.result().path.unlink(missing_ok=True)

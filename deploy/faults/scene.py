@@ -13,7 +13,6 @@ from deploy.cluster import START_TIMEOUT_S, Cluster
 from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
 from deploy.processes import ManagedProcess
-from deploy.source import unsent_count
 from deploy.topology import FeedLayout
 
 Say: TypeAlias = Callable[[str], None]
@@ -22,8 +21,6 @@ WHOLE_TIMEOUT_S = 40.0  # a process starts in some 3 s; connections that were cu
 TAKEOVER_TIMEOUT_S = 30.0
 AFTERMATH_S = 1.0  # of play between a fault's effect and its mending: the stall is measured without what mending costs
 AHEAD_AT_STRIKE_S = 15.0  # of play in the source journal: a new driver has its first micro-batch done after some 10 s
-AHEAD_TIMEOUT_S = 120.0
-LOOK_AGAIN_S = 0.2
 
 
 class FaultUnavailable(Exception):
@@ -119,12 +116,7 @@ class Scene:
 
     def await_ahead(self, play_s: float = AHEAD_AT_STRIKE_S) -> None:
         """Until Spark may be away for so much play without the source's standing still, or has numbered all of it."""
-        job, journal = self.cluster.processes[self.feed.job], self.cluster.journal(self.feed)
-        give_up_at_s = time.monotonic() + AHEAD_TIMEOUT_S
-        while job.is_running and unsent_count(journal) < play_s * self.rate:
-            if time.monotonic() > give_up_at_s:
-                raise job.failed(f"is less than {play_s:g} s ahead of the play after {AHEAD_TIMEOUT_S:g} s")
-            self.hold(LOOK_AGAIN_S)
+        self.cluster.await_ahead(self.feed, int(play_s * self.rate))
 
     def await_takeover(self, victim: str, epoch: int) -> str:
         """Until another adapter than the victim is active in a later epoch; its name."""
