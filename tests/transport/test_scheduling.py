@@ -1,4 +1,4 @@
-"""Short turns hold for whatever a process starts; what its start made is left to no collection of cyclic garbage."""
+"""What is told to schedulers and to the collector of cyclic garbage, for all that a process does from then on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from transport.scheduling import SLICE_NS, SWITCH_INTERVAL_S
+from transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_INTERVAL_S
 
 # Prints the slice of a thread, in nanoseconds, and the nice value: of struct sched_attr, read with sched_getattr(2).
 THREADS_SLICE = """
@@ -64,3 +64,27 @@ def test_what_was_made_before_steady_running_is_left_to_no_collection() -> None:
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["True", "True", "True", str(SWITCH_INTERVAL_S)]
+
+
+LAST_THREADS = """
+import os, threading, time
+from transport.scheduling import begin_steady_running
+NICE = os.getpriority(os.PRIO_PROCESS, 0)
+begin_steady_running()
+begin_steady_running()
+last = [thread for thread in threading.enumerate() if thread.name.startswith("last-")]
+give_up_at_s = time.monotonic() + 20
+while any(os.getpriority(os.PRIO_PROCESS, thread.native_id) != NICE + 10 for thread in last):
+    assert time.monotonic() < give_up_at_s, "they do not yield"
+print(*sorted(str(os.sched_getaffinity(thread.native_id)) for thread in last), sep="|")
+print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices are told to Linux 6.12 and later")
+def test_a_thread_that_yields_to_others_is_there_for_each_processor_to_end_last() -> None:
+    told = subprocess.run([sys.executable, "-c", LAST_THREADS], capture_output=True, text=True, check=True)
+    threads, nice_of_main = told.stdout.splitlines()
+    processors = sorted(os.sched_getaffinity(0))[:LAST_THREADS_MAX]
+    assert threads.split("|") == sorted(str({processor}) for processor in processors)
+    assert int(nice_of_main) == os.getpriority(os.PRIO_PROCESS, 0)
