@@ -64,7 +64,10 @@ class Lineage:
 
     def covers(self, run: Run) -> bool:
         """True if a decision is part of this history; one that made no message and stands at the very end may be."""
-        return run.end_message_seq <= self.end_of(run.epoch)
+        end = self.end_of(run.epoch)
+        if end == FIRST_SEQ and self.start_of(run.epoch) is None:
+            return False  # nothing is before the first message: the epoch is not forgotten, it is none of this history
+        return run.end_message_seq <= end
 
     def up_to(self, epoch: int) -> Lineage:
         """This history as it was in one of its epochs."""

@@ -47,6 +47,13 @@ def test_a_decision_without_a_message_at_the_very_end_may_be_part_of_it() -> Non
     assert HISTORY.covers(Run(1, 39, 1, 1, 1, 1))
     assert not HISTORY.covers(Run(1, 40, 1, 1, 1, 1))
     assert HISTORY.covers(Run(1, 40, 1, 1, 1, 0))
+    assert Lineage(((5, 100),)).covers(Run(4, 100, 1, 1, 1, 0))  # forgotten, hence settled
+
+
+def test_a_decision_before_the_first_message_is_part_only_if_its_epoch_is() -> None:
+    silent = Run(2, 1, 1, 1, 1, 0)
+    assert Lineage(((2, 1), (3, 1))).covers(silent)
+    assert not Lineage(((3, 1),)).covers(silent)  # its active died before anybody followed it
 
 
 def test_histories_part_where_the_first_epoch_that_only_one_has_begins() -> None:
