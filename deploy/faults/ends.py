@@ -11,6 +11,7 @@ ADMIN_OUTAGE_S = 3.0  # several terms of a lease
 DRIVER_TIMEOUT_S = 120.0
 OBSERVE_S = 1.0
 AHEAD_AMONG_OTHERS_S = 25.0  # of play: beside others that start, Spark takes twice as long to be back
+SETTLED_S = 1.0  # just started, a backup may have promised an active to abstain from grants: for 0.4 s at most
 
 
 def kill_active(scene: Scene) -> str:
@@ -93,6 +94,7 @@ def restart_all(scene: Scene) -> str:
         cluster.stop(feed.adapter(name))
         scene.restart_adapter(name)
         scene.await_back(name)
+    scene.hold(SETTLED_S)
     active, epoch = watch.active, watch.epoch
     cluster.stop(feed.adapter(active))
     scene.await_takeover(active, epoch)
