@@ -69,6 +69,7 @@ def test_what_was_made_before_steady_running_is_left_to_no_collection() -> None:
 LAST_THREADS = """
 import os, threading, time
 from transport.scheduling import begin_steady_running
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever this process has inherited
 NICE = os.getpriority(os.PRIO_PROCESS, 0)
 begin_steady_running()
 begin_steady_running()
