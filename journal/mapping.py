@@ -16,7 +16,7 @@ MADV_POPULATE_WRITE = 23  # linux/mman.h, since 5.14; mmap has no name for it be
 PAGE_SIZE = mmap.PAGESIZE
 STEP = 1 << 20  # nobody can map anything else meanwhile
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
