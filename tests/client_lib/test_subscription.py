@@ -27,6 +27,7 @@ from tests.client_lib.toy_cluster import (
     ToyCluster,
     collect,
     has_messages,
+    hear_out,
     heartbeat,
     message_seqs,
     packet,
@@ -258,10 +259,10 @@ def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
 
 def test_a_revocation_is_the_last_item_also_of_a_turn_in_which_a_stream_falls_silent(cluster: ToyCluster) -> None:
     with cluster.connect() as client:
-        subscription = subscribe_and_hear_all(cluster, client)
-        subscription.poll(0)
-        silent_at_ns = subscription._next_deadline_ns()
-        assert silent_at_ns is not None
+        config = MergerConfig(stale_after_ns=1000 * MS)
+        subscription = subscribe_and_hear_all(cluster, client, merger_config=config)
+        hear_out(cluster, subscription)  # a heartbeat still under way would break the silence
+        silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
         cluster.admin.send(None)
         assert select.select([subscription._mailbox.fd], [], [], 20)[0]

@@ -18,6 +18,7 @@ from deploy.isolation import STATE_VARIABLE
 from deploy.network import why_no_network
 
 ROOT = Path(__file__).resolve().parents[2]
+SLOWLY = 500  # messages a second: eleven processes that send a packet per message fill two processors above that
 processes = pytest.mark.processes
 
 
@@ -57,14 +58,14 @@ def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tm
 @pytest.mark.timeout(300)
 def test_several_feeds_of_several_channels_with_two_backups_are_struck_in_turn(tmp_path: Path) -> None:
     size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "2"]
-    row = drilled(tmp_path, "kill-active", "--rounds", "2", *size, rate=2_000)
+    row = drilled(tmp_path, "kill-active", "--rounds", "2", *size, rate=SLOWLY)
     assert [each["feed_id"] for each in row["detail"]] == [1, 2]
 
 
 @processes
 @pytest.mark.timeout(300)
 def test_four_backups_lose_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
-    drilled(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=2_000)
+    drilled(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=SLOWLY)
 
 
 @processes
