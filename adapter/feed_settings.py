@@ -22,11 +22,11 @@ class FeedSettingsUnknown(ValueError):
     """The admin server asks for a behaviour that this adapter does not have; the text says which, and what to do."""
 
 
-def engine_config(registered: admin_pb2.RegisterReply, *, has_former_life: bool = False) -> EngineConfig:
+def engine_config(registered: admin_pb2.RegisterReply, *, former_life_ended_ns: int | None = None) -> EngineConfig:
     """The engine's configuration.
 
     Args:
-        has_former_life: this adapter's journal tells of one.
+        former_life_ended_ns: as in `EngineConfig`.
 
     Raises:
         FeedSettingsUnknown: a word of the feed's protocol, or a threshold, that cannot be used.
@@ -43,7 +43,7 @@ def engine_config(registered: admin_pb2.RegisterReply, *, has_former_life: bool 
         ReplicaConfig() if protocol is None else _replica_config(protocol, feed.name),
         ConsentConfig.of(registered.sync_interval_ns),
         FailConfig() if protocol is None else _fail_config(protocol, feed.name),
-        has_former_life=has_former_life,
+        former_life_ended_ns=former_life_ended_ns,
     )
 
 

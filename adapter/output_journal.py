@@ -59,18 +59,23 @@ HEADER_FIELDS = np.dtype(
 class OutputJournal:
     """Opened by one adapter process; refuses a second one.
 
+    Attributes:
+        held_since_ns: since then, by the monotonic clock, no other process has had it.
+        unkept_count: records that found the disk full; clients cannot ask for them again here.
+
     Raises:
         JournalError: the journal cannot be opened; the text says why and what to do.
     """
 
     def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
-        self.unkept_count = 0  # records that found the disk full; clients cannot ask for them again here
+        self.unkept_count = 0
         self._full_until_ns = 0
         self._has_released = False
         upkeep = Upkeep(
             retention=Retention(files=retain_blocks), mapped_ahead=MAPPED_AHEAD, on_file_released=self._on_released
         )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
+        self.held_since_ns = time.monotonic_ns()
         self._channels: dict[int, SequenceMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._provisional: dict[int, ProvisionalIndex] = {}

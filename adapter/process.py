@@ -177,7 +177,8 @@ class AdapterProcess:
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
         feed, own, interface = registered.feed, registered.self, self._connection.interface
         past = self._journal.resumable(feed.feed_id, feed.session)
-        config, size_max = engine_config(registered, has_former_life=bool(past)), feed.datagram_size_max
+        config = engine_config(registered, former_life_ended_ns=self._journal.held_since_ns)
+        size_max = feed.datagram_size_max
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format, self._options.table, registered.message_model, size_max

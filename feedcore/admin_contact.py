@@ -12,36 +12,38 @@ class AdminContact:
         abstains_until_ns: what was promised to the active holds until then.
     """
 
-    def __init__(self, config: ConsentConfig, now_ns: int, *, has_former_life: bool) -> None:
-        self.abstains_until_ns = now_ns + config.abstain_ns if has_former_life else 0
+    def __init__(self, config: ConsentConfig, former_life_ended_ns: int | None, now_ns: int) -> None:
+        self.abstains_until_ns = 0 if former_life_ended_ns is None else former_life_ended_ns + config.abstain_ns
         self._config = config
         self._heard_at_ns = now_ns
         self._is_broken = False  # the stream ended, and nothing has been heard since
-        self._is_first = True  # nothing was heard or lost yet
+        self._has_started = False  # an admin server was in contact while this adapter was level with its group
         self._settles_until_ns = 0
         self._epoch_in_contact = 0  # the newest known when an admin server was last heard
         self._epoch_before_outage = 0
 
-    def heard(self, epoch: int, now_ns: int) -> bool:
+    def heard(self, epoch: int, now_ns: int, *, is_level: bool) -> bool:
         """An admin server said something. True if it had been out of contact.
 
         Back in contact this adapter settles, for as long as it was out of it: the active's connection may take as
-        long to come back. A start that takes its time is no outage.
+        long to come back. A start that takes its time is no outage: it has so much to load, and on a busy machine so
+        many to share it with, that it hears late what came in time.
 
         Args:
             epoch: the newest that is known here.
+            is_level: every channel is SYNCHRONIZED or ACTIVE.
         """
         is_back = not self.stands(now_ns)
-        if is_back and not self._is_first:
+        if is_back and self._has_started:
             self._settles_until_ns = now_ns + min(now_ns - self._heard_at_ns, self._config.settle_ns)
             self._epoch_before_outage = self._epoch_in_contact
         self._heard_at_ns, self._epoch_in_contact = now_ns, epoch
-        self._is_broken = self._is_first = False
+        self._is_broken, self._has_started = False, self._has_started or is_level
         return is_back
 
     def lost(self) -> None:
         """The stream to it broke."""
-        self._is_broken, self._is_first = True, False
+        self._is_broken = True
 
     def stands(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""

@@ -28,15 +28,9 @@ from feedcore.replica import FOLLOWING, ChannelReplica
 from feedcore.source_packet import decode_source_packet
 from feedcore.states import ReplicaState
 
-__all__ = [
-    "AdapterEngine",
-    "ChannelConfig",
-    "ChannelStatus",
-    "DecisionLogTooShort",
-    "EngineConfig",
-    "LoggedRuns",
-    "NotActive",
-]
+__all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfig", "NotActive"]
+
+LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
 
 
 class NotActive(Exception):
@@ -64,7 +58,7 @@ class AdapterEngine:
         self.health = 1.0
         self.replicas: dict[int, ChannelReplica] = {}
         self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
-        self._contact = AdminContact(config.consent, now_ns, has_former_life=config.has_former_life)
+        self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._ask_to_fail_at_ns = 0
@@ -175,7 +169,8 @@ class AdapterEngine:
 
     def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
         """An admin server answered a report, or said anything else."""
-        if self._contact.heard(self.lease.last_epoch, now_ns) and self.lease.is_held:
+        is_level = all(replica.state in LEVEL for replica in self.replicas.values())
+        if self._contact.heard(self.lease.last_epoch, now_ns, is_level=is_level) and self.lease.is_held:
             self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
         return self._fence(now_ns)
 

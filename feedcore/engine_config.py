@@ -28,7 +28,8 @@ class EngineConfig:
         session: trading day, YYYYMMDD.
         datagram_size_max: bytes of an output datagram, header and seal included.
         lease_ttl_ns: the lease's term as the admin server announced it.
-        has_former_life: this adapter ran before, and may have promised just then to abstain from grants.
+        former_life_ended_ns: not later than this, by the same monotonic clock, the process ended that was this adapter
+            before; it may have promised just then to abstain from grants. None: there was none.
     """
 
     feed_id: int
@@ -40,7 +41,7 @@ class EngineConfig:
     replica: ReplicaConfig = field(default_factory=ReplicaConfig)
     consent: ConsentConfig = field(default_factory=lambda: ConsentConfig.of(100 * MS))
     failing: FailConfig = field(default_factory=FailConfig)
-    has_former_life: bool = False
+    former_life_ended_ns: int | None = None
 
     def __post_init__(self) -> None:
         if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:

@@ -26,10 +26,19 @@ class Adapter:
     """An engine and its converter; every event at a time that the test gives."""
 
     def __init__(
-        self, adapter_id: int, streams: tuple[int, ...] = (1, 2), replica: ReplicaConfig | None = None
+        self,
+        adapter_id: int,
+        streams: tuple[int, ...] = (1, 2),
+        replica: ReplicaConfig | None = None,
+        former_life_ended_ns: int | None = None,
     ) -> None:
         config = EngineConfig(
-            FEED_ID, adapter_id, SESSION, (ChannelConfig(CHANNEL, streams),), replica=replica or ReplicaConfig()
+            FEED_ID,
+            adapter_id,
+            SESSION,
+            (ChannelConfig(CHANNEL, streams),),
+            replica=replica or ReplicaConfig(),
+            former_life_ended_ns=former_life_ended_ns,
         )
         self.adapter_id = adapter_id
         self.converter = ToyConverter()

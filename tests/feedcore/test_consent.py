@@ -91,6 +91,18 @@ def test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended()
     assert active.engine.lease.epoch == 1
 
 
+def test_what_a_former_life_promised_holds_from_the_end_of_its_process() -> None:
+    active, backup = Adapter(1), Adapter(2, former_life_ended_ns=50 * MS)
+    active.activate()
+    backup.follow(active, 100 * MS)
+    free_ns = 50 * MS + CONSENT.abstain_ns
+    backup.engine.on_lease_granted(2, free_ns + LEASE_NS, 200 * MS)
+    backup.engine.on_timer(free_ns - 1)
+    assert backup.state is not ReplicaState.ACTIVE
+    backup.engine.on_timer(free_ns)
+    assert backup.state is ReplicaState.ACTIVE
+
+
 def test_who_promised_to_abstain_takes_no_offer() -> None:
     _, backup = pair()
     without_admin(backup, now_ns=100 * MS)
@@ -143,6 +155,18 @@ def test_a_start_that_takes_long_to_reach_the_admin_server_is_no_outage_to_settl
     backup.engine.on_admin_heard(500 * MS)
     active.tell(backup, 510 * MS)
     assert not abstains(backup, 520 * MS)
+
+
+def test_a_start_that_hears_the_admin_server_late_is_no_outage_to_settle_after() -> None:
+    active, backup = Adapter(1), Adapter(2)
+    active.activate(now_ns=400 * MS)
+    backup.engine.on_admin_heard(10 * MS)  # joining: it has much to load
+    backup.follow(active, 500 * MS)
+    active.tell(backup, 510 * MS)
+    assert abstains(backup, 520 * MS), "out of contact"
+    backup.engine.on_admin_heard(530 * MS)
+    assert not abstains(backup, 540 * MS)
+    assert abstains_until(active, backup, 1_200 * MS) == 1_900 * MS, "from then on an outage is one"
 
 
 def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:

@@ -79,6 +79,7 @@ class AdapterActor:
         self._slow_ns = 0
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
+        self._ended_ns: int | None = None  # its former life
         self._actions: dict[type, Callable[[Any], None]] = {
             AppendToJournal: self._append,
             SaveState: lambda effect: self.journal.append(effect.snapshot),
@@ -116,7 +117,7 @@ class AdapterActor:
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
         self.counters.append(CounterSet())
-        config = _config(self._plan, self.adapter_id, self.life)
+        config = _config(self._plan, self.adapter_id, self._ended_ns)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
         for state, runs in self.journal.resumable():
             self.engine.resume_from(state, runs, self.clock_ns())
@@ -127,7 +128,7 @@ class AdapterActor:
 
     def crash(self, entries_lost: int, *, is_silent: bool) -> None:
         """The process dies; `is_silent`: its host with it, so that nobody is told."""
-        self.is_alive = False
+        self.is_alive, self._ended_ns = False, self.clock_ns()
         lost = self.journal.lose_tail(entries_lost)
         self._world.tell("{} {}, {} journal entries lost", self.name, "vanishes" if is_silent else "crashes", lost)
         if not is_silent:
@@ -316,7 +317,7 @@ class AdapterActor:
         self._world.tell(text, self.name, effect.source_stream_id, first, last)
 
 
-def _config(plan: Plan, adapter_id: int, life: int) -> EngineConfig:
+def _config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> EngineConfig:
     timing = plan.timing
     return EngineConfig(
         FEED_ID,
@@ -339,7 +340,7 @@ def _config(plan: Plan, adapter_id: int, life: int) -> EngineConfig:
             intake=IntakeConfig(),
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),
-        has_former_life=life > 1,
+        former_life_ended_ns=former_life_ended_ns,
     )
 
 
