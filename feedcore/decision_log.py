@@ -108,9 +108,8 @@ class DecisionLog:
         newest = self._ring[:end]
         if self._count < self._count_max:
             return newest.view(ROW_DTYPE)
-        return np.concatenate([self._ring[end:], newest]).view(
-            ROW_DTYPE
-        )  # as bytes: row by row it takes ten times as long
+        in_order = np.concatenate([self._ring[end:], newest])  # as bytes: row by row it takes ten times as long
+        return in_order.view(ROW_DTYPE)
 
     def _check_reach(self, behind: Rows, position: MessageStreamState) -> None:
         """The chosen runs must join the position without a seam: in the channel, and in each source stream."""
