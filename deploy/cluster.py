@@ -22,7 +22,7 @@ from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
 from deploy.ports import LOOPBACK, free_ports
 from deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
-from deploy.source import unsent_count
+from deploy.source import Lead
 from deploy.topology import (
     ADMIN,
     EXAMPLES,
@@ -193,12 +193,19 @@ class Cluster:
         Raises:
             ProcessFailed: the source job does not get that far ahead.
         """
-        job, journal = self.processes[feed.job], self.journal(feed)
-        give_up_at_s = time.monotonic() + AHEAD_TIMEOUT_S
-        while job.is_running and unsent_count(journal) < message_count:
-            if time.monotonic() > give_up_at_s:
-                raise job.failed(f"is not {message_count:,} messages ahead of the play after {AHEAD_TIMEOUT_S:g} s")
-            self.hold(LOOK_AGAIN_S)
+        if not self.is_soon_ahead(feed, message_count, AHEAD_TIMEOUT_S):
+            job = self.processes[feed.job]
+            raise job.failed(f"is not {message_count:,} messages ahead of the play after {AHEAD_TIMEOUT_S:g} s")
+
+    def is_soon_ahead(self, feed: FeedLayout, message_count: int, timeout_s: float) -> bool:
+        """The same, or until the time has passed; True if it is that far ahead."""
+        job, give_up_at_s = self.processes[feed.job], time.monotonic() + timeout_s
+        with Lead(self.journal(feed)) as lead:
+            while job.is_running and lead.message_count() < message_count:
+                if time.monotonic() > give_up_at_s:
+                    return False
+                self.hold(LOOK_AGAIN_S)
+        return True
 
     # ---- ending ----
 

@@ -25,6 +25,9 @@ class ClusterWatch:
     Args:
         identity, secret: of a subscriber to the feed.
         check: called while waiting, raises when waiting has become pointless (a process has crashed).
+
+    Attributes:
+        epochs_seen: that began with an active; their numbers have holes, since a server reserves them ahead.
     """
 
     def __init__(
@@ -33,8 +36,10 @@ class ClusterWatch:
         self.feed = feed
         self.active = ""
         self.epoch = 0
+        self.epochs_seen = 0
         self.states: dict[str, str] = {}
         self.is_connected = False
+        self._newest_held = 0  # epoch
         self._check = check
         self._changed = threading.Condition()
         self._is_closed = threading.Event()
@@ -122,5 +127,7 @@ class ClusterWatch:
                 names = {adapter.adapter_id: adapter.name for adapter in update.adapters}
                 self.states = {adapter.name: adapter.replica_state for adapter in update.adapters}
                 self.active, self.epoch = names.get(update.active_adapter_id, ""), update.epoch
+                if self.active and self.epoch > self._newest_held:
+                    self._newest_held, self.epochs_seen = self.epoch, self.epochs_seen + 1
                 self.is_connected = True
                 self._changed.notify_all()

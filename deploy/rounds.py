@@ -38,7 +38,7 @@ QUIET_S = 1.0  # undisturbed play before each round, and behind the last
 QUIET_CHANCE_S = 0.3  # and up to this, so that rounds fall into no step with any timer
 SPARE_SHARE, SPARE_S = 1.3, 45.0  # of play: rounds end when the cluster is whole, on a busy machine later than planned
 AHEAD_AT_START_S = 5.0  # of play: Spark's first micro-batches are slow
-AHEAD_S = 30.0  # of play: so far may Spark be ahead where it must still be at work; a new driver takes a third of that
+AHEAD_S = 45.0  # of play: so far may Spark be ahead where it must still be at work
 DRIVER_ROWS_PER_FILE = 40_000  # a file is a micro-batch: with small ones Spark would hardly outrun the play
 DELIVER_LIMIT_S = 20.0  # the client calls a hole that nobody fills lost after 5 s
 
@@ -186,14 +186,14 @@ def _strike_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
         cluster.hold(QUIET_S + chance.uniform(0, QUIET_CHANCE_S))
         feed = cluster.feeds[(number - 1) % len(cluster.feeds)]
         scene = Scene(cluster, feed, say, chance, plan.rate, folder, observed=play.observed)
-        epoch = scene.watch.epoch
+        epochs_before = scene.watch.epochs_seen
         try:
             what = plan.fault.strike(scene)
         except ProcessFailed:
             cluster.check()  # whoever crashed is the better story
             raise
         times = (scene.struck_ns, scene.mended_ns, time.monotonic_ns())
-        takeovers = scene.watch.epoch - epoch
+        takeovers = scene.watch.epochs_seen - epochs_before
         play.rounds.append(Round(number, feed.feed_id, what, *times, takeovers, scene.touched_ns))
         say(f"round {number} of {plan.rounds}: {what}")
         for each in cluster.feeds:

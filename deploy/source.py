@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pyarrow.parquet as pq
 
@@ -109,15 +110,50 @@ def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
     return counts
 
 
-def unsent_count(journal: Path) -> int:
-    """How many messages wait in a source journal for its gateway, by the place that it noted last."""
-    end, unsent = _sent_end(journal), 0
-    with Tailer(journal) as tailer:
-        if end:
-            tailer.to_index(end)
-        while (batch := tailer.read_batch(READ_COUNT)) is not None:
-            unsent += sum(count for _, _, _, count in former_packets(batch))
-    return unsent
+class Lead:
+    """How far a source journal is ahead of its gateway. To look again costs what has been written and sent meanwhile.
+
+    Use it in a `with`.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        begin = _sent_end(journal)
+        self._written, self._sent = _MessageCount(journal, begin), _MessageCount(journal, begin)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._written.tailer.close()
+        self._sent.tailer.close()
+
+    def message_count(self) -> int:
+        """Messages that wait, by the place that the gateway noted last."""
+        sent = self._sent.up_to(_sent_end(self._journal))
+        return self._written.up_to(None) - sent
+
+
+class _MessageCount:
+    """Messages from an index on."""
+
+    def __init__(self, journal: Path, begin: int) -> None:
+        self.tailer = Tailer(journal)
+        self._at, self._count = begin, 0  # 0: where the journal begins
+        if begin:
+            self.tailer.to_index(begin)
+
+    def up_to(self, end: int | None) -> int:
+        """The count before an index, or of all there are."""
+        while end is None or self._at < end:
+            # In the block of `end` the difference is the number of records; no batch goes on behind its own block.
+            count_max = READ_COUNT if end is None else min(READ_COUNT, end - self._at)
+            batch = self.tailer.read_batch(count_max if self._at else 1)  # the first tells where the journal begins
+            if batch is None:
+                break
+            self._count += sum(count for _, _, _, count in former_packets(batch))
+            self._at = batch.next_index
+        return self._count
 
 
 def _sent_end(journal: Path) -> int:

@@ -20,6 +20,7 @@ Say: TypeAlias = Callable[[str], None]
 WHOLE_TIMEOUT_S = 40.0  # a process starts in some 3 s; connections that were cut are found dead within 7 s
 TAKEOVER_TIMEOUT_S = 30.0
 AFTERMATH_S = 1.0  # of play between a fault's effect and its mending: the stall is measured without what mending costs
+AHEAD_PATIENCE_S = 20.0
 AHEAD_AT_STRIKE_S = 15.0  # of play in the source journal: a new driver has its first micro-batch done after some 10 s
 
 
@@ -114,9 +115,15 @@ class Scene:
             self.cluster.readmit(self.feed, name)
         watch.await_whole(WHOLE_TIMEOUT_S)
 
-    def await_ahead(self, play_s: float = AHEAD_AT_STRIKE_S) -> None:
-        """Until Spark may be away for so much play without the source's standing still, or has numbered all of it."""
-        self.cluster.await_ahead(self.feed, int(play_s * self.rate))
+    def await_ahead(self, at_best_s: float = 0.0) -> None:
+        """Until Spark may be away for some seconds of play without the source's standing still, or has numbered all.
+
+        Args:
+            at_best_s: of play; so far ahead it should be, if it gets there within a while.
+        """
+        self.cluster.await_ahead(self.feed, int(AHEAD_AT_STRIKE_S * self.rate))
+        if at_best_s:
+            self.cluster.is_soon_ahead(self.feed, int(at_best_s * self.rate), AHEAD_PATIENCE_S)
 
     def await_takeover(self, victim: str, epoch: int) -> str:
         """Until another adapter than the victim is active in a later epoch; its name."""

@@ -67,7 +67,7 @@ FAULTS = {
     "restart-all": Fault(
         restart_all,
         "every process restarted, one after another, under load",
-        60.0,
+        90.0,
         stall_aim_ms=KILL_AIM_MS,
         needs_driver=True,
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.processes import ManagedProcess
-from deploy.source import make_recording, packet_size, prepare_journal, sent_counts
+from deploy.source import Lead, make_recording, packet_size, prepare_journal, sent_counts
 from deploy.topology import EXAMPLES, Shape, host_names, render_cluster
 from journal import Tailer
 from journal.named_position import NamedPosition
@@ -54,6 +54,8 @@ def test_what_was_sent_is_what_lies_before_the_gateway_s_place(tmp_path: Path) -
     journal = tmp_path / "journal"
     prepare_journal(recording, feed, settings, journal, PER_PACKET)
     assert sent_counts(journal, feed) == {1: 0, 2: 0, 3: 0, 4: 0}
+    early = Lead(journal)
+    assert early.message_count() == MESSAGES
     with Tailer(journal) as tailer:
         records = list(tailer.read_many(1_000_000))
     for place in (len(records) // 3, len(records) - 1):
@@ -66,6 +68,9 @@ def test_what_was_sent_is_what_lies_before_the_gateway_s_place(tmp_path: Path) -
         position.store(records[place][0])
         position.close()
         assert sent_counts(journal, feed) == expected
+        with Lead(journal) as lead:
+            assert lead.message_count() == early.message_count() == MESSAGES - sum(expected.values())
+    early.__exit__()
     assert sum(sent_counts(journal, feed).values()) == MESSAGES
 
 
