@@ -177,6 +177,7 @@ class AdapterProcess:
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
         feed, own, interface = registered.feed, registered.self, self._connection.interface
         past = self._journal.resumable(feed.feed_id, feed.session)
+        # Also where the journal tells of no former life: one may have ended before it saved a state.
         config = engine_config(registered, former_life_ended_ns=self._journal.held_since_ns)
         size_max = feed.datagram_size_max
         converters = {

@@ -193,12 +193,12 @@ class Cluster:
         Raises:
             ProcessFailed: the source job does not get that far ahead.
         """
-        if not self.is_soon_ahead(feed, message_count, AHEAD_TIMEOUT_S):
+        if not self.gets_ahead(feed, message_count, AHEAD_TIMEOUT_S):
             job = self.processes[feed.job]
             raise job.failed(f"is not {message_count:,} messages ahead of the play after {AHEAD_TIMEOUT_S:g} s")
 
-    def is_soon_ahead(self, feed: FeedLayout, message_count: int, timeout_s: float) -> bool:
-        """The same, or until the time has passed; True if it is that far ahead."""
+    def gets_ahead(self, feed: FeedLayout, message_count: int, timeout_s: float) -> bool:
+        """Wait for the same, but no longer than this; True if it is that far ahead."""
         job, give_up_at_s = self.processes[feed.job], time.monotonic() + timeout_s
         with Lead(self.journal(feed)) as lead:
             while job.is_running and lead.message_count() < message_count:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -117,42 +118,27 @@ class Lead:
     """
 
     def __init__(self, journal: Path) -> None:
-        self._journal = journal
-        begin = _sent_end(journal)
-        self._written, self._sent = _MessageCount(journal, begin), _MessageCount(journal, begin)
+        self._journal, self._tailer = journal, Tailer(journal)
+        self._waiting: deque[tuple[int, int]] = deque()  # (index, message_count) of each packet
+        self._count = 0  # of messages in them
+        if begin := _sent_end(journal):
+            self._tailer.to_index(begin)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._written.tailer.close()
-        self._sent.tailer.close()
+        self._tailer.close()
 
     def message_count(self) -> int:
         """Messages that wait, by the place that the gateway noted last."""
-        sent = self._sent.up_to(_sent_end(self._journal))
-        return self._written.up_to(None) - sent
-
-
-class _MessageCount:
-    """Messages from an index on."""
-
-    def __init__(self, journal: Path, begin: int) -> None:
-        self.tailer = Tailer(journal)
-        self._at, self._count = begin, 0  # 0: where the journal begins
-        if begin:
-            self.tailer.to_index(begin)
-
-    def up_to(self, end: int | None) -> int:
-        """The count before an index, or of all there are."""
-        while end is None or self._at < end:
-            # In the block of `end` the difference is the number of records; no batch goes on behind its own block.
-            count_max = READ_COUNT if end is None else min(READ_COUNT, end - self._at)
-            batch = self.tailer.read_batch(count_max if self._at else 1)  # the first tells where the journal begins
-            if batch is None:
-                break
-            self._count += sum(count for _, _, _, count in former_packets(batch))
-            self._at = batch.next_index
+        while (batch := self._tailer.read_batch(READ_COUNT)) is not None:
+            for index, _, _, count in former_packets(batch):
+                self._waiting.append((index, count))
+                self._count += count
+        end = _sent_end(self._journal)
+        while self._waiting and self._waiting[0][0] < end:
+            self._count -= self._waiting.popleft()[1]
         return self._count
 
 

@@ -20,7 +20,7 @@ Say: TypeAlias = Callable[[str], None]
 WHOLE_TIMEOUT_S = 40.0  # a process starts in some 3 s; connections that were cut are found dead within 7 s
 TAKEOVER_TIMEOUT_S = 30.0
 AFTERMATH_S = 1.0  # of play between a fault's effect and its mending: the stall is measured without what mending costs
-AHEAD_PATIENCE_S = 20.0
+AHEAD_PATIENCE_S = 20.0  # for more than what must be
 AHEAD_AT_STRIKE_S = 15.0  # of play in the source journal: a new driver has its first micro-batch done after some 10 s
 
 
@@ -123,7 +123,7 @@ class Scene:
         """
         self.cluster.await_ahead(self.feed, int(AHEAD_AT_STRIKE_S * self.rate))
         if at_best_s:
-            self.cluster.is_soon_ahead(self.feed, int(at_best_s * self.rate), AHEAD_PATIENCE_S)
+            self.cluster.gets_ahead(self.feed, int(at_best_s * self.rate), AHEAD_PATIENCE_S)
 
     def await_takeover(self, victim: str, epoch: int) -> str:
         """Until another adapter than the victim is active in a later epoch; its name."""

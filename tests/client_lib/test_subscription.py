@@ -10,7 +10,7 @@ import time
 import pytest
 import zmq
 
-from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, Batch, Gap, Revoked
+from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, Batch, Gap, Revoked, Subscription
 from client_lib.items import Filled, Item
 from feedcore.gap_repair import RepairConfig
 from feedcore.merge_config import MergerConfig
@@ -27,7 +27,6 @@ from tests.client_lib.toy_cluster import (
     ToyCluster,
     collect,
     has_messages,
-    hear_out,
     heartbeat,
     message_seqs,
     packet,
@@ -255,6 +254,15 @@ def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
         assert isinstance(items[-1], Revoked)
         assert "no longer granted" in items[-1].reason
         assert subscription.poll(0) == []
+
+
+def hear_out(cluster: ToyCluster, subscription: Subscription) -> None:
+    """Poll until nothing of what the adapters have sent is under way: behind all of it each sends what is refused."""
+    heard = sum(subscription.counters.refusals.values())
+    for adapter in cluster.adapters:
+        adapter.send_raw(b"the last of what is under way")
+    while sum(subscription.counters.refusals.values()) < heard + len(cluster.adapters):
+        subscription.poll(0.05)
 
 
 def test_a_revocation_is_the_last_item_also_of_a_turn_in_which_a_stream_falls_silent(cluster: ToyCluster) -> None:

@@ -376,15 +376,6 @@ def subscribe_and_hear_all(
     return subscription
 
 
-def hear_out(cluster: ToyCluster, subscription: Subscription) -> None:
-    """Poll until nothing of what the adapters have sent is under way: behind all of it each sends what is refused."""
-    heard = sum(subscription.counters.refusals.values())
-    for adapter in cluster.adapters:
-        adapter.send_raw(b"the last of what is under way")
-    while sum(subscription.counters.refusals.values()) < heard + len(cluster.adapters):
-        subscription.poll(0.05)
-
-
 def collect(subscription: Subscription, until: Callable[[list[Item]], bool], timeout_s: float = 30) -> list[Item]:
     """Items until the condition holds on all of them; fails after the time-out."""
     items: list[Item] = []

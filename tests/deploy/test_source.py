@@ -54,23 +54,22 @@ def test_what_was_sent_is_what_lies_before_the_gateway_s_place(tmp_path: Path) -
     journal = tmp_path / "journal"
     prepare_journal(recording, feed, settings, journal, PER_PACKET)
     assert sent_counts(journal, feed) == {1: 0, 2: 0, 3: 0, 4: 0}
-    early = Lead(journal)
-    assert early.message_count() == MESSAGES
-    with Tailer(journal) as tailer:
-        records = list(tailer.read_many(1_000_000))
-    for place in (len(records) // 3, len(records) - 1):
-        expected = dict.fromkeys((1, 2, 3, 4), 0)
-        for _, record in records[:place]:
-            if record[0] == RecordKind.PACKET:
-                stream, first, count = packet_numbers(record)
-                expected[stream] = first + count - 1
-        position = NamedPosition(journal / POSITION_NAME)
-        position.store(records[place][0])
-        position.close()
-        assert sent_counts(journal, feed) == expected
-        with Lead(journal) as lead:
-            assert lead.message_count() == early.message_count() == MESSAGES - sum(expected.values())
-    early.__exit__()
+    with Lead(journal) as early:
+        assert early.message_count() == MESSAGES
+        with Tailer(journal) as tailer:
+            records = list(tailer.read_many(1_000_000))
+        for place in (len(records) // 3, len(records) - 1):
+            expected = dict.fromkeys((1, 2, 3, 4), 0)
+            for _, record in records[:place]:
+                if record[0] == RecordKind.PACKET:
+                    stream, first, count = packet_numbers(record)
+                    expected[stream] = first + count - 1
+            position = NamedPosition(journal / POSITION_NAME)
+            position.store(records[place][0])
+            position.close()
+            assert sent_counts(journal, feed) == expected
+            with Lead(journal) as lead:
+                assert lead.message_count() == early.message_count() == MESSAGES - sum(expected.values())
     assert sum(sent_counts(journal, feed).values()) == MESSAGES
 
 
