@@ -10,7 +10,7 @@ import grpc
 
 from adapter.feed_settings import FeedSettingsUnknown
 from adapter.process import AdapterOptions, AdapterProcess, MoldOptions
-from feedcore.documents import DocumentError
+from feedcore.documents.xml_document import DocumentError
 from journal import JournalError
 from transport.dgram import BadGroup
 from transport.login import AuthenticationRefused

@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeVar
 
-from feedcore.engine import ChannelConfig, EngineConfig
-from feedcore.failing import FailConfig, FailPolicy
-from feedcore.peers import ConsentConfig
-from feedcore.replica_config import OnSilence, PublishMode, ReplicaConfig
+from feedcore.lease.failing import FailConfig, FailPolicy
+from feedcore.lease.peers import ConsentConfig
+from feedcore.replica.config import OnSilence, PublishMode, ReplicaConfig
+from feedcore.replica.engine import ChannelConfig, EngineConfig
 from tandemfeed.v1 import admin_pb2
 
 Word = TypeVar("Word", bound=Enum)

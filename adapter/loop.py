@@ -16,7 +16,7 @@ from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from feedcore.counters import CounterSet
-from feedcore.effects import (
+from feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     AppendToJournal,
@@ -35,8 +35,8 @@ from feedcore.effects import (
     StateMoved,
     Transmit,
 )
-from feedcore.engine import AdapterEngine
-from feedcore.refusal import PacketRefused
+from feedcore.replica.engine import AdapterEngine
+from feedcore.wire.refusal import PacketRefused
 from transport.dgram import MulticastReceiver, MulticastSender
 from transport.process_shell import StopSignal
 from transport.sealing import NoKey, Opener, Sealer

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import zmq
 
 from adapter.conversion.formats.moldudp64 import MoldTranslation
-from feedcore.effects import RequestSource
+from feedcore.replica.effects import RequestSource
 from transport.dgram import MulticastReceiver
 from transport.request_socket import RequestSocket
 

@@ -20,8 +20,9 @@ import numpy as np
 from adapter.provisional_index import MAGIC as NUMBERING_MAGIC
 from adapter.provisional_index import ProvisionalIndex, decode_numbering
 from adapter.saved_state import MAGIC, SavedState, decode_saved_state, encode_saved_state
-from feedcore.channel_state import ChannelSnapshot
-from feedcore.output_packet import (
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.own_past import STATE_SIZE_MAX
+from feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     OUTPUT_MAGIC,
     PROVISIONAL_BIT,
@@ -30,9 +31,8 @@ from feedcore.output_packet import (
     decode_output_packet,
     encode_output_packet,
 )
-from feedcore.own_past import STATE_SIZE_MAX
-from feedcore.position import Run
-from feedcore.refusal import PacketRefused
+from feedcore.wire.position import Run
+from feedcore.wire.refusal import PacketRefused
 from journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
 from journal.sequence_marks import MARK_EVERY, SequenceMarks, Stretch
 
@@ -45,7 +45,7 @@ TAILERS_KEPT = 4  # for replays to come: a new one first looks at every block, s
 READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
 SCAN_COUNT = 16_384
 RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full takes too long to do it for every packet
-# The fields of an output packet's header that the index needs (feedcore.output_packet has them all).
+# The fields of an output packet's header that the index needs (feedcore.wire.output_packet has them all).
 HEADER_FIELDS = np.dtype(
     {
         "names": ["magic", "flags", "channel_id", "message_count", "first_message_seq"],

@@ -15,10 +15,10 @@ from adapter.mailbox import Mailbox
 from adapter.peer_input import PeerInput
 from adapter.peer_link import CallLine, PeerLink
 from adapter.translation import position_to_proto
-from feedcore.channel_state import PeerState
-from feedcore.engine import AdapterEngine
-from feedcore.position import MessageStreamState
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.replica.channel_state import PeerState
+from feedcore.replica.engine import AdapterEngine
+from feedcore.wire.position import MessageStreamState
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
 from transport.rpc import open_channel
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from adapter.translation import buckets_from_chunks, peer_state_from_proto, runs_from_proto, snapshot_from_chunks
-from feedcore.channel_state import Buckets, ChannelSnapshot, PeerState
 from feedcore.counters import Counter, CounterSet
-from feedcore.decision_log import RunsReply
-from feedcore.effects import AdapterEffect
-from feedcore.position import MessageStreamState
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState
+from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.effects import AdapterEffect
+from feedcore.wire.position import MessageStreamState
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2
 
 LOG = logging.getLogger("adapter.peer_input")

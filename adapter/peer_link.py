@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc
 
 from adapter.peer_input import Seldom
-from feedcore.channel_state import PeerState
-from feedcore.refusal import PacketRefused
+from feedcore.replica.channel_state import PeerState
+from feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 
 LOG = logging.getLogger("adapter.peer_link")

@@ -25,7 +25,7 @@ from adapter.replay_service import ReplayService
 from adapter.reports import Reporter
 from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
 from feedcore.counters import CounterSet
-from feedcore.effects import (
+from feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     AskToFail,
@@ -34,7 +34,7 @@ from feedcore.effects import (
     RequestEpoch,
     RequestHandOver,
 )
-from feedcore.engine import AdapterEngine
+from feedcore.replica.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
 from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from transport.login import TokenSource

@@ -2,7 +2,7 @@
 
 A provisional packet's `message_seq` is its sender's own count and means nothing to others, so it is found by its source
 messages. When the sender is granted a lease its provisional packets become the first decisions of the new epoch
-(`feedcore.effects.NumberForGood`); the journal keeps them as they were sent, beside a record that says so.
+(`feedcore.replica.effects.NumberForGood`); the journal keeps them as they were sent, beside a record that says so.
 
 Record, little-endian::
 
@@ -21,7 +21,7 @@ import struct
 from collections import deque
 from typing import NamedTuple
 
-from feedcore.output_packet import PROVISIONAL_BIT, OutputFlag, OutputPacket
+from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputFlag, OutputPacket
 
 MAGIC = b"TFN1"
 RECORD = struct.Struct("<4sIIIQQQ")

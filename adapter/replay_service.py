@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import grpc
 
 from adapter.output_journal import OutputJournal
-from feedcore.position import FIRST_SEQ
 from feedcore.topics import any_topic_matches
+from feedcore.wire.position import FIRST_SEQ
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
 from transport.rpc import caller_of
 

@@ -14,9 +14,9 @@ from adapter.health import Counts, Health, HealthSampler
 from adapter.output_journal import OutputJournal
 from adapter.translation import peer_state_to_proto
 from feedcore.counters import Counter, CounterSet
-from feedcore.engine import AdapterEngine
-from feedcore.refusal import Refusal
-from feedcore.states import ReplicaState
+from feedcore.replica.engine import AdapterEngine
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.refusal import Refusal
 from tandemfeed.v1 import common_pb2
 from transport.sealing import Sealer
 

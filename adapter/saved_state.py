@@ -20,9 +20,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from feedcore.channel_state import ChannelSnapshot
-from feedcore.lineage import Lineage
-from feedcore.position import MessageStreamState
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import MessageStreamState
 
 MAGIC = b"TFS1"
 HEAD = struct.Struct("<4sHHIIQQII")

@@ -10,8 +10,8 @@ import grpc
 
 from adapter.mailbox import Mailbox
 from adapter.translation import position_from_proto, runs_to_proto, state_chunks
-from feedcore.engine import AdapterEngine, DecisionLogTooShort, NotActive
-from feedcore.lineage import Lineage
+from feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
+from feedcore.wire.lineage import Lineage
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 from transport.rpc import caller_of
 

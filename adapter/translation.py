@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from adapter.health import Health
-from feedcore.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState
-from feedcore.decision_log import RunsReply
-from feedcore.lineage import Lineage, checked_lineage
-from feedcore.position import FIRST_SEQ, SEQ_MAX, MessageStreamState, Run
-from feedcore.refusal import PacketRefused
-from feedcore.states import ReplicaState
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState
+from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import Lineage, checked_lineage
+from feedcore.wire.position import FIRST_SEQ, SEQ_MAX, MessageStreamState, Run
+from feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import common_pb2, sync_pb2
 
 SNAPSHOT_CHUNK_SIZE = 1 << 20

@@ -31,7 +31,7 @@ from admin_server.lease_keeper import LeaseKeeper
 from admin_server.lease_records import ClusterRecords, RecordsUnavailable
 from admin_server.settings import AdapterSettings, FeedSettings
 from admin_server.streams import Attendance, Subscriber
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.broker")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 
 # Detached means: synchronised until the active fell silent, so as good a candidate as a synchronised one; ahead means:
 # detached, and forwarding provisionally.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from admin_server.settings import AdapterSettings, FeedSettings, ProtocolSettings
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.descriptions")

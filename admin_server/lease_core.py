@@ -27,7 +27,7 @@ from admin_server.lease_decisions import (
     Renewed,
     Vacated,
 )
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 
 __all__ = ["FeedLease", "Granted", "LeaseConfig", "LeaseDecision", "Offer", "Vacated"]
 

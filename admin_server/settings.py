@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from feedcore.output_packet import DATAGRAM_SIZE_MAX
+from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from transport.dgram import BadGroup, parse_group
 
 MS = 1_000_000

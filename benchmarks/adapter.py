@@ -22,8 +22,8 @@ import numpy as np
 import zmq
 
 from benchmarks.forwarder import DOCUMENTS, FEED_ID, INTERFACE, OUTPUT_GROUP, SESSION, SOURCE_GROUP, STREAM, Progress
-from feedcore.source_format import load_source_format
-from feedcore.source_packet import encode_source_header
+from feedcore.documents.source_format import load_source_format
+from feedcore.wire.source_packet import encode_source_header
 from transport.dgram import MulticastReceiver, MulticastSender
 
 TRADES_PER_PACKET = 36

@@ -18,7 +18,7 @@ import numpy as np
 
 from adapter.conversion import CompiledConverter, ConverterTable
 from adapter.conversion.loading import load_checked_table
-from feedcore.source_packet import encode_source_header
+from feedcore.wire.source_packet import encode_source_header
 
 ROOT = Path(__file__).resolve().parent.parent
 TICKS = ROOT / "deploy" / "examples" / "ticks"

@@ -22,7 +22,7 @@ from adapter.loop import AdapterLoop
 from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from feedcore.counters import CounterSet
-from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
+from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
 from transport.dgram import MulticastReceiver, MulticastSender
 from transport.process_shell import StopSignal
 from transport.scheduling import begin_steady_running

@@ -14,8 +14,8 @@ from client_lib.client import Client, connect
 from client_lib.errors import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, ClientError, FeedUnknown
 from client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
 from client_lib.subscription import ChannelStatistics, Subscription, SubscriptionStatistics
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import (
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import (
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,

@@ -23,8 +23,8 @@ from client_lib.items import Batch, Filled, Item, Revoked
 from client_lib.live_view import LiveFigures, alarm_text, render
 from client_lib.recorder import DeliveryRecorder
 from client_lib.subscription import Subscription
-from feedcore.merge_config import CompareMode
-from feedcore.merge_effects import Diverged
+from feedcore.merge.config import CompareMode
+from feedcore.merge.effects import Diverged
 from transport.process_shell import (
     CounterCollector,
     add_connection_arguments,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from client_lib.session import Session
 from client_lib.subscription import Subscription
-from feedcore.merge_config import CompareMode, MergerConfig
+from feedcore.merge.config import CompareMode, MergerConfig
 
 
 class Client:

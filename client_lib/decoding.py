@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.message_model import MessageModel, ModelMessage, load_message_model
+from feedcore.documents.message_model import MessageModel, ModelMessage, load_message_model
 
 
 class Decoder:

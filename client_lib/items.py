@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from feedcore.merge_effects import MergeEvent
-from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
-from feedcore.packet_parts import cut_runs
+from feedcore.merge.effects import MergeEvent
+from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
+from feedcore.wire.packet_parts import cut_runs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from client_lib.decoding import Decoder
-    from feedcore.message_model import ModelMessage
+    from feedcore.documents.message_model import ModelMessage
 
 
 class SourceSpan(NamedTuple):

@@ -20,7 +20,7 @@ from client_lib.items import Batch, Filled, Item
 from client_lib.record import ROW_DTYPE, latency_figures
 from client_lib.subscription import Subscription
 from feedcore.counters import Counter
-from feedcore.merge_effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
+from feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
 
 EVENTS_SHOWN = 8
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.merge_effects import Takeover
+from feedcore.merge.effects import Takeover
 
 ROW_DTYPE = np.dtype(
     [

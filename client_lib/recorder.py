@@ -14,7 +14,7 @@ import numpy as np
 
 from client_lib.items import Batch, Filled, Item
 from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
-from feedcore.merge_effects import Takeover
+from feedcore.merge.effects import Takeover
 
 ROWS_PER_CHUNK = 512  # turning so many into an array takes 0.2 ms: what is recorded must not stand still for it
 

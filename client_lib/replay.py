@@ -23,7 +23,7 @@ from client_lib.errors import ClientError, status_of
 from client_lib.grant import GrantedAdapter
 from client_lib.session import Session
 from client_lib.wanted import Wanted
-from feedcore.merge_effects import RequestReplay
+from feedcore.merge.effects import RequestReplay
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 log = logging.getLogger(__name__)

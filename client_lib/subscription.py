@@ -31,11 +31,11 @@ from client_lib.mailbox import Mailbox
 from client_lib.replay import Replayed, ReplayWorker
 from client_lib.session import Session
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
-from feedcore.merger import StreamMerger
-from feedcore.output_packet import OutputPacket, decode_output_packet
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
+from feedcore.merge.merger import StreamMerger
+from feedcore.wire.output_packet import OutputPacket, decode_output_packet
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from transport.dgram import MulticastReceiver
 from transport.sealing import Opener

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from feedcore.merge_effects import RequestReplay
-from feedcore.output_packet import PROVISIONAL_BIT, OutputPacket, decode_output_packet
-from feedcore.refusal import PacketRefused
+from feedcore.merge.effects import RequestReplay
+from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket, decode_output_packet
+from feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import common_pb2, replay_pb2
 
 Ranges = list[tuple[int, int]]  # (first, last) inclusive

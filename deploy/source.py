@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from deploy.processes import ProcessFailed
 from deploy.topology import EXAMPLES, FeedLayout
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 from journal import Tailer
 from journal.named_position import NamedPosition
 from spark_feed.encoding import TickEncoder, frames_of

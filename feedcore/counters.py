@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from feedcore.refusal import Refusal
+from feedcore.wire.refusal import Refusal
 
 
 class Counter(Enum):

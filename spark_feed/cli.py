@@ -14,7 +14,7 @@ from types import FrameType
 
 import grpc
 
-from feedcore.documents import DocumentError
+from feedcore.documents.xml_document import DocumentError
 from journal.errors import JournalError
 from spark_feed.feed_plan import FeedPlanError, read_feed_plan
 from spark_feed.generator import GeneratorOptions, TickGenerator

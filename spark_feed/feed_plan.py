@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from feedcore.source_packet import SOURCE_HEADER_SIZE
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
 
 DATAGRAM_SIZE_DEFAULT = 1_472
 

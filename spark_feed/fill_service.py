@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from feedcore.source_packet import SourceFlag
+from feedcore.wire.source_packet import SourceFlag
 from journal import Tailer
 from journal.sequence_marks import Stretch
 from spark_feed.send_core import stamped

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.source_packet import SOURCE_HEADER_SIZE, encode_source_header
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, encode_source_header
 from spark_feed.feed_plan import FeedPlan
 
 

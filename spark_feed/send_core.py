@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from feedcore.source_packet import SourceFlag, encode_source_header
+from feedcore.wire.source_packet import SourceFlag, encode_source_header
 from spark_feed.pacing import Pacer
 from spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, packet_numbers
 

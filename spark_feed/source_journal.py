@@ -28,7 +28,7 @@ from typing import Self
 
 import numpy as np
 
-from feedcore.source_packet import SOURCE_HEADER
+from feedcore.wire.source_packet import SOURCE_HEADER
 from journal import Batch, Journal
 from spark_feed.feed_plan import FeedPlan
 from spark_feed.packing import Frames, PackedPacket, pack_batch
@@ -125,7 +125,7 @@ def packet_numbers(record: bytes) -> tuple[int, int, int]:
     return stream_id, first, count
 
 
-# A PACKET record's numbers, by the layouts of PACKET_HEAD and of feedcore.source_packet.
+# A PACKET record's numbers, by the layouts of PACKET_HEAD and of feedcore.wire.source_packet.
 PACKET_FIELDS = np.dtype(
     {
         "names": ["kind", "stream_id", "count", "first"],

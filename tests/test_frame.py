@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 400
 # file -> why it is longer
 LONGER = {
-    "feedcore/replica.py": "one state machine, whose events belong side by side",
+    "feedcore/replica/replica.py": "one state machine, whose events belong side by side",
 }
 ROOMS = (
     "feedcore",

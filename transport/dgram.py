@@ -12,7 +12,7 @@ from typing import Any
 
 import zmq
 
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 RECEIVE_QUEUE_COUNT_MAX = 100_000  # about 150 MB at worst; the kernel's own buffer holds only some 100 full datagrams
 # Beyond it `send` waits for libzmq's I/O thread, which never waits for the network: a brake on a runaway sender.

@@ -7,7 +7,7 @@ from typing import Any
 
 import zmq
 
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 from transport.dgram import BadGroup, DatagramTooLong, check_interface
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from feedcore.output_packet import (
+from feedcore.wire.output_packet import (
     DATAGRAM_SIZE_MAX,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
@@ -23,7 +23,7 @@ from feedcore.output_packet import (
     OutputPacket,
     decode_output_packet,
 )
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.wire.refusal import PacketRefused, Refusal
 
 NONCE = struct.Struct("<IQ")
 COUNTER_MAX = (1 << 64) - 1

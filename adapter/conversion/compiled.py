@@ -18,11 +18,11 @@ from adapter.conversion.state_kernels import NEAR_ROWS_DEFAULT, SAMPLE_COUNT, SA
 from adapter.conversion.state_store import StateStore
 from adapter.conversion.table import ConverterTable
 from adapter.kernel_cache import load_generated
-from feedcore.converter import Converted
+from feedcore.replica.converter import Converted
 
 
 class CompiledConverter:
-    """`feedcore.converter.Converter` over a compiled kernel.
+    """`feedcore.replica.converter.Converter` over a compiled kernel.
 
     Args:
         near_rows: rows of state that the processor's caches hold anyway, of each kind. With more the kernel looks over
@@ -57,7 +57,7 @@ class CompiledConverter:
     def convert(
         self, datagram: bytes, skip: int, count: int, out: NDArray[np.uint8], start: int, end: int
     ) -> Converted:
-        """See `feedcore.converter.Converter.convert`."""
+        """See `feedcore.replica.converter.Converter.convert`."""
         if self._functions is not None:
             return self._convert_answered(self._functions, datagram, skip, count, out, start, end)
         consumed, written, cursor, refused = self._kernel(

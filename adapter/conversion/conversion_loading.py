@@ -29,9 +29,9 @@ from adapter.conversion.table import (
     type_of,
 )
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
-from feedcore.documents import Node
-from feedcore.message_model import MessageModel, ModelField, ModelGroup, ModelMessage
-from feedcore.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import MessageModel, ModelField, ModelGroup, ModelMessage
+from feedcore.documents.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.xml_document import Node
 
 ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
 COMMON = ("name", "function", "by", "cell", "reset")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapter.conversion.reasons import REASONS, Reason
-from feedcore.source_layout import Framing, SourceFormat
-from feedcore.source_packet import SOURCE_HEADER, SOURCE_HEADER_SIZE
+from feedcore.documents.source_layout import Framing, SourceFormat
+from feedcore.wire.source_packet import SOURCE_HEADER, SOURCE_HEADER_SIZE
 
 SAMPLES_KEPT_MAX = 256  # 64 KB a frame at most, though of a datagram's size normally
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
-from feedcore.documents import Node
+from feedcore.documents.xml_document import Node
 
 COMPARISONS = ("is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
 

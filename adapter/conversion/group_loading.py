@@ -9,9 +9,9 @@ from adapter.conversion.conversion_loading import ConversionLoader
 from adapter.conversion.state_cells import function_of
 from adapter.conversion.table import DataWrite, GroupWrite, IndexValue, Literal, Operand, type_of
 from adapter.conversion.values import why_not_data
-from feedcore.documents import Node
-from feedcore.message_model import ModelData, ModelGroup, ModelMessage
-from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import ModelData, ModelGroup, ModelMessage
+from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.xml_document import Node
 
 ELEMENTS = ("when", "let", "field", "group", "data")
 BOOK_ATTRIBUTES = ("book", "side", "by")

@@ -17,17 +17,17 @@ from adapter.conversion.interpreted_values import Entry, Refused, Scope, Walked
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.conversion.state_kernels import SAMPLES_MAX
 from adapter.conversion.table import Conversion, ConverterTable
-from feedcore.converter import Converted
-from feedcore.message_model import PREFIX_SIZE
-from feedcore.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
-from feedcore.source_packet import SOURCE_HEADER_SIZE
+from feedcore.documents.message_model import PREFIX_SIZE
+from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.replica.converter import Converted
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
 
 SBE_PREFIX = struct.Struct("<HHHHHH")
 PLACED_MAX = 65_535
 
 
 class InterpretedConverter:
-    """`feedcore.converter.Converter`, without a kernel."""
+    """`feedcore.replica.converter.Converter`, without a kernel."""
 
     def __init__(self, table: ConverterTable) -> None:
         self._table = table

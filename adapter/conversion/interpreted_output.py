@@ -8,7 +8,7 @@ from adapter.conversion.function_checks import digits_size
 from adapter.conversion.interpreted_values import Refused, Scope
 from adapter.conversion.reasons import Reason
 from adapter.conversion.table import Conversion, DataWrite, GroupWrite, Literal, Operand, Operation, type_of
-from feedcore.source_format import SourceField
+from feedcore.documents.source_format import SourceField
 
 OfBook = Callable[[Operation, Scope], int]
 LevelCount = Callable[[int, int], int]

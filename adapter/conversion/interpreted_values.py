@@ -27,8 +27,8 @@ from adapter.conversion.table import (
 )
 from adapter.conversion.values import INT64_MAX, NULL, null_bits, null_of
 from adapter.time_zones import offset_at_midnight_s
-from feedcore.message_model import ModelField
-from feedcore.source_format import SourceField, SourceGroup
+from feedcore.documents.message_model import ModelField
+from feedcore.documents.source_format import SourceField, SourceGroup
 
 BLANKS = b" \0"
 Value = int | bytes  # a number, NULL for none; a text with its blanks; floating point as its bytes

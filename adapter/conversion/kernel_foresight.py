@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.table import Conversion, ConverterTable, Operand
-from feedcore.source_format import SourceField, SourceMessageType
+from feedcore.documents.source_format import SourceField, SourceMessageType
 
 WORD_SIZE = 8
 FUNCTION = '''

@@ -19,8 +19,8 @@ from adapter.conversion.table import (
     least_size,
     type_of,
 )
-from feedcore.message_model import ModelField
-from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import ModelField
+from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
 
 
 def zero_gaps(fields: dict[str, ModelField], block_length: int, base: int) -> list[str]:

@@ -13,8 +13,8 @@ from adapter.conversion.kernel_walk import entry_steps, numbers_of, walk
 from adapter.conversion.packet_calls import slot_lines, slots_of
 from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
 from adapter.conversion.unaligned import load_expression
-from feedcore.message_model import PREFIX_SIZE
-from feedcore.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import PREFIX_SIZE
+from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
 
 
 def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:

@@ -9,8 +9,8 @@ from adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, valu
 from adapter.conversion.table import Guard, IndexValue, Literal, Operand, Operation, PacketValue, type_of
 from adapter.conversion.unaligned import load_expression
 from adapter.conversion.values import NULL, null_bits, null_of
-from feedcore.message_model import PREFIX_SIZE, ModelField
-from feedcore.source_format import SourceField
+from feedcore.documents.message_model import PREFIX_SIZE, ModelField
+from feedcore.documents.source_format import SourceField
 
 SIGN_BIT = 1 << 63
 CHUNKS = (8, 4, 2, 1)

@@ -17,8 +17,8 @@ from adapter.conversion.reasons import Reason
 from adapter.conversion.state_store import header_of
 from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
 from adapter.conversion.unaligned import load_expression
-from feedcore.source_format import Framing
-from feedcore.source_packet import SOURCE_HEADER_SIZE
+from feedcore.documents.source_format import Framing
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
 
 MODULE = '''"""Generated from the converter table {name!r}{tables}.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from adapter.conversion.unaligned import load_expression
-from feedcore.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
 
 PLACED_MAX = 65_535
 

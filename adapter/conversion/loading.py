@@ -8,9 +8,9 @@ from adapter.conversion.compiled import CompiledConverter
 from adapter.conversion.table import ConverterTable
 from adapter.conversion.table_loading import load_table
 from adapter.conversion.user_functions import known_functions
-from feedcore.message_model import load_message_model
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
-from feedcore.source_format import load_source_format
+from feedcore.documents.message_model import load_message_model
+from feedcore.documents.source_format import load_source_format
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 
 
 def load_checked_table(

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from adapter.conversion.function_use import ValueMap
-from feedcore.documents import Node
+from feedcore.documents.xml_document import Node
 
 TEXT_SIZE_MAX = 64  # of a key and of a value: eight machine words, as a key of state has
 BLANKS = b" \0"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from adapter.conversion.function_use import COMPARISONS, comparison_of
 from adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
-from feedcore.documents import Node
-from feedcore.source_format import SourceField
+from feedcore.documents.source_format import SourceField
+from feedcore.documents.xml_document import Node
 
 if TYPE_CHECKING:
     from adapter.conversion.conversion_loading import ConversionLoader

@@ -18,8 +18,8 @@ from adapter.conversion.function_use import Checked
 from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.table import Conversion, Operand, Operation
 from adapter.conversion.user_functions import null_instead
-from feedcore.documents import Node
-from feedcore.source_format import SourceMessageType
+from feedcore.documents.source_format import SourceMessageType
+from feedcore.documents.xml_document import Node
 
 
 @dataclass(frozen=True, slots=True)

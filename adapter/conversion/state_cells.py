@@ -9,7 +9,7 @@ from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.state_kernels import CELLS_MAX
 from adapter.conversion.state_store import KeySpace
 from adapter.conversion.values import NULL
-from feedcore.documents import Node
+from feedcore.documents.xml_document import Node
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.order_book import BookSpaces
 from adapter.conversion.state_store import KeySpace
 from adapter.conversion.values import ValueType, type_of_field
-from feedcore.documents import DocumentError
-from feedcore.message_model import ModelData, ModelField, ModelGroup, ModelMessage
-from feedcore.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import ModelData, ModelField, ModelGroup, ModelMessage
+from feedcore.documents.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.xml_document import DocumentError
 
 
 @dataclass(frozen=True, slots=True)

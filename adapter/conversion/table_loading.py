@@ -16,10 +16,10 @@ from adapter.conversion.order_book import FIRST, BookSpaces
 from adapter.conversion.state_cells import Cells
 from adapter.conversion.state_store import KEYS_MAX, KeySpace
 from adapter.conversion.table import Book, ConverterTable
-from feedcore.documents import Node, parse_document
-from feedcore.message_model import MessageModel
-from feedcore.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEAL_TAG_SIZE
-from feedcore.source_format import SourceFormat
+from feedcore.documents.message_model import MessageModel
+from feedcore.documents.source_format import SourceFormat
+from feedcore.documents.xml_document import Node, parse_document
+from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEAL_TAG_SIZE
 
 ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
 KEYS_MAX_LIMIT = 1 << 28

@@ -6,9 +6,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from feedcore.message_model import ModelData, ModelField
-from feedcore.primitive_types import PrimitiveType
-from feedcore.source_format import SourceField
+from feedcore.documents.message_model import ModelData, ModelField
+from feedcore.documents.primitive_types import PrimitiveType
+from feedcore.documents.source_format import SourceField
 
 NULL = (1 << 63) - 1  # null inside the engine, whatever source and model call null
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1

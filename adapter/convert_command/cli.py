@@ -23,7 +23,7 @@ from adapter.convert_command.documents import Documents, add_document_arguments,
 from adapter.convert_command.explaining import explain, users_functions
 from adapter.convert_command.outputs import open_output
 from adapter.convert_command.reading import READ_ERRORS, READER_OF_FORMAT, READERS
-from feedcore.documents import DocumentError
+from feedcore.documents.xml_document import DocumentError
 from journal.commands.options import REFUSALS
 
 OUT_SIZE = 8 << 20  # output of one call

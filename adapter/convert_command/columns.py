@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feedcore.message_model import PREFIX_SIZE, ModelData, ModelField, ModelGroup, ModelMessage
+from feedcore.documents.message_model import PREFIX_SIZE, ModelData, ModelField, ModelGroup, ModelMessage
 
 
 def column(field: ModelField, values: NDArray[Any]) -> Any:

@@ -13,7 +13,7 @@ from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.reasons import Reason
 from adapter.convert_command.documents import SHIPPED, shipped_documents
 from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 from journal import Tailer
 from journal.commands.options import require_journal
 from journal.commands.presentation import counted, hex_lines, one_line, time_text, to_json

@@ -10,9 +10,9 @@ from adapter.conversion import ConverterTable
 from adapter.conversion.formats import FOLDER, document
 from adapter.conversion.table_loading import load_table
 from adapter.conversion.user_functions import known_functions
-from feedcore.message_model import MessageModel, load_message_model
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
-from feedcore.source_format import SourceFormat, load_source_format
+from feedcore.documents.message_model import MessageModel, load_message_model
+from feedcore.documents.source_format import SourceFormat, load_source_format
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 
 TABLE_SUFFIX = "-to-tick.xml"
 SHIPPED = tuple(sorted(path.name.removesuffix(TABLE_SUFFIX) for path in FOLDER.glob(f"*{TABLE_SUFFIX}")))

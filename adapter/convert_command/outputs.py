@@ -11,8 +11,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from adapter.convert_command.columns import MessageColumns, column, flat
-from feedcore.message_model import MessageModel, ModelMessage
-from feedcore.output_packet import OUTPUT_FRAME_SIZE
+from feedcore.documents.message_model import MessageModel, ModelMessage
+from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
 SOFH_SBE_LITTLE_ENDIAN = 0xEB50

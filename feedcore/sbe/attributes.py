@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from difflib import get_close_matches
 
-from feedcore.documents import Node
+from feedcore.documents.xml_document import Node
 from feedcore.sbe.primitives import Number, Primitive
 from feedcore.sbe.types import Notes, Presence
 

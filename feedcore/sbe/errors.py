@@ -1,4 +1,4 @@
-"""What can be wrong with a message, as opposed to a schema (`feedcore.documents.DocumentError`)."""
+"""What can be wrong with a message, as opposed to a schema (`feedcore.documents.xml_document.DocumentError`)."""
 
 from __future__ import annotations
 

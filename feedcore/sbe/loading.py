@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from feedcore.documents import Node, parse_document
+from feedcore.documents.xml_document import Node, parse_document
 from feedcore.sbe.attributes import check_spelling, encoding_of, notes_of, presence_of, unsigned
 from feedcore.sbe.primitives import Number
 from feedcore.sbe.type_loading import TypeLoader, constant_text

@@ -6,7 +6,7 @@ import math
 import struct
 from dataclasses import dataclass
 
-from feedcore.primitive_types import PRIMITIVES
+from feedcore.documents.primitive_types import PRIMITIVES
 
 Number = int | float
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from feedcore.documents import Node
+from feedcore.documents.xml_document import Node
 from feedcore.sbe.attributes import encoding_of, notes_of, presence_of, unsigned, value_of
 from feedcore.sbe.primitives import SBE_PRIMITIVES, Number, Primitive
 from feedcore.sbe.types import (

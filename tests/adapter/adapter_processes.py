@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from feedcore.source_format import load_source_format
-from feedcore.source_packet import SourceFlag, encode_source_header
+from feedcore.documents.source_format import load_source_format
+from feedcore.wire.source_packet import SourceFlag, encode_source_header
 from tests.admin_server.cluster_files import EXAMPLES, Server
 from transport.dgram import MulticastReceiver, MulticastSender
 

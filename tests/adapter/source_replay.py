@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from feedcore.source_packet import decode_source_packet
+from feedcore.wire.source_packet import decode_source_packet
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.adapter_processes import SourceByHand
 from transport.rpc import RpcServer, serve

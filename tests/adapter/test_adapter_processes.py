@@ -13,8 +13,8 @@ import zmq
 from admin_server.server import AdminServer
 from client_lib import Batch, Subscription, connect
 from deploy.ports import free_endpoint, free_ports
-from feedcore.merge_effects import Ended, Takeover
-from feedcore.source_packet import SourceFlag
+from feedcore.merge.effects import Ended, Takeover
+from feedcore.wire.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, await_position, unknown_stream_packet
 from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of

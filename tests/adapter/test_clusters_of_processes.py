@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from adapter.saved_state import MAGIC as SAVED_STATE
-from feedcore.merge_effects import Gap, Takeover
+from feedcore.merge.effects import Gap, Takeover
 from journal import Tailer
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.adapter_processes import WAIT_S, SourceByHand

@@ -21,7 +21,7 @@ from adapter.conversion.loading import load_converter
 from adapter.conversion.reasons import Reason
 from adapter.dead_letter_journal import COLLECT_INTERVAL_NS, WAITING_MAX, DeadLetterJournal
 from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter, encode_dead_letter
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 from journal import Journal, Tailer
 from tests.admin_server.cluster_files import EXAMPLES
 from tests.small_disk import SmallDisk

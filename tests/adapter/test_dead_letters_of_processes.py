@@ -19,7 +19,7 @@ from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
 from admin_server.cli import admin
 from client_lib import Batch, Subscription
 from deploy.ports import free_ports
-from feedcore.source_packet import SOURCE_FRAME
+from feedcore.wire.source_packet import SOURCE_FRAME
 from journal import Tailer
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.clusters import Cluster, Feed, running_cluster

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from feedcore.merge_effects import Gap, Takeover
-from feedcore.output_packet import OutputFlag
+from feedcore.merge.effects import Gap, Takeover
+from feedcore.wire.output_packet import OutputFlag
 from tests.adapter.adapter_processes import WAIT_S
 from tests.adapter.clusters import Feed, Reader, running_cluster
 from transport.dgram import MulticastReceiver

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from adapter.feed_settings import FeedSettingsUnknown, engine_config
-from feedcore.failing import FailConfig, FailPolicy
-from feedcore.peers import ConsentConfig
-from feedcore.replica_config import OnSilence, PublishMode
+from feedcore.lease.failing import FailConfig, FailPolicy
+from feedcore.lease.peers import ConsentConfig
+from feedcore.replica.config import OnSilence, PublishMode
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 

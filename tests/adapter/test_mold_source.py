@@ -23,9 +23,9 @@ from adapter.conversion.formats.moldudp64 import (
 )
 from adapter.mold_source import MoldSource
 from client_lib import Batch, connect
-from feedcore.effects import RequestSource
-from feedcore.source_packet import SourceFlag, decode_source_packet
-from feedcore.source_tracker import SourceTracker, TrackerConfig
+from feedcore.replica.effects import RequestSource
+from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from tests.adapter.adapter_processes import AdapterUnderTest
 from tests.admin_server.cluster_files import running_server, secret_of
 from transport.dgram import BadGroup, MulticastSender

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from adapter.output_journal import OutputJournal
 from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
-from feedcore.channel_state import ChannelSnapshot
-from feedcore.lineage import Lineage
-from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_runs
-from feedcore.position import MessageStreamState, Run
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_runs
+from feedcore.wire.position import MessageStreamState, Run
 from journal.sequence_marks import MARK_EVERY
 from tests.small_disk import SmallDisk
 

@@ -15,15 +15,15 @@ from adapter.mailbox import Mailbox
 from adapter.peer_calls import PeerCalls
 from adapter.peer_input import PeerInput
 from adapter.translation import peer_state_to_proto, runs_to_proto
-from feedcore.channel_state import ChannelStatus, PeerState
 from feedcore.counters import CounterSet
-from feedcore.decision_log import RunsReply
-from feedcore.effects import AdapterEffect
-from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
-from feedcore.lineage import Lineage
-from feedcore.position import MessageStreamState, Run
-from feedcore.refusal import Refusal
-from feedcore.states import ReplicaState
+from feedcore.replica.channel_state import ChannelStatus, PeerState
+from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.effects import AdapterEffect
+from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import MessageStreamState, Run
+from feedcore.wire.refusal import Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 from tests.adapter.rpc_by_hand import CA, serve_by_hand, token
 from tests.adapter.test_peer_input import HEALTH

@@ -10,14 +10,14 @@ import pytest
 from adapter.health import Health
 from adapter.peer_input import PeerInput, Seldom
 from adapter.translation import peer_state_to_proto, runs_to_proto, state_chunks
-from feedcore.channel_state import ChannelStatus, PeerState
 from feedcore.counters import Counter, CounterSet
-from feedcore.decision_log import RunsReply
-from feedcore.effects import AdapterEffect
-from feedcore.lineage import Lineage
-from feedcore.position import MessageStreamState, Run
-from feedcore.refusal import PacketRefused, Refusal
-from feedcore.states import ReplicaState
+from feedcore.replica.channel_state import ChannelStatus, PeerState
+from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.effects import AdapterEffect
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import MessageStreamState, Run
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2
 
 POSITION = MessageStreamState(3, 11, {1: 6, 2: 7})

@@ -8,7 +8,7 @@ import pytest
 
 from adapter.output_journal import OutputJournal
 from adapter.provisional_index import Numbering, decode_numbering
-from feedcore.output_packet import OutputFlag, decode_output_packet
+from feedcore.wire.output_packet import OutputFlag, decode_output_packet
 from tests.adapter.test_output_journal import BLOCK, packet, replayed
 
 GOLDEN = bytes.fromhex("54464e3101000000040000000000000015000000000000003c000000000000003e00000000000000")

@@ -10,7 +10,7 @@ import pytest
 
 from adapter.output_journal import OutputJournal
 from adapter.replay_service import REPLAY_MESSAGES_MAX, REPLAY_RANGES_MAX, ReplayService
-from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet
+from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
 from tests.adapter.rpc_by_hand import channel_to, serve_by_hand, token
 from tests.adapter.test_output_journal import BLOCK, packet

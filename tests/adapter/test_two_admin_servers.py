@@ -11,7 +11,7 @@ import zmq
 
 from client_lib import Subscription, connect
 from deploy.ports import free_endpoint
-from feedcore.merge_effects import Takeover
+from feedcore.merge.effects import Takeover
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
 from tests.adapter.test_adapter_processes import collect

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from admin_server.cli import admin
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, secret_of, write_settings
 

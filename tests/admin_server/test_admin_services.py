@@ -11,7 +11,7 @@ import pytest
 
 from admin_server.server import AdminServer
 from admin_server.settings import SettingsError, load_cluster, load_policy
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
 from tests.admin_server.cluster_files import (

@@ -13,7 +13,7 @@ from admin_server.lease_decisions import (
     OrderedHandOver,
     Renewed,
 )
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, running, told
 
 TERM_NS = CONFIG.ttl_ns + CONFIG.allowance_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from admin_server.lease_core import FeedLease, Granted, Vacated
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, running, told
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from admin_server.lease_core import FeedLease, Granted, LeaseDecision
 from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import CONFIG, MS
 
 ADAPTERS = st.integers(1, 3)

@@ -17,7 +17,7 @@ from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
 from admin_server.store import Store
 from admin_server.zookeeper import ZooKeeperRefused, ZooKeeperSettings, connect, note_fingerprint, read
 from admin_server.zookeeper_records import Deposed
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import running_server
 from tests.admin_server.leader_by_hand import WAIT_S, Leader, leading

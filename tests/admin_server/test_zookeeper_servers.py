@@ -19,7 +19,7 @@ from admin_server.cli import admin
 from client_lib.grant import GrantUpdated
 from client_lib.grant_reader import GrantLetter, GrantReader
 from client_lib.session import Session
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of, write_settings

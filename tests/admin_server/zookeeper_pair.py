@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.registry import Registry
 from admin_server.state_folder import SHARED_BY_SERVERS
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 from tests.admin_server.cluster_files import ca_of, secret_of
 from tests.admin_server.test_admin_process import ServerProcess

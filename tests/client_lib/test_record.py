@@ -13,9 +13,9 @@ from client_lib.decoding import Decoder
 from client_lib.items import Batch, Filled
 from client_lib.record import SPAN_DTYPE, DeliveryRecord, stream_figures
 from client_lib.recorder import DeliveryRecorder
-from feedcore.merge_effects import Takeover
-from feedcore.output_packet import OutputPacket, encode_runs
-from feedcore.position import Run
+from feedcore.merge.effects import Takeover
+from feedcore.wire.output_packet import OutputPacket, encode_runs
+from feedcore.wire.position import Run
 from tests.client_lib.toy_cluster import CHANNEL_ID, MESSAGE_MODEL, packet
 
 MS = 1_000_000

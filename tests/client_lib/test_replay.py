@@ -12,8 +12,8 @@ from client_lib.grant import GrantedAdapter
 from client_lib.items import Batch
 from client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
 from client_lib.wanted import Wanted
-from feedcore.merge_effects import RequestReplay
-from feedcore.output_packet import OutputFlag, encode_output_packet
+from feedcore.merge.effects import RequestReplay
+from feedcore.wire.output_packet import OutputFlag, encode_output_packet
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
     ToyAdapter,

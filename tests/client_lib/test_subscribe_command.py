@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.record import DeliveryRecord
-from feedcore.output_packet import OutputFlag
+from feedcore.wire.output_packet import OutputFlag
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster, heartbeat, packet
 
 Start = Callable[..., "subprocess.Popen[str]"]

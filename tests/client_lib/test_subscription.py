@@ -12,11 +12,11 @@ import zmq
 
 from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, Batch, Gap, Revoked, Subscription
 from client_lib.items import Filled, Item
-from feedcore.gap_repair import RepairConfig
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Ended, Stale, Takeover
-from feedcore.output_packet import OutputFlag
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Ended, Stale, Takeover
+from feedcore.merge.gap_repair import RepairConfig
+from feedcore.wire.output_packet import OutputFlag
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,

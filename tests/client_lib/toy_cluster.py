@@ -25,12 +25,12 @@ from cryptography.x509.oid import NameOID
 
 from client_lib import Client, Subscription, connect
 from client_lib.items import Batch, Item
-from feedcore.lineage import Lineage
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Live
-from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
-from feedcore.position import Run
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Live
 from feedcore.topics import any_topic_matches
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
+from feedcore.wire.position import Run
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 from transport.dgram import MulticastSender
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve

@@ -12,9 +12,9 @@ from tick_material import converted
 from adapter.conversion.formats.chunks import FrameChunk
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.table import ConverterTable
-from feedcore.converter import Converter
-from feedcore.message_model import load_message_model
-from feedcore.source_format import load_source_format
+from feedcore.documents.message_model import load_message_model
+from feedcore.documents.source_format import load_source_format
+from feedcore.replica.converter import Converter
 
 DEPTH = 10
 NULL = (1 << 63) - 1

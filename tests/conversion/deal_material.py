@@ -10,10 +10,10 @@ import numpy as np
 
 from adapter.conversion import ConverterTable
 from adapter.conversion.loading import load_checked_table
-from feedcore.converter import Converter
-from feedcore.message_model import load_message_model
-from feedcore.output_packet import DATAGRAM_SIZE_DEFAULT
-from feedcore.source_packet import encode_source_header
+from feedcore.documents.message_model import load_message_model
+from feedcore.replica.converter import Converter
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.wire.source_packet import encode_source_header
 
 FORMAT = """<sourceFormat name="deals">
 <framing headerSize="3" length="uint16" lengthAdds="2" type="uint8" typeOffset="2" byteOrder="bigEndian"/>

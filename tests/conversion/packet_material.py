@@ -9,7 +9,7 @@ import numpy as np
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 FORMAT = """<sourceFormat name="x">
 <message name="m" type="1"><field name="a" type="int32" null="-9"/><field name="b" type="uint16"/>

@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 from adapter.conversion import ConverterTable, converter_function
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.user_functions import register
-from feedcore.documents import DocumentError
-from feedcore.source_format import SourceData, SourceFormat, SourceGroup, SourceMessageType, load_source_format
-from feedcore.source_packet import encode_source_header
+from feedcore.documents.source_format import (
+    SourceData,
+    SourceFormat,
+    SourceGroup,
+    SourceMessageType,
+    load_source_format,
+)
+from feedcore.documents.xml_document import DocumentError
+from feedcore.wire.source_packet import encode_source_header
 from tests.conversion.random_groups import GroupGrower, Grown, Lines
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in range(8, 65, 8)]

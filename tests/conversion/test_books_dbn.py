@@ -20,7 +20,7 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.chunks import FrameChunk
 from adapter.conversion.formats.dbn import read_dbn
 from adapter.conversion.table import ConverterTable
-from feedcore.converter import Converter
+from feedcore.replica.converter import Converter
 
 # A fill tells of an order what a cancel that follows does to it, so neither trades nor fills change the book.
 ORDERS = {

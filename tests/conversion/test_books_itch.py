@@ -22,7 +22,7 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.binary_file import read_binary_file
 from adapter.conversion.formats.chunks import FrameChunk
 from adapter.conversion.table import ConverterTable
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 
 ADD = '<order book="book" action="add" by="stock_locate" id="order_ref" side="side" price="price" size="shares"/>'
 REDUCE = '<order book="book" action="reduce" by="stock_locate" id="order_ref" size="shares"/>'

@@ -17,8 +17,8 @@ from adapter.conversion import CompiledConverter, InterpretedConverter
 from adapter.conversion.formats import document
 from adapter.conversion.formats.chunks import FrameChunk
 from adapter.conversion.table import ConverterTable
-from feedcore.converter import Converter
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
+from feedcore.replica.converter import Converter
 
 FORMAT = load_source_format(document("lobster.xml"))
 KINDS = {message.type_id: name for name, message in FORMAT.messages.items()}

@@ -10,8 +10,8 @@ import pytest
 
 from adapter.conversion import CompiledConverter, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.converter import Converter
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.replica.converter import Converter
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 TABLE = load_checked_table(

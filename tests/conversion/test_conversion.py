@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter, state_kernels
 from adapter.conversion.loading import load_checked_table
-from feedcore.converter import Converted
-from feedcore.documents import DocumentError
-from feedcore.message_model import load_message_model
-from feedcore.source_format import load_source_format
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.documents.message_model import load_message_model
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.xml_document import DocumentError
+from feedcore.replica.converter import Converted
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 NULL = (1 << 63) - 1

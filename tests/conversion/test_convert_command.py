@@ -11,7 +11,7 @@ import pytest
 
 from adapter.conversion.formats import document
 from adapter.convert_command.cli import main
-from feedcore.message_model import load_message_model
+from feedcore.documents.message_model import load_message_model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 DOCUMENTS = [

@@ -11,7 +11,7 @@ from adapter.conversion import CompiledConverter, ConverterTable
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.state_kernels import HINTS_MAX, TABLE_SIZE_FIRST
 from benchmarks.conversion import BOOK, TICKS, itch_messages, table_of
-from feedcore.source_packet import encode_source_header
+from feedcore.wire.source_packet import encode_source_header
 
 NEVER = 1 << 60
 

@@ -13,7 +13,7 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.chunks import FormatError
 from adapter.conversion.formats.dbn import SCHEMAS, DbnFile, read_dbn
 from adapter.conversion.formats.frame_reader import FrameReader
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("dbn.xml"))
 READER = FrameReader(FORMAT)

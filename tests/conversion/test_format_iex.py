@@ -17,7 +17,7 @@ from adapter.conversion.formats.capture import CaptureReader
 from adapter.conversion.formats.chunks import FormatError
 from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.formats.iex_tp import IEX_TP_HEADER, PROTOCOL_TOPS, decode_iex_segment
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("iex.xml"))
 READER = FrameReader(FORMAT)

@@ -14,7 +14,7 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.binary_file import read_binary_file
 from adapter.conversion.formats.chunks import FormatError
 from adapter.conversion.formats.frame_reader import FrameReader
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("itch50.xml"))
 READER = FrameReader(FORMAT)

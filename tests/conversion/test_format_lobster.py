@@ -19,7 +19,7 @@ from adapter.conversion.formats.chunks import FormatError
 from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.formats.lobster import read_lobster
 from adapter.convert_command.cli import main
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("lobster.xml"))
 NAME = "AAPL_2012-06-21_34200000_57600000_message_10.csv"

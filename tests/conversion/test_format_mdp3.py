@@ -35,10 +35,10 @@ from adapter.conversion.formats.tick_table import TableOptions
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.table import ConverterTable
 from adapter.convert_command.reading import READER_OF_FORMAT, READERS
-from feedcore.documents import DocumentError
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.xml_document import DocumentError
 from feedcore.sbe import SbeReader, load_schema
 from feedcore.sbe.types import Block, EnumType, Schema, SetType
-from feedcore.source_format import load_source_format
 
 CAPTURES = [
     ("v1.6-v6.1.pcap", 2_000),

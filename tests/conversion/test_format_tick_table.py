@@ -17,7 +17,7 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.chunks import FormatError
 from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 
 FORMAT = load_source_format(document("tick-table.xml"))
 READER = FrameReader(FORMAT)

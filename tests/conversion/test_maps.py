@@ -11,8 +11,8 @@ import pytest
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.loading import load_checked_table
-from feedcore.documents import DocumentError
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.documents.xml_document import DocumentError
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 FORMAT = """<sourceFormat name="x"><message name="long" type="1">
 <field name="venue" type="char" length="{size}"/></message>

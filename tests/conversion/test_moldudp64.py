@@ -38,8 +38,8 @@ from adapter.conversion.formats.moldudp64_receiver import (
     SessionEnded,
     SessionStarted,
 )
-from feedcore.source_format import load_source_format
-from feedcore.source_packet import decode_source_packet
+from feedcore.documents.source_format import load_source_format
+from feedcore.wire.source_packet import decode_source_packet
 
 DAY = b"20261121AA"
 CONFIG = MoldConfig(request_count_max=3)

@@ -15,8 +15,8 @@ from adapter.conversion.loading import load_checked_table
 from adapter.conversion.order_book import CAPACITY_FIRST_LOG, HIDDEN, LEVEL, POOL_END, POOL_NEXT
 from adapter.conversion.state_store import header_of
 from benchmarks.conversion import header, itch_messages
-from feedcore.documents import DocumentError
-from feedcore.message_model import load_message_model
+from feedcore.documents.message_model import load_message_model
+from feedcore.documents.xml_document import DocumentError
 
 BOOK = Path(__file__).resolve().parents[2] / "benchmarks" / "itch_book"
 PER_PACKET = 20

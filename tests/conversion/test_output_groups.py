@@ -10,7 +10,7 @@ import pytest
 from deal_material import MODEL, converted, deal, load, order, packet, read
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
-from feedcore.documents import DocumentError
+from feedcore.documents.xml_document import DocumentError
 
 
 @pytest.fixture(scope="module")

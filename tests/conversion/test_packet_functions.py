@@ -23,7 +23,7 @@ from adapter.conversion import (
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.user_functions import register
 from adapter.convert_command.explaining import explain
-from feedcore.documents import DocumentError
+from feedcore.documents.xml_document import DocumentError
 from tests.conversion.packet_material import SMALL, Both, legs, load, packet, pair
 
 

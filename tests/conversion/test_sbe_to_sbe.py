@@ -12,10 +12,10 @@ import pytest
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.converter import Converter
-from feedcore.message_model import load_message_model
+from feedcore.documents.message_model import load_message_model
+from feedcore.replica.converter import Converter
 from feedcore.sbe import SbeWriter, load_schema
-from feedcore.source_packet import encode_source_header
+from feedcore.wire.source_packet import encode_source_header
 
 TYPES = """<messageSchema package="x" id="{id}" version="{version}" byteOrder="{order}"><types>
 <composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>

@@ -11,7 +11,7 @@ etree = pytest.importorskip("lxml.etree")  # comes with a decoder that tests use
 
 ROOT = Path(__file__).resolve().parents[2]
 XSDS = {
-    "sourceFormat": ROOT / "feedcore" / "source-format.xsd",
+    "sourceFormat": ROOT / "feedcore" / "documents" / "source-format.xsd",
     "converterTable": ROOT / "adapter" / "conversion" / "converter-table.xsd",
 }
 FOLDERS = (ROOT / "adapter" / "conversion" / "formats", ROOT / "deploy" / "examples", ROOT / "benchmarks")

@@ -9,10 +9,10 @@ import pytest
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.converter import Converter
-from feedcore.documents import DocumentError
-from feedcore.message_model import load_message_model
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.documents.message_model import load_message_model
+from feedcore.documents.xml_document import DocumentError
+from feedcore.replica.converter import Converter
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 FORMAT = """<sourceFormat name="news"><message name="news" type="1">
 <field name="id" type="uint32"/>

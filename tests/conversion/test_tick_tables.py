@@ -28,8 +28,8 @@ from adapter.conversion.formats.chunks import FrameChunk
 from adapter.conversion.formats.dbn import read_dbn
 from adapter.conversion.formats.iex_tp import decode_iex_segment
 from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from feedcore.message_model import load_message_model
-from feedcore.source_format import load_source_format
+from feedcore.documents.message_model import load_message_model
+from feedcore.documents.source_format import load_source_format
 
 Output = tuple[str, dict[str, Any]]
 SESSION = 20191230

@@ -21,8 +21,8 @@ from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.user_functions import BadUserFunction, UserFunction, register
 from adapter.convert_command.cli import main
-from feedcore.documents import DocumentError
-from feedcore.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.documents.xml_document import DocumentError
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
 
 FORMAT = """<sourceFormat name="x"><message name="m" type="1"><field name="filled" type="uint16"/>
 <field name="size" type="uint16"/></message></sourceFormat>"""

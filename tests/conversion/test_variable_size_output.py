@@ -20,14 +20,14 @@ from adapter.convert_command.cli import main
 from client_lib.decoding import Decoder
 from client_lib.items import Batch
 from feedcore.counters import CounterSet
-from feedcore.lineage import Lineage
-from feedcore.merge_effects import Deliver
-from feedcore.merger import StreamMerger
-from feedcore.output_packet import OutputPacket, decode_output_packet, encode_output_packet
-from feedcore.production import LineConfig, ProductionLine
+from feedcore.merge.effects import Deliver
+from feedcore.merge.merger import StreamMerger
+from feedcore.replica.production import LineConfig, ProductionLine
+from feedcore.replica.source_tracker import Slice
 from feedcore.sbe import SbeReader, SbeWriter, load_schema
-from feedcore.source_packet import decode_source_packet
-from feedcore.source_tracker import Slice
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
+from feedcore.wire.source_packet import decode_source_packet
 
 SESSION = 20_261_121
 

@@ -15,8 +15,8 @@ from adapter.conversion.formats import document
 from adapter.conversion.formats.chunks import FrameChunk
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.table import ConverterTable
-from feedcore.converter import Converter
-from feedcore.output_packet import OUTPUT_FRAME
+from feedcore.replica.converter import Converter
+from feedcore.wire.output_packet import OUTPUT_FRAME
 
 OUT_SIZE = 1 << 20
 FRAME_SIZE = OUTPUT_FRAME.size

@@ -12,7 +12,7 @@ from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryReco
 from deploy.content import count_wrong
 from deploy.report import Report, is_clean, print_report, render_html
 from deploy.witness import CONTENT_DTYPE
-from feedcore.merge_effects import Takeover
+from feedcore.merge.effects import Takeover
 
 MS = 1_000_000
 

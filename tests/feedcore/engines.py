@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from feedcore.channel_state import PeerState
 from feedcore.counters import CounterSet
-from feedcore.effects import AdapterEffect, Transmit
-from feedcore.engine import AdapterEngine
-from feedcore.engine_config import ChannelConfig, EngineConfig
-from feedcore.output_packet import OutputFlag, OutputPacket
-from feedcore.replica import ChannelReplica
-from feedcore.replica_config import ReplicaConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.channel_state import PeerState
+from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.effects import AdapterEffect, Transmit
+from feedcore.replica.engine import AdapterEngine
+from feedcore.replica.engine_config import ChannelConfig, EngineConfig
+from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000

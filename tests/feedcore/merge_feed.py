@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.lineage import Lineage
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Deliver, Filled, MergeEffect, RequestReplay
-from feedcore.merger import StreamMerger
-from feedcore.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
-from feedcore.packet_parts import identified_messages
-from feedcore.position import Run
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Deliver, Filled, MergeEffect, RequestReplay
+from feedcore.merge.merger import StreamMerger
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
+from feedcore.wire.packet_parts import identified_messages
+from feedcore.wire.position import Run
 
 MS = 1_000_000
 CHANNEL = 1

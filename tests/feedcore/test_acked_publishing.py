@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from feedcore.counters import Counter
-from feedcore.effects import AppendToJournal, Transmit
-from feedcore.output_packet import OutputFlag
-from feedcore.replica_config import PublishMode, ReplicaConfig
+from feedcore.replica.config import PublishMode, ReplicaConfig
+from feedcore.replica.effects import AppendToJournal, Transmit
+from feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)

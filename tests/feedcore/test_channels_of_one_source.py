@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.effects import RequestEpoch, RequestHandOver, RunsLost
-from feedcore.output_packet import OutputFlag
-from feedcore.replica_config import ReplicaConfig
-from feedcore.source_tracker import TrackerConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
+from feedcore.replica.source_tracker import TrackerConfig
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import MS, SECOND, Adapter, data, hear, of, pair
 
 VALUES = [11, 13]

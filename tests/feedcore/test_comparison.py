@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.comparison import TRIM_COUNT, CopyComparison
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge_effects import Diverged, MergeEffect
-from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
-from feedcore.position import Run
+from feedcore.merge.comparison import TRIM_COUNT, CopyComparison
+from feedcore.merge.effects import Diverged, MergeEffect
+from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
+from feedcore.wire.position import Run
 
 BODY = b"price 101.25"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feedcore.counters import Counter
-from feedcore.effects import RenewLease
-from feedcore.engine_config import ConsentConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.effects import RenewLease
+from feedcore.replica.engine_config import ConsentConfig
+from feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, pair
 
 CONSENT = ConsentConfig.of(100 * MS)

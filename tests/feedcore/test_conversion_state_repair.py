@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.bucket_repair import TRIES_MAX
 from feedcore.counters import Counter
-from feedcore.effects import AdapterEffect, RequestBuckets
-from feedcore.replica_config import ReplicaConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.bucket_repair import TRIES_MAX
+from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.effects import AdapterEffect, RequestBuckets
+from feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
 
 CONFIG = ReplicaConfig(digest_interval_messages=4)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.decision_log import DecisionLog, DecisionLogTooShort
-from feedcore.lineage import Lineage
-from feedcore.position import MessageStreamState, Run
+from feedcore.replica.decision_log import DecisionLog, DecisionLogTooShort
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import MessageStreamState, Run
 
 LINEAGE = Lineage().opened(1, 1)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from feedcore.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
-from feedcore.output_packet import OutputFlag
-from feedcore.states import ReplicaState
+from feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
 
 ENDED = OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from feedcore.effects import RequestSource
-from feedcore.source_packet import decode_source_packet
-from feedcore.source_tracker import SourceTracker, TrackerConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.effects import RequestSource
+from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import FEED_ID, encode_source
 

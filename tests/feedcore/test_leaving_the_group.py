@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.channel_state import ChannelStatus, PeerState
-from feedcore.effects import AskToFail, Transmit
-from feedcore.failing import FailConfig, FailPolicy, is_repeated, should_leave
-from feedcore.position import MessageStreamState
-from feedcore.states import ReplicaState
+from feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
+from feedcore.replica.channel_state import ChannelStatus, PeerState
+from feedcore.replica.effects import AskToFail, Transmit
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.position import MessageStreamState
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, of, pair
 
 CONFIG = FailConfig()

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.lineage import ENTRIES_MAX, UNLIMITED, Lineage, checked_lineage, decode_lineage
-from feedcore.position import Run
-from feedcore.refusal import PacketRefused
+from feedcore.wire.lineage import ENTRIES_MAX, UNLIMITED, Lineage, checked_lineage, decode_lineage
+from feedcore.wire.position import Run
+from feedcore.wire.refusal import PacketRefused
 
 HISTORY = Lineage(((1, 1), (3, 40), (4, 40), (7, 90)))
 

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from feedcore.counters import Counter
-from feedcore.merge_config import CompareMode, MergerConfig
-from feedcore.merge_effects import Diverged
-from feedcore.packet_parts import cut_runs, identified_messages, part_of, source_seqs
-from feedcore.refusal import PacketRefused
+from feedcore.merge.config import CompareMode, MergerConfig
+from feedcore.merge.effects import Diverged
+from feedcore.wire.packet_parts import cut_runs, identified_messages, part_of, source_seqs
+from feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import Listener, body_of, heartbeat, line, packet
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from feedcore.counters import Counter
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import (
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import (
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,
@@ -17,8 +17,8 @@ from feedcore.merge_effects import (
     GapReason,
     RequestReplay,
 )
-from feedcore.output_packet import OutputFlag, encode_runs
-from feedcore.position import Run
+from feedcore.wire.output_packet import OutputFlag, encode_runs
+from feedcore.wire.position import Run
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
 CONFIRMING = MergerConfig(confirm=2)

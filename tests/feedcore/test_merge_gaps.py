@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from feedcore.counters import Counter
-from feedcore.gap_repair import GapRepair, RepairConfig
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
-from feedcore.output_packet import OutputFlag, encode_runs
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
+from feedcore.merge.gap_repair import GapRepair, RepairConfig
+from feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge_feed import MS, Listener, heartbeat, line, packet
 
 FIRST = ((1, 1),)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedcore.counters import Counter
-from feedcore.lineage import Lineage
-from feedcore.merge_effects import Gap, ProvisionalGap, RequestReplay, Takeover
-from feedcore.output_packet import OutputFlag, OutputPacket
+from feedcore.merge.effects import Gap, ProvisionalGap, RequestReplay, Takeover
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
 FIRST = ((1, 1),)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from feedcore.counters import Counter
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
-from feedcore.output_packet import OutputFlag, OutputPacket
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
 FIRST = ((1, 1),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.merger import StreamMerger
+from feedcore.merge.merger import StreamMerger
 from tests.feedcore.engines import hear, pair
 from tests.feedcore.merge_feed import CHANNEL, line, packet
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.output_packet import (
+from feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
@@ -15,8 +15,8 @@ from feedcore.output_packet import (
     encode_runs,
     message_frames,
 )
-from feedcore.position import SEQ_MAX, Run
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.wire.position import SEQ_MAX, Run
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 
 HEARTBEAT = OutputPacket(

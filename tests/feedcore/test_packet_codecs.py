@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.output_packet import (
+from feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     OutputFlag,
     OutputPacket,
@@ -16,8 +16,8 @@ from feedcore.output_packet import (
     encode_output_packet,
     message_frames,
 )
-from feedcore.refusal import PacketRefused, Refusal
-from feedcore.source_packet import SourceFlag, decode_source_packet, encode_source_header
+from feedcore.wire.refusal import PacketRefused, Refusal
+from feedcore.wire.source_packet import SourceFlag, decode_source_packet, encode_source_header
 from tests.feedcore.packets import output_packet, output_packets
 
 GOLDEN_OUTPUT = bytes.fromhex(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from feedcore.counters import Counter
-from feedcore.effects import AppendToJournal, NumberForGood
-from feedcore.output_packet import OutputFlag
-from feedcore.provisional import Throttle
-from feedcore.replica_config import OnSilence, ReplicaConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.config import OnSilence, ReplicaConfig
+from feedcore.replica.effects import AppendToJournal, NumberForGood
+from feedcore.replica.provisional import Throttle
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 
 VALUES = [11, 13, 17, 19]  # one message each

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from feedcore.channel_state import ChannelSnapshot
 from feedcore.counters import Counter, CounterSet
-from feedcore.decision_log import RunsReply
-from feedcore.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
-from feedcore.lineage import Lineage
-from feedcore.own_past import CATCH_UP_NS_MAX, STATE_SIZE_MAX, TRIES_MAX, OwnPast
-from feedcore.position import MessageStreamState, Run
-from feedcore.production import LineConfig, ProductionLine
-from feedcore.replica import ChannelReplica
-from feedcore.replica_config import ReplicaConfig
-from feedcore.source_packet import decode_source_packet
-from feedcore.states import ReplicaState
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
+from feedcore.replica.own_past import CATCH_UP_NS_MAX, STATE_SIZE_MAX, TRIES_MAX, OwnPast
+from feedcore.replica.production import LineConfig, ProductionLine
+from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import MessageStreamState, Run
+from feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, ToyConverter, encode_source
 
 MS = 1_000_000

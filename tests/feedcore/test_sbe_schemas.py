@@ -15,11 +15,11 @@ from sbe_generation import Generated, generated
 from sbe_material import HEADER, schema_text
 from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
-from feedcore.documents import DocumentError
-from feedcore.message_model import PREFIX_SIZE, load_message_model
-from feedcore.output_packet import OUTPUT_FRAME
+from feedcore.documents.message_model import PREFIX_SIZE, load_message_model
+from feedcore.documents.xml_document import DocumentError
 from feedcore.sbe import SbeReader, SbeReadError, SbeWriter, load_schema
 from feedcore.sbe.layout import block_dtype, columns
+from feedcore.wire.output_packet import OUTPUT_FRAME
 
 FIELD = '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.position import SEQ_MAX
-from feedcore.refusal import PacketRefused, Refusal
-from feedcore.source_packet import (
+from feedcore.wire.position import SEQ_MAX
+from feedcore.wire.refusal import PacketRefused, Refusal
+from feedcore.wire.source_packet import (
     SOURCE_FRAME,
     SOURCE_HEADER_SIZE,
     SourceFlag,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sbe_material import schema_text
 
-from feedcore.documents import DocumentError
-from feedcore.source_format import SourceFormat, load_source_format
-from feedcore.source_layout import SourceData, SourceGroup
+from feedcore.documents.source_format import SourceFormat, load_source_format
+from feedcore.documents.source_layout import SourceData, SourceGroup
+from feedcore.documents.xml_document import DocumentError
 
 TYPES = """
 <type name="Small" primitiveType="int8" presence="optional" nullValue="127"/>

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from feedcore.counters import CounterSet
-from feedcore.decision_intake import IntakeConfig
-from feedcore.effects import (
+from feedcore.lease.peers import ConsentConfig
+from feedcore.replica.config import PublishMode, ReplicaConfig
+from feedcore.replica.decision_intake import IntakeConfig
+from feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     AppendToJournal,
@@ -27,12 +29,10 @@ from feedcore.effects import (
     StateMoved,
     Transmit,
 )
-from feedcore.engine import AdapterEngine, ChannelConfig, EngineConfig
-from feedcore.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
-from feedcore.peers import ConsentConfig
-from feedcore.replica_config import PublishMode, ReplicaConfig
-from feedcore.source_tracker import TrackerConfig
-from feedcore.states import ReplicaState
+from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from feedcore.replica.source_tracker import TrackerConfig
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import MS, AdapterPlan, Plan

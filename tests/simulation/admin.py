@@ -24,10 +24,10 @@ from admin_server.lease_decisions import (
     Vacated,
 )
 from admin_server.lease_records import EPOCH_BLOCK
-from feedcore.channel_state import PeerState
-from feedcore.effects import AdapterEffect
-from feedcore.engine import AdapterEngine
-from feedcore.states import ReplicaState
+from feedcore.replica.channel_state import PeerState
+from feedcore.replica.effects import AdapterEffect
+from feedcore.replica.engine import AdapterEngine
+from feedcore.replica.states import ReplicaState
 from tests.simulation.plan import MS, Plan
 from tests.simulation.world import ADMIN, World
 

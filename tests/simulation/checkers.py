@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from feedcore.control_messages import SBE_MESSAGE_HEADER, SOURCE_GAP_BODY
-from feedcore.merge_effects import (
+from feedcore.merge.effects import (
     Deliver,
     Diverged,
     Ended,
@@ -20,7 +19,8 @@ from feedcore.merge_effects import (
     SourceGap,
     Takeover,
 )
-from feedcore.output_packet import (
+from feedcore.wire.control_messages import SBE_MESSAGE_HEADER, SOURCE_GAP_BODY
+from feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,

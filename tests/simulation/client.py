@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from feedcore.counters import CounterSet
-from feedcore.gap_repair import RepairConfig
-from feedcore.merge_config import MergerConfig
-from feedcore.merge_effects import Deliver, Ended, MergeEffect, RequestReplay
-from feedcore.merger import StreamMerger
-from feedcore.output_packet import OutputPacket
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay
+from feedcore.merge.gap_repair import RepairConfig
+from feedcore.merge.merger import StreamMerger
+from feedcore.wire.output_packet import OutputPacket
 from tests.simulation.plan import MS, ClientPlan, Plan
 from tests.simulation.world import START_NS, World
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 from feedcore.counters import Counter
-from feedcore.effects import AdapterEffect, StateMoved, Transmit
-from feedcore.merge_effects import MergeEffect
-from feedcore.output_packet import FROM_ACTIVE_BIT, OutputPacket
+from feedcore.merge.effects import MergeEffect
+from feedcore.replica.effects import AdapterEffect, StateMoved, Transmit
+from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
 from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, TotalOrderChecker, Truth

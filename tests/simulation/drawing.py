@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from feedcore.replica_config import OnSilence, PublishMode
+from feedcore.replica.config import OnSilence, PublishMode
 from tests.simulation.plan import (
     ACTIVE,
     EVERYBODY,

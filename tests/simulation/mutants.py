@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from admin_server.lease_core import FeedLease, Granted
-from feedcore.deciding import Decider
-from feedcore.decision_intake import DecisionIntake
-from feedcore.effects import AppendToJournal, Transmit
-from feedcore.followed_lineage import FollowedLineage
-from feedcore.gap_repair import GapRepair
-from feedcore.lease_view import LeaseView
-from feedcore.lineage import UNLIMITED
-from feedcore.merger import StreamMerger
-from feedcore.output_packet import OutputFlag
-from feedcore.production import ProductionLine
-from feedcore.replica import ChannelReplica
-from feedcore.source_tracker import SourceTracker
-from feedcore.states import ReplicaState
+from feedcore.lease.lease_view import LeaseView
+from feedcore.merge.followed_lineage import FollowedLineage
+from feedcore.merge.gap_repair import GapRepair
+from feedcore.merge.merger import StreamMerger
+from feedcore.replica.deciding import Decider
+from feedcore.replica.decision_intake import DecisionIntake
+from feedcore.replica.effects import AppendToJournal, Transmit
+from feedcore.replica.production import ProductionLine
+from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.source_tracker import SourceTracker
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import UNLIMITED
+from feedcore.wire.output_packet import OutputFlag
 from tests.simulation.drawing import draw_plan
 from tests.simulation.running import Verdict, judge
 

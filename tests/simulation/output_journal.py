@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from feedcore.channel_state import ChannelSnapshot
-from feedcore.effects import NumberForGood
-from feedcore.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
-from feedcore.position import Run
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.effects import NumberForGood
+from feedcore.wire.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
+from feedcore.wire.position import Run
 
 
 @dataclass(frozen=True, slots=True)

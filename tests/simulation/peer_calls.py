@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from feedcore.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.engine import DecisionLogTooShort, NotActive
+from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
+from feedcore.replica.engine import DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from enum import Enum
 
 import msgspec
 
-from feedcore.replica_config import OnSilence, PublishMode
+from feedcore.replica.config import OnSilence, PublishMode
 
 US = 1_000
 MS = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
 from tests.simulation.checkers import Truth, Violation
 from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import SYMBOLS, state_after

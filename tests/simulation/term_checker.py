@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from feedcore.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
-from feedcore.states import ReplicaState
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
 from tests.simulation.checkers import Violation
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.converter import Converted
-from feedcore.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
+from feedcore.replica.converter import Converted
+from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
 
 BODY = struct.Struct("<BQ")
 BUCKET = struct.Struct("<QQQ")  # symbol, sum, count
@@ -59,7 +59,7 @@ def encode_source(
 
 
 class ToyConverter:
-    """feedcore.converter.Converter in a page."""
+    """feedcore.replica.converter.Converter in a page."""
 
     def __init__(self) -> None:
         self.sums = [0] * SYMBOLS

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from feedcore.source_format import load_source_format
-from feedcore.source_packet import SOURCE_FRAME, SOURCE_HEADER_SIZE, SourcePacket, decode_source_packet
+from feedcore.documents.source_format import load_source_format
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_HEADER_SIZE, SourcePacket, decode_source_packet
 from journal.tailer import Tailer
 from spark_feed.encoding import TickEncoder, frames_of
 from spark_feed.feed_plan import FeedPlan

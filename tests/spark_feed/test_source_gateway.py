@@ -27,7 +27,7 @@ from source_material import (
     packets_of,
 )
 
-from feedcore.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
 from transport.dgram import MulticastReceiver
 from transport.login import login

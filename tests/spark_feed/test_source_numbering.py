@@ -21,7 +21,7 @@ from source_material import (
     records_of,
 )
 
-from feedcore.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, decode_source_packet
 from journal.store import Journal
 from spark_feed.feed_plan import FeedPlan, FeedPlanError, read_feed_plan
 from spark_feed.job import numbering_plan

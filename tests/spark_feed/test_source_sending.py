@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_material import FEED, frames_in, journal_without_spark, make_recording
 
-from feedcore.source_packet import SourceFlag, decode_source_packet
+from feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from journal.tailer import Tailer
 from spark_feed.fill_service import JournalReader, SourceReplayService
 from spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_material import SOURCE_FORMAT, make_recording, shared_file
 
-from feedcore.source_format import load_source_format
+from feedcore.documents.source_format import load_source_format
 from spark_feed.cli import ticks
 from spark_feed.encoding import EncodingError, TickEncoder
 from spark_feed.generator import CENT, GeneratorOptions, TickGenerator

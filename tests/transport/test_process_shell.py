@@ -11,7 +11,7 @@ import signal
 from prometheus_client import CollectorRegistry, generate_latest
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.refusal import Refusal
+from feedcore.wire.refusal import Refusal
 from transport.process_shell import CounterCollector, JsonFormatter, StopSignal
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.output_packet import OUTPUT_HEADER_SIZE, OutputPacket
-from feedcore.refusal import PacketRefused, Refusal
+from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, OutputPacket
+from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet, output_packets
 from transport.sealing import (
     COUNTER_MAX,

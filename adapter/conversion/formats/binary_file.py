@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from feedcore.source_layout import SourceFormat
+from feedcore.documents.source_layout import SourceFormat
 
 LENGTH_SIZE = 2
 

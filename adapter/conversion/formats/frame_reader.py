@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adapter.conversion.formats.chunks import FormatError
-from feedcore.primitive_types import PrimitiveType
-from feedcore.source_layout import SourceData, SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.primitive_types import PrimitiveType
+from feedcore.documents.source_layout import SourceData, SourceField, SourceFormat, SourceGroup, SourceMessageType
 
 
 def _unsigned(data: memoryview, offset: int, kind: PrimitiveType, is_big_endian: bool) -> int:

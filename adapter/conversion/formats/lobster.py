@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
 from adapter.conversion.formats.tick_table import SYMBOL_SIZE, nine_decimals
-from feedcore.source_layout import SourceFormat
+from feedcore.documents.source_layout import SourceFormat
 
 COLUMNS = {  # in their order in the file
     "time": pa.string(),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from adapter.conversion.formats.chunks import FormatError, FrameChunk
-from feedcore.source_packet import SourceFlag, encode_source_header
+from feedcore.wire.source_packet import SourceFlag, encode_source_header
 
 MOLD_HEADER = struct.Struct(">10sQH")
 MOLD_HEADER_SIZE = MOLD_HEADER.size

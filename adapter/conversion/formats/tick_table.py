@@ -21,7 +21,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
-from feedcore.source_layout import SourceFormat
+from feedcore.documents.source_layout import SourceFormat
 
 DECIMALS = 9
 NULL = (1 << 63) - 1

@@ -247,7 +247,7 @@ class ChannelState(_message.Message):
     AVAILABLE_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     replica_state: _builtins.str
-    """feedcore.states.ReplicaState value"""
+    """feedcore.replica.states.ReplicaState value"""
     digest_message_seq: _builtins.int
     """Conversion-state digests, one per bucket of symbols, taken at the first run boundary at or behind a multiple of
     the digest interval, so that two adapters compare the same position.

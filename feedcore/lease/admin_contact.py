@@ -1,0 +1,63 @@
+"""An adapter's contact with an admin server, and what it promises while it has none (docs/protocol.md clause 6.7)."""
+
+from __future__ import annotations
+
+from feedcore.lease.peers import ConsentConfig
+
+
+class AdminContact:
+    """When an admin server was heard, and until when this adapter abstains from grants.
+
+    Attributes:
+        abstains_until_ns: what was promised to the active holds until then.
+    """
+
+    def __init__(self, config: ConsentConfig, former_life_ended_ns: int | None, now_ns: int) -> None:
+        self.abstains_until_ns = 0 if former_life_ended_ns is None else former_life_ended_ns + config.abstain_ns
+        self._config = config
+        self._heard_at_ns = now_ns
+        self._is_broken = False  # the stream ended, and nothing has been heard since
+        self._has_started = False  # an admin server was in contact while this adapter was level with its group
+        self._settles_until_ns = 0
+        self._epoch_in_contact = 0  # the newest known when an admin server was last heard
+        self._epoch_before_outage = 0
+
+    def heard(self, epoch: int, now_ns: int, *, is_level: bool) -> bool:
+        """An admin server said something. True if it had been out of contact.
+
+        Back in contact this adapter settles, for as long as it was out of it: the active's connection may take as
+        long to come back. A start that takes its time is no outage: it has so much to load, and on a busy machine so
+        many to share it with, that it hears late what came in time.
+
+        Args:
+            epoch: the newest that is known here.
+            is_level: every channel is SYNCHRONIZED or ACTIVE.
+        """
+        is_back = not self.stands(now_ns)
+        if is_back and self._has_started:
+            self._settles_until_ns = now_ns + min(now_ns - self._heard_at_ns, self._config.settle_ns)
+            self._epoch_before_outage = self._epoch_in_contact
+        self._heard_at_ns, self._epoch_in_contact = now_ns, epoch
+        self._is_broken, self._has_started = False, self._has_started or is_level
+        return is_back
+
+    def lost(self) -> None:
+        """The stream to it broke."""
+        self._is_broken = True
+
+    def stands(self, now_ns: int) -> bool:
+        """True while an admin server is in contact."""
+        return not self._is_broken and now_ns - self._heard_at_ns < self._config.contact_ns
+
+    def is_settling(self, epoch: int, now_ns: int) -> bool:
+        """True while it is back for so short a time that others may still be on their way back.
+
+        Args:
+            epoch: the newest that is known here. One that began during the outage was granted by a server that others
+                were in contact with: then the outage was this adapter's alone.
+        """
+        return now_ns < self._settles_until_ns and epoch <= self._epoch_before_outage
+
+    def abstain(self, now_ns: int) -> None:
+        """A promise leaves."""
+        self.abstains_until_ns = now_ns + self._config.abstain_ns

@@ -1,0 +1,81 @@
+"""Which backup leaves the group when one is repeatedly out of sync (duty 5; docs/protocol.md clause 5.8).
+
+Every adapter sees every other's health and judges for itself alone; the admin server has the last word, so that two do
+not leave at once and the last synchronised backup never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from feedcore.replica.channel_state import PeerState
+from feedcore.replica.states import ReplicaState
+
+MS = 1_000_000
+
+
+class FailPolicy(Enum):
+    """Who is unfit enough."""
+
+    LOWEST = "lowest"  # the lowest score of all backups; of equals the highest adapter_id
+    LOWER_THAN_ANY = "lower_than_any"  # a score strictly lower than every other backup's
+    BELOW_THRESHOLD = "below_threshold"  # a score below a threshold
+
+
+@dataclass(frozen=True, slots=True)
+class FailConfig:
+    """When a backup is repeatedly out of sync, and who leaves then.
+
+    Attributes:
+        threshold: for BELOW_THRESHOLD.
+        times, within_ns: out of sync so often within so long is repeatedly.
+        ask_every_ns: pause between requests to the admin server.
+    """
+
+    policy: FailPolicy = FailPolicy.LOWEST
+    threshold: float = 0.25
+    times: int = 3
+    within_ns: int = 10_000 * MS
+    ask_every_ns: int = 1_000 * MS
+
+
+def is_repeated(troubles_at_ns: Iterable[int], config: FailConfig, now_ns: int) -> bool:
+    """True if a backup with these troubles is repeatedly out of sync."""
+    return sum(now_ns - at_ns <= config.within_ns for at_ns in troubles_at_ns) >= config.times
+
+
+def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> str | None:
+    """Why this backup is the one to leave; None if it is not.
+
+    Args:
+        own: this adapter's state.
+        peers: the fresh states of the others.
+    """
+    backups = [peer for peer in peers if is_backup(peer)]
+    if not is_backup(own) or not any(each.out_of_sync for each in (own, *backups)):
+        return None
+    if not any(is_synchronized(peer) for peer in backups):
+        return None  # the last synchronised backup never leaves, and who could be the last does not either
+    scores = [peer.health for peer in backups]
+    if config.policy is FailPolicy.BELOW_THRESHOLD:
+        is_unfit = own.health < config.threshold
+    elif config.policy is FailPolicy.LOWER_THAN_ANY:
+        is_unfit = own.health < min(scores)
+    else:
+        is_unfit = min((peer.health, -peer.adapter_id) for peer in (own, *backups)) == (own.health, -own.adapter_id)
+    if not is_unfit:
+        return None
+    return f"backups are repeatedly out of sync and this one's health {own.health:.2f} is {config.policy.value}"
+
+
+def is_backup(state: PeerState) -> bool:
+    """Neither active nor failed."""
+    away = (ReplicaState.ACTIVE, ReplicaState.FAILED)
+    return bool(state.channels) and all(channel.state not in away for channel in state.channels)
+
+
+def is_synchronized(state: PeerState) -> bool:
+    """On every channel."""
+    return bool(state.channels) and all(channel.state is ReplicaState.SYNCHRONIZED for channel in state.channels)

@@ -1,0 +1,104 @@
+"""An adapter's own view of its lease: may it transmit as active now, and when must it renew.
+
+It trusts only its own monotonic clock. Invariant: `may_transmit(now_ns)` is true only while the lease store, counting
+the same term from a later moment, cannot have granted the next epoch for the reason that this lease ran out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from feedcore.replica.effects import RenewLease
+
+RENEWALS_PER_TTL = 4  # survives two lost renewals and a slow third
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLapsed:
+    """The lease ran out (by our clock) before a renewal came: the adapter has fenced itself."""
+
+    epoch: int
+
+
+class LeaseView:
+    """The lease of one feed as its adapter sees it.
+
+    Args:
+        ttl_ns: the lease's term, as the lease store announced it.
+    """
+
+    def __init__(self, ttl_ns: int) -> None:
+        self.epoch = 0  # the epoch held, 0 if none
+        self.last_epoch = 0  # the newest epoch ever heard of
+        self.is_by_consent = False  # the store's own word has run out
+        self._valid_until_ns = 0
+        self._renew_at_ns: int | None = None
+        self._renew_every_ns = ttl_ns // RENEWALS_PER_TTL
+
+    @property
+    def is_held(self) -> bool:
+        """True from the grant to the fence; see `may_transmit` for the clock's word."""
+        return self.epoch != 0
+
+    def may_transmit(self, now_ns: int) -> bool:
+        """True while this adapter may transmit as active."""
+        return self.epoch != 0 and now_ns < self._valid_until_ns
+
+    def on_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> bool:
+        """Take a grant; False (and nothing changes) if it is of an epoch that has passed, or has already run out."""
+        if epoch <= self.last_epoch or now_ns >= valid_until_ns:
+            return False
+        self.epoch = self.last_epoch = epoch
+        self._valid_until_ns = valid_until_ns
+        self._renew_at_ns = now_ns + self._renew_every_ns
+        return True
+
+    def on_renewed(self, epoch: int, valid_until_ns: int) -> None:
+        """A renewal came: it never shortens the lease, and one of another epoch says nothing about this one."""
+        if epoch == self.epoch:
+            self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
+            self.is_by_consent = False
+
+    def on_consent(self, valid_until_ns: int) -> None:
+        """Nobody else will accept a grant before then: the lease goes on without the store."""
+        self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
+        self.is_by_consent = True
+
+    def on_contact(self, consent_until_ns: int, now_ns: int) -> None:
+        """Back in contact: only the store's word counts now, so it is asked for at once, before consent runs out."""
+        if self.is_by_consent:
+            self.on_consent(consent_until_ns)
+        self.renew_at_once(now_ns)
+
+    def renew_at_once(self, now_ns: int) -> None:
+        """The next renewal is due now."""
+        self._renew_at_ns = now_ns
+
+    def drop(self) -> None:
+        """Hold nothing any more."""
+        self.epoch = 0
+        self.is_by_consent = False
+        self._renew_at_ns = None
+
+    def note_epoch(self, epoch: int) -> None:
+        """Somebody spoke of this epoch: grants up to it are history, except the one we hold."""
+        self.last_epoch = max(self.last_epoch, epoch)
+
+    def next_deadline_ns(self) -> int | None:
+        """When to renew, or when the lease runs out, whichever comes first."""
+        if self._renew_at_ns is None:
+            return None
+        return min(self._renew_at_ns, self._valid_until_ns)
+
+    def on_timer(self, now_ns: int) -> RenewLease | LeaseLapsed | None:
+        """What is due: a renewal, or the fence."""
+        if self.epoch == 0 or self._renew_at_ns is None:
+            return None
+        if now_ns >= self._valid_until_ns:
+            lapsed = LeaseLapsed(self.epoch)
+            self.drop()
+            return lapsed
+        if now_ns >= self._renew_at_ns:
+            self._renew_at_ns = now_ns + self._renew_every_ns
+            return RenewLease(self.epoch)
+        return None

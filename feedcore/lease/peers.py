@@ -1,0 +1,101 @@
+"""What this adapter knows of the others: their newest states, and whether they consent that a lease goes on
+(docs/protocol.md clause 6.7).
+
+A promise to abstain from grants counts from when the report that it answers left here: a process that was paused finds
+only promises in its queues that have run out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from feedcore.replica.channel_state import PeerState
+
+REPORTS_REMEMBERED = 512  # several readers ask for a report at every sync interval: some seconds' worth
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentConfig:
+    """Times, all derived from the sync interval.
+
+    Attributes:
+        contact_ns: an admin server that is not heard for so long is out of contact.
+        abstain_ns: who says that it abstains accepts no grant for so long.
+        fresh_ns: a peer's state older than this says nothing.
+        settle_ns: back in contact it goes on abstaining while it hears an active, whose own connection may take longer
+            to come back: for as long as it was out of contact, and never longer than this.
+    """
+
+    contact_ns: int
+    abstain_ns: int
+    fresh_ns: int
+    settle_ns: int
+
+    @classmethod
+    def of(cls, sync_interval_ns: int) -> ConsentConfig:
+        """For a sync interval."""
+        contact_ns = 2 * sync_interval_ns + sync_interval_ns // 2
+        return cls(contact_ns, 4 * sync_interval_ns, 3 * sync_interval_ns, 20 * sync_interval_ns)
+
+    def __post_init__(self) -> None:
+        assert self.abstain_ns > self.fresh_ns  # a promise outlives the reports that renew it
+
+
+class Peers:
+    """The other adapters of the feed.
+
+    Attributes:
+        others: the ids of all of them, heard or not.
+        report_id: of our own newest report to them.
+    """
+
+    def __init__(self, own_id: int, config: ConsentConfig) -> None:
+        self.others: frozenset[int] = frozenset()
+        self.report_id = 0
+        self._own_id, self._config = own_id, config
+        self._states: dict[int, tuple[PeerState, int]] = {}
+        self._sent_at_ns: OrderedDict[int, int] = OrderedDict()  # by report_id
+
+    def note(self, state: PeerState, now_ns: int) -> bool:
+        """Take a state; False if a newer one of the same adapter is known."""
+        known = self._states.get(state.adapter_id)
+        if known is not None:
+            was = known[0]
+            if (state.incarnation, state.report_id) <= (was.incarnation, was.report_id):
+                return False
+        self._states[state.adapter_id] = state, now_ns
+        return True
+
+    def on_report_sent(self, now_ns: int) -> None:
+        """Our own state leaves, as the next report."""
+        self.report_id += 1
+        self._sent_at_ns[self.report_id] = now_ns
+        if len(self._sent_at_ns) > REPORTS_REMEMBERED:
+            self._sent_at_ns.popitem(last=False)
+
+    def heard_report_ids(self) -> dict[int, int]:
+        """The newest report heard of each."""
+        return {adapter_id: state.report_id for adapter_id, (state, _) in self._states.items()}
+
+    def fresh(self, now_ns: int) -> list[PeerState]:
+        """The states of those heard lately."""
+        return [state for state, at_ns in self._states.values() if now_ns - at_ns < self._config.fresh_ns]
+
+    def consent_until_ns(self, epoch: int) -> int:
+        """Until when all others have promised to accept no grant, none of them knowing a newer epoch; 0 if not."""
+        until_ns = 1 << 62
+        for adapter_id in self.others:
+            known = self._states.get(adapter_id)
+            if known is None or not known[0].abstains or known_epoch(known[0]) > epoch:
+                return 0
+            sent_at_ns = self._sent_at_ns.get(known[0].heard_report_ids.get(self._own_id, 0))
+            if sent_at_ns is None:
+                return 0
+            until_ns = min(until_ns, sent_at_ns + self._config.abstain_ns)
+        return until_ns if self.others else 0
+
+
+def known_epoch(state: PeerState) -> int:
+    """The newest epoch that an adapter knows of."""
+    return max((channel.lineage.epoch for channel in state.channels), default=0)

@@ -1,0 +1,51 @@
+"""Timers and limits of the client's merge, in one place, with their reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from feedcore.merge.gap_repair import RepairConfig
+
+MS = 1_000_000
+HEARTBEAT_NS = 10 * MS  # docs/protocol.md clause 8: every adapter's, however busy the stream is
+CompareMode = Literal["full", "sampled", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergerConfig:
+    """What a merge may wait for and remember.
+
+    Attributes:
+        stale_after_ns: silence (no packet, no heartbeat) after which an adapter's stream is called stale.
+        lineage_wait_ns: how long packets wait for a heartbeat that tells where a newer epoch's history comes from.
+        held_count_max: packets held early; beyond it the newest are dropped and asked for later.
+        request_range_count_max: holes named in one replay request.
+        declared_count_max: declared gaps remembered for a late `Filled`.
+        compare: "full" compares every second copy with what was delivered, "sampled" those of every
+            `sampled_every`th packet, "off" none.
+        compared_count: delivered packets remembered for that; a copy that comes later is counted as not compared.
+        confirm: how many adapters must have transmitted a message before it is delivered, 1 or 2.
+        repair: patience with holes.
+    """
+
+    stale_after_ns: int = 200 * MS
+    lineage_wait_ns: int = 100 * MS
+    held_count_max: int = 65_536
+    request_range_count_max: int = 256
+    declared_count_max: int = 1_024
+    compare: CompareMode = "full"
+    sampled_every: int = 16
+    compared_count: int = 8_192
+    confirm: int = 1
+    repair: RepairConfig = field(default_factory=RepairConfig)
+
+    def __post_init__(self) -> None:
+        if self.confirm not in (1, 2):
+            raise ValueError(f"confirm is {self.confirm}: 1 (whichever copy comes first) or 2 (two adapters agree)")
+        if self.compare not in get_args(CompareMode):
+            raise ValueError(f"compare is {self.compare!r}: one of {', '.join(get_args(CompareMode))}")
+        if self.sampled_every < 1:
+            raise ValueError(f"sampled_every is {self.sampled_every}: at least 1")
+        assert self.lineage_wait_ns > 3 * HEARTBEAT_NS  # survives two lost beats
+        assert self.lineage_wait_ns < self.repair.declare_after_ns  # nothing is declared lost meanwhile

@@ -1,0 +1,1 @@
+"""What an adapter decides, follows and produces for each of its channels."""

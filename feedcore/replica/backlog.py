@@ -1,0 +1,63 @@
+"""Source messages that are here, in order, and not yet converted: per source stream, and in order of arrival."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from feedcore.replica.source_tracker import Slice
+
+
+class Backlog:
+    """In-order slices per source stream.
+
+    Bounded by what the trackers pass on between two decisions; `message_count` lets the owner set a limit.
+    """
+
+    def __init__(self, source_stream_ids: Iterable[int]) -> None:
+        self._slices: dict[int, deque[Slice]] = {stream: deque() for stream in source_stream_ids}
+        self.message_count = 0
+
+    def add(self, source_stream_id: int, slices: Iterable[Slice]) -> None:
+        """Put slices behind the stream's others."""
+        queue = self._slices[source_stream_id]
+        for piece in slices:
+            queue.append(piece)
+            self.message_count += piece.message_count
+
+    def take(self, source_stream_id: int, message_count: int) -> list[Slice]:
+        """Remove exactly the next `message_count` messages of a stream; the caller knows that they are here."""
+        queue = self._slices[source_stream_id]
+        self.message_count -= message_count
+        taken = []
+        while message_count:
+            piece = queue.popleft()
+            if piece.message_count > message_count:
+                queue.appendleft(
+                    piece._replace(skip=piece.skip + message_count, message_count=piece.message_count - message_count)
+                )
+                piece = piece._replace(message_count=message_count)
+            taken.append(piece)
+            message_count -= piece.message_count
+        return taken
+
+    def take_all(self) -> list[Slice]:
+        """Remove everything, in order of arrival: what a new active decides first."""
+        pieces = [piece for stream in self._slices for piece in self.take_stream(stream)]
+        pieces.sort(key=lambda piece: piece.arrival)
+        return pieces
+
+    def take_stream(self, source_stream_id: int) -> list[Slice]:
+        """Remove everything of a stream."""
+        queue = self._slices[source_stream_id]
+        pieces = list(queue)
+        queue.clear()
+        self.message_count -= sum(piece.message_count for piece in pieces)
+        return pieces
+
+    def drop_before(self, source_stream_id: int, source_seq: int) -> None:
+        """Remove the stream's messages before `source_seq`."""
+        queue = self._slices[source_stream_id]
+        while queue and queue[0].first_source_seq < source_seq:
+            excess = min(source_seq - queue[0].first_source_seq, queue[0].message_count)
+            self.take(source_stream_id, excess)

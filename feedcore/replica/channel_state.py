@@ -1,0 +1,94 @@
+"""What adapters tell each other of one channel: its state at every sync interval, and whole states to go on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import MessageStreamState
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSnapshot:
+    """Conversion state of one channel at a position, enough for another adapter to go on from there.
+
+    Attributes:
+        position: the message stream state the conversion state belongs to.
+        lineage: the history that the position stands in.
+        conversion_state: the converter's own bytes (`Converter.snapshot`).
+        digests: of the conversion state, one per bucket; checked after restoring. Empty: not told.
+    """
+
+    channel_id: int
+    position: MessageStreamState
+    lineage: Lineage
+    conversion_state: bytes
+    digests: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Some buckets of a channel's conversion state at a position.
+
+    Attributes:
+        data: the converter's own bytes (`Converter.snapshot_buckets`).
+        digests: of the whole state there, one per bucket.
+    """
+
+    position: MessageStreamState
+    data: bytes
+    digests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestPoint:
+    """Conversion-state digests at a position. Two are comparable only where both sequence spaces agree: a decision
+    that made no message moves the source's numbers alone.
+
+    Attributes:
+        digests: one per bucket of symbols; empty as long as none were taken.
+    """
+
+    message_seq: int = 0
+    source_seqs: dict[int, int] = field(default_factory=dict)
+    digests: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """What an adapter tells of one channel at a sync interval.
+
+    Attributes:
+        available_source_seqs: per source stream, one past the last message that is here without a gap, converted or
+            not.
+    """
+
+    channel_id: int
+    state: ReplicaState
+    position: MessageStreamState
+    lineage: Lineage = field(default_factory=Lineage)
+    digest: DigestPoint = field(default_factory=DigestPoint)
+    available_source_seqs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """Feed adapter state as one adapter tells it to the others at every sync interval.
+
+    Attributes:
+        report_id: counts the adapter's reports; with `incarnation` it orders them.
+        heard_report_ids: adapter_id -> the newest report heard of it.
+        abstains: without contact to an admin server: it accepts no grant for a while (docs/protocol.md clause 6.7).
+        out_of_sync: it was repeatedly out of sync lately.
+        health: its score, 0 (unfit) to 1.
+    """
+
+    adapter_id: int
+    incarnation: int
+    report_id: int
+    channels: tuple[ChannelStatus, ...]
+    heard_report_ids: dict[int, int] = field(default_factory=dict)
+    abstains: bool = False
+    out_of_sync: bool = False
+    health: float = 1.0

@@ -1,0 +1,74 @@
+"""The timers, limits and choices of one replica, and their relations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from feedcore.replica.decision_intake import IntakeConfig
+from feedcore.replica.production import DIGEST_INTERVAL_MESSAGES
+from feedcore.replica.source_tracker import TrackerConfig
+
+MS = 1_000_000
+
+
+class PublishMode(Enum):
+    """When the active transmits what it decided."""
+
+    ASYNC = "async"  # at once
+    ACKED = "acked"  # once a backup has acknowledged it
+
+
+class OnSilence(Enum):
+    """What a backup does when neither the active nor an admin server is to be heard."""
+
+    PROCEED = "proceed"  # sends provisionally; per source stream in order
+    HOLD = "hold"  # waits; total order is kept
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """Timers of one replica.
+
+    Attributes:
+        heartbeat_interval_ns: every stream says its next `message_seq` and its history this often.
+        detach_after_ns: silence of the active after which a backup calls itself detached.
+        proceed_after_ns: silence of the active, without an admin server, after which a backup sends provisionally.
+        throttle_message_count, throttle_pause_ns: how a backup that is ahead lets the active get past it.
+        resynchronizing_after_ns: how long decisions or source messages may be outstanding before the state says so.
+        snapshot_retry_ns: pause between requests for a snapshot.
+        stuck_after_ns: a decision whose source messages do not come for so long is left for a snapshot.
+        promotion_patience_ns: how long an heir may lack the end of the epoch that was handed over.
+        ask_lease_store_every_ns: pause between requests for a new epoch or a hand-over.
+        state_interval_ns: between two savings of the channel's state in the output journal.
+        backlog_count_max: source messages waiting for decisions; beyond it a backup joins anew.
+        digest_interval_messages: conversion-state digests are taken this often.
+        ack_timeout_ns, announce_every_ns, acked_held_count_max: of the `acked` publish mode.
+    """
+
+    publish: PublishMode = PublishMode.ASYNC
+    on_silence: OnSilence = OnSilence.PROCEED
+    heartbeat_interval_ns: int = 10 * MS
+    detach_after_ns: int = 100 * MS
+    proceed_after_ns: int = 200 * MS
+    throttle_message_count: int = 1_000
+    throttle_pause_ns: int = 10 * MS
+    resynchronizing_after_ns: int = 50 * MS
+    snapshot_retry_ns: int = 250 * MS
+    stuck_after_ns: int = 2_000 * MS
+    promotion_patience_ns: int = 50 * MS
+    ask_lease_store_every_ns: int = 1_000 * MS
+    state_interval_ns: int = 5_000 * MS
+    backlog_count_max: int = 2_000_000
+    digest_interval_messages: int = DIGEST_INTERVAL_MESSAGES
+    ack_timeout_ns: int = 50 * MS
+    announce_every_ns: int = 10 * MS
+    acked_held_count_max: int = 16_384
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    intake: IntakeConfig = field(default_factory=IntakeConfig)
+
+    def __post_init__(self) -> None:
+        assert self.detach_after_ns > 3 * self.heartbeat_interval_ns  # survives three lost heartbeats
+        assert self.proceed_after_ns >= self.detach_after_ns  # only who is detached may proceed
+        assert self.announce_every_ns < self.ack_timeout_ns  # survives a lost announcement
+        assert self.promotion_patience_ns > self.heartbeat_interval_ns  # survives a lost EPOCH_ENDED

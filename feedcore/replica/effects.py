@@ -1,0 +1,169 @@
+"""What the adapter's core asks its shell to do. The order of the effects in a returned list is a contract.
+
+The shell performs them one after another: `for effect in engine.on_…(…, now_ns): perform(effect)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputPacket
+from feedcore.wire.position import MessageStreamState
+
+
+@dataclass(frozen=True, slots=True)
+class AppendToJournal:
+    """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that whatever a
+    client may have heard can be replayed by whoever sent it."""
+
+    packet: OutputPacket
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """Append the channel's state to the output journal, behind every packet that it includes: a restart of this adapter
+    goes on from there (`AdapterEngine.resume_from`) and needs only what it missed."""
+
+    snapshot: ChannelSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Seal the packet and multicast it on this adapter's group of the packet's channel."""
+
+    packet: OutputPacket
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSource:
+    """Ask the source journal for source messages first…last of a source stream; what comes is fed in as datagrams."""
+
+    source_stream_id: int
+    first_source_seq: int
+    last_source_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRuns:
+    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions behind
+    `position`."""
+
+    channel_id: int
+    adapter_id: int
+    position: MessageStreamState
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSnapshot:
+    """Ask the adapter for a channel snapshot (`on_snapshot`, or nothing: the core asks again)."""
+
+    channel_id: int
+    adapter_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBuckets:
+    """Ask the adapter for these buckets of a channel's conversion state (`on_buckets`, or nothing: the core asks again
+    or takes a snapshot)."""
+
+    channel_id: int
+    adapter_id: int
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberForGood:
+    """Tell the output journal that its newest provisional packets, `message_seq` first…end - 1 of the channel, are now
+    decisions of `epoch`, which begins at the first of them; replay serves them as such. Comes before any packet of
+    the epoch."""
+
+    channel_id: int
+    epoch: int
+    first_message_seq: int
+    end_message_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptOffer:
+    """Tell the lease store that this adapter has the offer of `epoch`: the holder may be ordered to end its own."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLease:
+    """Tell the lease store that this adapter has given up `epoch`; comes behind the heartbeats that tell the heir."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEpoch:
+    """Ask the lease store for a new epoch for this adapter, which holds `epoch` (`on_lease_granted`, or nothing)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHandOver:
+    """Ask the lease store to let a backup take over from this adapter, which holds `epoch` (`on_hand_over`, or
+    nothing)."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskToFail:
+    """Ask the admin server to take this adapter out of its group (`on_failed`, or nothing: it may be needed)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    """Ask the lease store to renew the lease on `epoch` (`on_lease_renewed`, `on_lease_lost`, or nothing)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateMoved:
+    """A channel's replica moved; log it, count it, tell the admin server."""
+
+    channel_id: int
+    old: ReplicaState
+    new: ReplicaState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsLost:
+    """The source declared messages lost for good; they are now an explicit gap in the stream. Log it."""
+
+    source_stream_id: int
+    first_source_seq: int
+    last_source_seq: int
+
+
+AdapterEffect: TypeAlias = (
+    AppendToJournal
+    | SaveState
+    | Transmit
+    | RequestSource
+    | RequestRuns
+    | RequestSnapshot
+    | RequestBuckets
+    | NumberForGood
+    | AcceptOffer
+    | ReleaseLease
+    | RequestEpoch
+    | RequestHandOver
+    | AskToFail
+    | RenewLease
+    | StateMoved
+    | RunsLost
+)

@@ -1,0 +1,395 @@
+"""The adapter's core: one lease, one replica per channel. Everything an adapter decides is decided here.
+
+Sans-I/O: the shell (`adapter`) and the simulator feed the very same events and perform the very same effects, in
+order. It never reads a clock: `now_ns` is the caller's monotonic clock.
+
+Invariant: an effect that transmits as active is returned only while `LeaseView.may_transmit(now_ns)` holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.lease.admin_contact import AdminContact
+from feedcore.lease.failing import is_repeated, should_leave
+from feedcore.lease.lease_view import LeaseLapsed, LeaseView
+from feedcore.lease.peers import Peers, known_epoch
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
+from feedcore.replica.converter import Converter
+from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns, RunsReply
+from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
+from feedcore.replica.engine_config import ChannelConfig, EngineConfig
+from feedcore.replica.production import LineConfig, ProductionLine
+from feedcore.replica.replica import FOLLOWING, ChannelReplica
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
+from feedcore.wire.position import MessageStreamState, Run
+from feedcore.wire.refusal import PacketRefused, Refusal
+from feedcore.wire.source_packet import decode_source_packet
+
+__all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfig", "NotActive"]
+
+LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
+
+
+class NotActive(Exception):
+    """Only the active answers this: ask the adapter that the admin server names."""
+
+
+class AdapterEngine:
+    """Active or backup of one feed.
+
+    Args:
+        converters: per channel_id the converter that owns the channel's conversion state.
+        counters: what is counted goes here; the shell exports it.
+        now_ns: the monotonic clock at construction.
+
+    Attributes:
+        health: this adapter's score, as the shell measured it last.
+    """
+
+    def __init__(
+        self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
+    ) -> None:
+        self.config, self.counters = config, counters
+        self.lease = LeaseView(config.lease_ttl_ns)
+        self.peers = Peers(config.adapter_id, config.consent)
+        self.health = 1.0
+        self.replicas: dict[int, ChannelReplica] = {}
+        self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
+        self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
+        self._promote_at_ns: int | None = None  # a grant that came while abstaining
+        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
+        self._ask_to_fail_at_ns = 0
+        for channel in config.channels:
+            self._add_channel(channel, converters[channel.channel_id], now_ns)
+
+    def _add_channel(self, channel: ChannelConfig, converter: Converter, now_ns: int) -> None:
+        config = self.config
+        line_config = LineConfig(
+            config.feed_id,
+            channel.channel_id,
+            config.adapter_id,
+            config.session,
+            channel.source_stream_ids,
+            config.datagram_size_max,
+            config.replica.digest_interval_messages,
+        )
+        line = ProductionLine(line_config, converter, self.counters)
+        replica = ChannelReplica(channel.channel_id, line, config.replica, self.counters, now_ns)
+        self.replicas[channel.channel_id] = replica
+        for stream in channel.source_stream_ids:
+            self._by_stream[stream] = (replica, converter)
+
+    # ---- events: data ----
+
+    def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run] = (), now_ns: int = 0) -> None:
+        """What the output journal holds of this adapter's former life: a channel's newest saved state, and the
+        decisions that were transmitted behind it.
+
+        Before any other event. It is used if the active's decisions continue it; else the active gives its own.
+        """
+        self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
+
+    def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
+        """A datagram of a source stream, from multicast or from the source journal; a bad one is counted, no more."""
+        effects = self._fence(now_ns)
+        try:
+            packet = decode_source_packet(datagram, self.config.feed_id)
+            if packet.session != self.config.session:
+                raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, ours is {self.config.session}")
+            found = self._by_stream.get(packet.source_stream_id)
+            if found is None:
+                raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {packet.source_stream_id}")
+            replica, converter = found
+            if packet.message_count and not converter.check(datagram):
+                raise PacketRefused(Refusal.MALFORMED, "the frames do not add up to the packet")
+        except PacketRefused as refused:
+            self.counters.refuse(refused.reason)
+            return effects
+        self.counters.counts[Counter.SOURCE_PACKETS] += 1
+        produced = replica.on_source_packet(packet, now_ns)
+        return effects + produced if effects else produced
+
+    def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
+        """Another adapter's output packet, opened."""
+        effects = self._fence(now_ns)
+        try:
+            if packet.feed_id != self.config.feed_id:
+                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}")
+            if packet.session != self.config.session:
+                raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, ours is {self.config.session}")
+            replica = self.replicas.get(packet.channel_id)
+            if replica is None:
+                raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {packet.channel_id}")
+            if packet.adapter_id == self.config.adapter_id:
+                return effects  # our own, or our former life's: nothing to learn from it
+            if not packet.flags & PROVISIONAL_BIT:
+                effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
+            effects += replica.on_output_packet(packet, now_ns)
+        except PacketRefused as refused:
+            self.counters.refuse(refused.reason)
+            return effects
+        if packet.flags & EPOCH_ENDED_BIT and self._offer is not None and packet.epoch == self._offer[1]:
+            effects += self._take_offer(now_ns)
+        return effects
+
+    # ---- events: answers of other adapters ----
+
+    def on_runs(self, channel_id: int, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
+        """The answer to `RequestRuns`."""
+        return self._fence(now_ns) + self.replicas[channel_id].on_runs(reply, now_ns)
+
+    def on_runs_refused(self, channel_id: int, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """The active's decision log is too short for the answer to `RequestRuns`."""
+        return self._fence(now_ns) + self.replicas[channel_id].on_runs_refused(reason, now_ns)
+
+    def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
+        """The answer to `RequestSnapshot`."""
+        return self._fence(now_ns) + self.replicas[snapshot.channel_id].on_snapshot(snapshot, now_ns)
+
+    def on_buckets(self, channel_id: int, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
+        """The answer to `RequestBuckets`."""
+        return self._fence(now_ns) + self.replicas[channel_id].on_buckets(answer, now_ns)
+
+    def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
+        """Another adapter's state, as it tells it at every sync interval."""
+        effects = self._fence(now_ns)
+        if state.adapter_id == self.config.adapter_id or not self.peers.note(state, now_ns):
+            return effects
+        effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} knows it", now_ns)
+        for status in state.channels:
+            replica = self.replicas.get(status.channel_id)
+            if replica is not None:
+                effects += replica.on_peer_status(status, state.adapter_id, now_ns)
+        return effects + self._consider_leaving(now_ns)
+
+    # ---- events: the admin server ----
+
+    def on_admin_heard(self, now_ns: int) -> list[AdapterEffect]:
+        """An admin server answered a report, or said anything else."""
+        is_level = all(replica.state in LEVEL for replica in self.replicas.values())
+        if self._contact.heard(self.lease.last_epoch, now_ns, is_level=is_level) and self.lease.is_held:
+            self.lease.on_contact(self.peers.consent_until_ns(self.lease.epoch), now_ns)
+        return self._fence(now_ns)
+
+    def on_admin_lost(self, now_ns: int) -> list[AdapterEffect]:
+        """The stream to the admin server broke."""
+        self._contact.lost()
+        return self._fence(now_ns)
+
+    def on_cluster_changed(
+        self, active_adapter_id: int, epoch: int, now_ns: int, others: Iterable[int] | None = None
+    ) -> list[AdapterEffect]:
+        """The admin server says who is active (0: nobody) in which epoch, and which other adapters the feed has."""
+        effects = self._fence(now_ns)
+        if others is not None:
+            self.peers.others = frozenset(others) - {self.config.adapter_id}
+        if active_adapter_id not in (0, self.config.adapter_id):  # an epoch that nobody holds ends nobody's term
+            effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
+        if active_adapter_id != self.config.adapter_id:
+            for replica in self.replicas.values():
+                replica.on_active_known(active_adapter_id, epoch, now_ns)
+        return effects
+
+    def on_lease_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """A lease on a new epoch: every channel becomes active. A grant that came too late changes nothing."""
+        effects = self._fence(now_ns)
+        if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
+            return effects
+        self._offer = None
+        if now_ns < self._contact.abstains_until_ns:
+            self._promote_at_ns = self._contact.abstains_until_ns  # what was promised to the active holds
+            return effects
+        return effects + self._promote(now_ns)
+
+    def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """The next epoch, to begin when the one before it is given up."""
+        effects = self._fence(now_ns)
+        if epoch <= self.lease.last_epoch or now_ns < self._contact.abstains_until_ns:
+            return effects
+        self._offer = epoch, after_epoch, valid_until_ns
+        return [*effects, AcceptOffer(epoch)]
+
+    def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
+        """Give up this epoch at once, in favour of the heir."""
+        effects = self._fence(now_ns)
+        is_beginning = any(replica.awaits_promotion for replica in self.replicas.values())
+        if self.lease.epoch != epoch or self._promote_at_ns is not None or is_beginning:
+            return effects  # nothing has begun here that could be ended: the offer to the heir runs out
+        self.lease.drop()
+        effects += self._on_replicas(lambda replica: replica.hand_over(heir_adapter_id, now_ns))
+        return [*effects, ReleaseLease(epoch)]
+
+    def on_lease_renewed(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """The lease store renewed the lease."""
+        effects = self._fence(now_ns)
+        self.lease.on_renewed(epoch, valid_until_ns)
+        return effects
+
+    def on_lease_lost(self, epoch: int, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """The lease store says that the lease, or the offer, is not ours any more."""
+        if self._offer is not None and epoch == self._offer[0]:
+            self._offer = None
+        if epoch != self.lease.epoch:
+            return []
+        return self._lose(reason, now_ns)
+
+    def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        """The admin server takes this adapter out of its group."""
+        self.lease.drop()
+        self._promote_at_ns = self._offer = None
+        return self._on_replicas(lambda replica: replica.fail(reason, now_ns))
+
+    def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
+        """The admin server lets this adapter in again."""
+        return self._on_replicas(lambda replica: replica.readmit(now_ns))
+
+    # ---- events: time ----
+
+    def on_timer(self, now_ns: int) -> list[AdapterEffect]:
+        """Everything due at `now_ns`."""
+        effects = self._fence(now_ns)
+        if self._promote_at_ns is not None and now_ns >= self._promote_at_ns and self.lease.is_held:
+            effects += self._promote(now_ns)
+        due = self.lease.on_timer(now_ns)
+        assert not isinstance(due, LeaseLapsed), "the fence came first"
+        if due is not None:
+            effects.append(due)
+        for replica in self.replicas.values():
+            replica.has_admin = self.has_admin(now_ns)
+            effects += replica.on_timer(now_ns)
+        return effects
+
+    def on_stop(self) -> list[AdapterEffect]:
+        """This adapter is about to stop in order: what its next start can go on from."""
+        return self._on_replicas(ChannelReplica.on_stop)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `on_timer` wants to be called next; None: not before another event."""
+        deadlines = [self.lease.next_deadline_ns(), self._promote_at_ns]
+        deadlines += [each.next_deadline_ns() for each in self.replicas.values()]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # ---- queries, between events ----
+
+    def has_admin(self, now_ns: int) -> bool:
+        """True while an admin server is in contact."""
+        return self._contact.stands(now_ns)
+
+    def report(self, now_ns: int, incarnation: int = 0) -> PeerState:
+        """This adapter's state for the others. Out of contact with an admin server it is a promise to abstain."""
+        hears_active = any(replica.hears_active(now_ns) for replica in self.replicas.values())
+        settles = hears_active and self._contact.is_settling(self.lease.last_epoch, now_ns)
+        abstains = (settles or not self.has_admin(now_ns)) and not self.lease.is_held
+        if abstains:
+            self._contact.abstain(now_ns)
+        self.peers.on_report_sent(now_ns)
+        return self._state(now_ns, incarnation, abstains=abstains)
+
+    def channel_status(self, channel_id: int) -> ChannelStatus:
+        """State, position and newest digest of a channel."""
+        return self.replicas[channel_id].status()
+
+    def snapshot(self, channel_id: int) -> ChannelSnapshot:
+        """Conversion state of a channel at the present position.
+
+        Raises:
+            NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
+        """
+        replica = self._replica_in((ReplicaState.ACTIVE,), channel_id)
+        if replica.decider.is_holding:
+            raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
+        return replica.line.snapshot()
+
+    def buckets(self, channel_id: int, chosen: tuple[int, ...]) -> Buckets:
+        """Some buckets of the conversion state of a channel at the present position.
+
+        Raises:
+            NotActive: this adapter does not decide for the channel.
+        """
+        return self._replica_in((ReplicaState.ACTIVE,), channel_id).line.buckets(chosen)
+
+    def runs_since(self, channel_id: int, position: MessageStreamState) -> LoggedRuns:
+        """Decisions behind a position.
+
+        Raises:
+            NotActive: this adapter is not in the group.
+            DecisionLogTooShort: the caller needs a snapshot.
+        """
+        line = self._replica_in((ReplicaState.ACTIVE, *FOLLOWING), channel_id).line
+        return line.log.since(position, line.lineage)
+
+    # ---- inside: the lease ----
+
+    def _fence(self, now_ns: int) -> list[AdapterEffect]:
+        """Before anything else: if the lease has run out, stop being active. A paused process wakes up here."""
+        lease = self.lease
+        if not lease.is_held or lease.may_transmit(now_ns):
+            return []
+        if not self.has_admin(now_ns) and self._promote_at_ns is None:
+            until_ns = self.peers.consent_until_ns(lease.epoch)
+            if until_ns > now_ns:
+                if not lease.is_by_consent:
+                    self.counters.add(Counter.LEASE_BY_CONSENT)
+                lease.on_consent(until_ns)
+                return []
+        self.counters.add(Counter.LEASE_LAPSED)
+        return self._lose(f"the lease on epoch {lease.epoch} ran out", now_ns)
+
+    def _promote(self, now_ns: int) -> list[AdapterEffect]:
+        self._promote_at_ns = None
+        return self._on_replicas(lambda replica: replica.promote(self.lease.epoch, now_ns))
+
+    def _take_offer(self, now_ns: int) -> list[AdapterEffect]:
+        assert self._offer is not None
+        (epoch, _, valid_until_ns), self._offer = self._offer, None
+        if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
+            return []
+        self.lease.renew_at_once(now_ns)  # the store learns by it that the hand-over is done
+        return self._on_replicas(lambda replica: replica.promote_when_level(epoch, now_ns))
+
+    def _note_epoch(self, epoch: int, why: str, now_ns: int) -> list[AdapterEffect]:
+        """A newer epoch than ours exists: whoever told us, our own term is over."""
+        held = self.lease.epoch
+        self.lease.note_epoch(epoch)
+        if not held or epoch <= held:
+            return []
+        return self._lose(f"epoch {epoch} has begun: {why}", now_ns)
+
+    def _lose(self, reason: str, now_ns: int) -> list[AdapterEffect]:
+        self.lease.drop()
+        self._promote_at_ns = self._offer = None
+        return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
+
+    def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:
+        if now_ns < self._ask_to_fail_at_ns:
+            return []
+        reason = should_leave(self._state(now_ns), self.peers.fresh(now_ns), self.config.failing)
+        if reason is None:
+            return []
+        self._ask_to_fail_at_ns = now_ns + self.config.failing.ask_every_ns
+        return [AskToFail(reason)]
+
+    def _state(self, now_ns: int, incarnation: int = 0, *, abstains: bool = False) -> PeerState:
+        replicas = self.replicas.values()
+        return PeerState(
+            self.config.adapter_id,
+            incarnation,
+            self.peers.report_id,
+            tuple(replica.status() for replica in replicas),
+            self.peers.heard_report_ids(),
+            abstains,
+            any(is_repeated(replica.out_of_sync_at_ns, self.config.failing, now_ns) for replica in replicas),
+            self.health,
+        )
+
+    def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
+        return [effect for replica in self.replicas.values() for effect in do(replica)]
+
+    def _replica_in(self, states: Collection[ReplicaState], channel_id: int) -> ChannelReplica:
+        replica = self.replicas[channel_id]
+        if replica.state not in states:
+            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
+        return replica

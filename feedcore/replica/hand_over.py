@@ -1,0 +1,66 @@
+"""A planned hand-over, as one channel sees it: where an epoch was given up, and when its heir begins (protocol 6.6)."""
+
+from __future__ import annotations
+
+from feedcore.wire.position import MessageStreamState
+
+
+class HandOver:
+    """Ends of epochs, said by this adapter or heard from others.
+
+    Args:
+        patience_ns: how long an heir may lack the end of the epoch before it begins all the same.
+    """
+
+    def __init__(self, patience_ns: int) -> None:
+        self._patience_ns = patience_ns
+        self._ended: tuple[int, int] | None = None  # (epoch, its end)
+        self._offer: tuple[int, int] | None = None  # (epoch, until when its beginning is waited for)
+
+    def on_ended(self, epoch: int, end_message_seq: int) -> None:
+        """An epoch was given up at this `message_seq`."""
+        self._ended = epoch, end_message_seq
+
+    def await_end(self, epoch: int, now_ns: int) -> None:
+        """This adapter holds `epoch`, which begins where the one before it ends."""
+        self._offer = epoch, now_ns + self._patience_ns
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while an epoch that this adapter holds has not begun here."""
+        return self._offer is not None
+
+    def next_deadline_ns(self) -> int | None:
+        """When the epoch begins at the latest."""
+        return None if self._offer is None else self._offer[1]
+
+    def cancel(self) -> None:
+        """Nothing is waited for any more."""
+        self._offer = None
+
+    def begin(self) -> None:
+        """A new epoch began here."""
+        self._ended = self._offer = None
+
+    def due_epoch(self, newest_epoch: int, applied_end: int, now_ns: int, *, is_blocked: bool) -> int | None:
+        """The epoch to begin now, if any.
+
+        Args:
+            newest_epoch: the newest whose history is known.
+            applied_end: one past the last `message_seq` applied.
+            is_blocked: decisions are outstanding.
+        """
+        if self._offer is None:
+            return None
+        epoch, until_ns = self._offer
+        is_level = (
+            self._ended is not None
+            and self._ended[0] == newest_epoch
+            and applied_end >= self._ended[1]
+            and not is_blocked
+        )
+        return epoch if is_level or now_ns >= until_ns else None
+
+    def is_at_end(self, position: MessageStreamState) -> bool:
+        """True if this is where the epoch was given up: whoever stands there repeats it."""
+        return self._ended == (position.epoch, position.next_message_seq)

@@ -1,0 +1,75 @@
+"""What an adapter sent on its own numbering while nobody decided (docs/protocol.md clause 6.8), and how it slows down
+when somebody does again.
+
+Invariant: `ends` is where conversion stands in each source stream; it is never behind the decided position, and once
+it is nowhere ahead of it there is nothing provisional any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from feedcore.wire.position import Run
+
+RUNS_MAX = 65_536  # as many as a decision log remembers: beyond it whoever missed some takes a snapshot
+
+
+class Provisional:
+    """One stretch of provisional output of one channel.
+
+    Args:
+        next_message_seq: the decided position, from which the provisional count goes on.
+        next_source_seqs: likewise.
+    """
+
+    def __init__(self, next_message_seq: int, next_source_seqs: Mapping[int, int]) -> None:
+        self.next_message_seq = next_message_seq
+        self.ends = dict(next_source_seqs)
+        self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
+        self.is_whole = True  # no run was forgotten
+
+    def note(self, run: Run) -> None:
+        """A run was converted and sent."""
+        self.is_whole = self.is_whole and len(self.runs) < RUNS_MAX
+        self.runs.append(run)
+        self.next_message_seq = run.end_message_seq
+        self.ends[run.source_stream_id] = run.end_source_seq
+
+    def unconverted_from(self, run: Run) -> int:
+        """The first source message of a decided run that was not converted yet; its end if all were."""
+        return min(max(run.first_source_seq, self.ends[run.source_stream_id]), run.end_source_seq)
+
+    def is_past(self, decided_source_seqs: Mapping[int, int]) -> bool:
+        """True once everything that was sent has been decided."""
+        return all(end <= decided_source_seqs[stream] for stream, end in self.ends.items())
+
+
+class Throttle:
+    """Pauses after every k-th message, so that the one who decides gets past the one who is ahead (duty 3).
+
+    Args:
+        message_count: k.
+        pause_ns: how long.
+    """
+
+    def __init__(self, message_count: int, pause_ns: int) -> None:
+        self._every, self._pause_ns = message_count, pause_ns
+        self._sent = 0
+        self._until_ns = 0
+
+    def may_send(self, now_ns: int) -> bool:
+        """False during a pause."""
+        return now_ns >= self._until_ns
+
+    def on_sent(self, message_count: int, now_ns: int) -> None:
+        """Messages were sent; a pause may begin."""
+        self._sent += message_count
+        if self._sent >= self._every:
+            self._sent = 0
+            self._until_ns = now_ns + self._pause_ns
+
+    @property
+    def until_ns(self) -> int:
+        """When the newest pause ends, or ended."""
+        return self._until_ns

@@ -1,0 +1,24 @@
+"""Messages that tandemfeed itself puts into an output stream, under an SBE schema id of its own, so that a decoder of
+the user's message model skips them."""
+
+from __future__ import annotations
+
+import struct
+
+from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.wire.position import Run
+
+CONTROL_SCHEMA_ID = 0x7F46
+CONTROL_SCHEMA_VERSION = 0
+SOURCE_GAP_TEMPLATE_ID = 1
+SBE_MESSAGE_HEADER = struct.Struct("<HHHH")  # blockLength, templateId, schemaId, version
+SOURCE_GAP_BODY = struct.Struct("<HQQ")  # source_stream_id, first and last source_seq lost
+
+
+def encode_source_gap(run: Run) -> bytes:
+    """The one message of a gap run, framed."""
+    body = SOURCE_GAP_BODY.pack(run.source_stream_id, run.first_source_seq, run.end_source_seq - 1)
+    header = SBE_MESSAGE_HEADER.pack(
+        SOURCE_GAP_BODY.size, SOURCE_GAP_TEMPLATE_ID, CONTROL_SCHEMA_ID, CONTROL_SCHEMA_VERSION
+    )
+    return OUTPUT_FRAME.pack(OUTPUT_FRAME_SIZE + len(header) + len(body), 0) + header + body

@@ -1,0 +1,123 @@
+"""The source packet: one datagram of one source stream, in the feed source's first format.
+
+Layout (little-endian; docs/protocol.md clause 2)::
+
+    0  magic            u32   b"TFS1"
+    4  version          u8    1
+    5  flags            u8    SourceFlag bits
+    6  feed_id          u16
+    8  source_stream_id u16
+    10 message_count    u16   0 in a heartbeat
+    12 session          u32   trading day, YYYYMMDD
+    16 first_source_seq u64   of the first message; in a heartbeat the next one to come
+    24 sent_at_ns       u64   wall clock of the feed source when it first sent the packet
+    32 messages: each frame_length u16 (this 4-byte frame header included), message_type u16, body
+
+The codec judges the header only. Whether the frames inside add up is judged by the converter's compiled `check`,
+because walking frames in Python would be work per message.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from feedcore.wire.position import SEQ_MAX
+from feedcore.wire.refusal import PacketRefused, Refusal
+
+SOURCE_MAGIC = int.from_bytes(b"TFS1", "little")
+SOURCE_VERSION = 1
+SOURCE_HEADER = struct.Struct("<IBBHHHIQQ")
+SOURCE_HEADER_SIZE = SOURCE_HEADER.size
+SOURCE_FRAME = struct.Struct("<HH")
+SOURCE_FRAME_SIZE = SOURCE_FRAME.size
+assert SOURCE_HEADER_SIZE == 32
+
+
+class SourceFlag(IntEnum):
+    """Flag bits of a source packet. Not an IntFlag: testing a bit of one takes 0.9 µs, and every packet is tested."""
+
+    NONE = 0
+    HEARTBEAT = 1  # no messages; first_source_seq is the next one, so the loss of the last message is seen
+    RETRANSMISSION = 2  # came from the source journal
+    END_OF_STREAM = 4  # with HEARTBEAT: the source has sent all it will send in this session
+
+
+HEARTBEAT_BIT = int(SourceFlag.HEARTBEAT)  # as a plain integer, for the hot path
+
+
+class SourcePacket(NamedTuple):
+    """A decoded source packet header with the whole datagram behind it.
+
+    Attributes:
+        first_source_seq: source sequence number of the first message, or the next one in a heartbeat.
+        message_count: messages in the packet, each taking one `source_seq`.
+        sent_at_ns: the source's wall clock when the packet was first sent.
+        datagram: the packet's bytes, header included.
+    """
+
+    source_stream_id: int
+    first_source_seq: int
+    message_count: int
+    session: int
+    flags: int
+    sent_at_ns: int
+    datagram: bytes
+
+    @property
+    def end_source_seq(self) -> int:
+        """One past the last `source_seq` in the packet."""
+        return self.first_source_seq + self.message_count
+
+
+def decode_source_packet(datagram: bytes, feed_id: int) -> SourcePacket:
+    """Decode and check a source packet's header.
+
+    Args:
+        datagram: the received bytes.
+        feed_id: the feed the receiver belongs to.
+
+    Raises:
+        PacketRefused: with the reason; the caller counts it and drops the datagram.
+    """
+    if len(datagram) < SOURCE_HEADER_SIZE:
+        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, a source header is {SOURCE_HEADER_SIZE}")
+    magic, version, flags, feed, stream, count, session, first, sent_at = SOURCE_HEADER.unpack_from(datagram)
+    if magic != SOURCE_MAGIC:
+        raise PacketRefused(Refusal.FOREIGN, f"magic {magic:#010x} is not a source packet's")
+    if version != SOURCE_VERSION:
+        raise PacketRefused(Refusal.VERSION, f"source packet version {version}, this side speaks {SOURCE_VERSION}")
+    if feed != feed_id:
+        raise PacketRefused(Refusal.WRONG_FEED, f"feed {feed}, expected {feed_id}")
+    if (count == 0) != bool(flags & HEARTBEAT_BIT):
+        raise PacketRefused(Refusal.MALFORMED, f"message count {count} with flags {flags:#04x}")
+    if len(datagram) < SOURCE_HEADER_SIZE + count * SOURCE_FRAME_SIZE:
+        raise PacketRefused(Refusal.TRUNCATED, f"{count} messages cannot fit in {len(datagram)} bytes")
+    if not 0 < first <= SEQ_MAX:
+        raise PacketRefused(Refusal.MALFORMED, f"source_seq {first} is not within 1 and {SEQ_MAX}")
+    return SourcePacket(stream, first, count, session, flags, sent_at, datagram)
+
+
+def encode_source_header(
+    *,
+    feed_id: int,
+    source_stream_id: int,
+    message_count: int,
+    session: int,
+    first_source_seq: int,
+    sent_at_ns: int,
+    flags: int = 0,
+) -> bytes:
+    """The 32 header bytes of a source packet; the frames follow."""
+    return SOURCE_HEADER.pack(
+        SOURCE_MAGIC,
+        SOURCE_VERSION,
+        flags,
+        feed_id,
+        source_stream_id,
+        message_count,
+        session,
+        first_source_seq,
+        sent_at_ns,
+    )
