@@ -1,10 +1,11 @@
-"""Which epoch's numbering holds where: the epochs that a channel's present history is built from.
+"""Which epoch's decisions hold where: the epochs that a channel's present history is built from.
 
 An epoch begins where its active's own history ended, and that history may lack an epoch in between which others heard
-of (its active died before anybody followed it). So the newest epoch alone says which older ones count and up to where:
-its lineage, as PostgreSQL's timeline histories do it. Every heartbeat carries it (docs/protocol.md clause 4.2).
+of (its active died before any adapter followed it). So the newest epoch alone says which older ones count and up to
+where: its lineage, as PostgreSQL's timeline histories do it. Every heartbeat carries it (docs/protocol.md clause 4.2).
 
-Invariant: epochs grow and their first `message_seq` never shrink along a lineage; an epoch has one lineage, for ever.
+Invariant: along a lineage epochs grow and their first `input_seq` and `message_seq` never shrink; an epoch has one
+lineage, for ever.
 """
 
 from __future__ import annotations
@@ -12,13 +13,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from feedcore.wire.position import FIRST_SEQ, Run
+from feedcore.wire.position import FIRST_SEQ, SEQ_MAX, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 
-ENTRY = struct.Struct("<IQ")  # epoch, its first message_seq
-ENTRIES_MAX = 12  # packets of older epochs have long been delivered; 144 bytes fit into the smallest datagram
+ENTRY = struct.Struct("<IQQ")  # epoch, its first input_seq, its first message_seq
+ENTRY_SIZE = ENTRY.size
+ENTRIES_MAX = 12  # packets of older epochs have long been delivered
 UNLIMITED = 1 << 63
+
+
+class EpochStart(NamedTuple):
+    """Where one epoch of a history begins."""
+
+    epoch: int
+    first_input_seq: int
+    first_message_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,71 +37,73 @@ class Lineage:
     """The newest epochs of one history, ascending.
 
     Attributes:
-        entries: (epoch, first `message_seq`) each; empty before any epoch.
+        entries: empty before any epoch.
         epoch: the newest; 0 before any. Every packet asks for it, so it is no property.
-        first_message_seq: where the newest epoch begins.
+        first_input_seq: where the newest epoch begins.
+        first_message_seq: likewise.
     """
 
-    entries: tuple[tuple[int, int], ...] = ()
+    entries: tuple[EpochStart, ...] = ()
     epoch: int = field(init=False, repr=False, compare=False)
+    first_input_seq: int = field(init=False, repr=False, compare=False)
     first_message_seq: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        epoch, first = self.entries[-1] if self.entries else (0, FIRST_SEQ)
-        object.__setattr__(self, "epoch", epoch)
-        object.__setattr__(self, "first_message_seq", first)
+        newest = self.entries[-1] if self.entries else EpochStart(0, FIRST_SEQ, FIRST_SEQ)
+        object.__setattr__(self, "epoch", newest.epoch)
+        object.__setattr__(self, "first_input_seq", newest.first_input_seq)
+        object.__setattr__(self, "first_message_seq", newest.first_message_seq)
 
-    def opened(self, epoch: int, first_message_seq: int) -> Lineage:
+    def opened(self, epoch: int, first_input_seq: int, first_message_seq: int) -> Lineage:
         """This history, continued by a new epoch."""
         assert epoch > self.epoch, f"epoch {epoch} after {self.epoch}: epochs only grow"
+        assert first_input_seq >= self.first_input_seq
         assert first_message_seq >= self.first_message_seq
-        return Lineage((*self.entries, (epoch, first_message_seq))[-ENTRIES_MAX:])
+        return Lineage((*self.entries, EpochStart(epoch, first_input_seq, first_message_seq))[-ENTRIES_MAX:])
 
     def end_of(self, epoch: int) -> int:
-        """One past the last `message_seq` for which an epoch's numbering holds; 0: for none, it is no part of this."""
-        for place, (known, first) in enumerate(self.entries):
-            if known == epoch:
-                return self.entries[place + 1][1] if place + 1 < len(self.entries) else UNLIMITED
-            if known > epoch:
-                return first if place == 0 else 0  # before the oldest that is remembered everything is settled
+        """One past the last `input_seq` that an epoch decided in this history; 0: it decided none."""
+        for place, start in enumerate(self.entries):
+            if start.epoch == epoch:
+                return self.entries[place + 1].first_input_seq if place + 1 < len(self.entries) else UNLIMITED
+            if start.epoch > epoch:
+                return start.first_input_seq if place == 0 else 0  # what precedes the oldest entry is settled
         return 0
 
-    def holds(self, epoch: int, next_message_seq: int) -> bool:
-        """True if whoever stands at this position, having followed `epoch` last, stands in this history; of epochs
-        that are forgotten nobody can say so."""
-        if next_message_seq == FIRST_SEQ:
+    def holds(self, epoch: int, next_input_seq: int) -> bool:
+        """True if a position, whose last decision is of `epoch`, is part of this history.
+
+        An epoch older than the oldest entry cannot be judged: False.
+        """
+        if next_input_seq == FIRST_SEQ:
             return True
-        return self.start_of(epoch) is not None and next_message_seq <= self.end_of(epoch)
+        return self.start_of(epoch) is not None and next_input_seq <= self.end_of(epoch)
 
     def covers(self, run: Run) -> bool:
-        """True if a decision is part of this history; one that made no message and stands at the very end may be."""
-        end = self.end_of(run.epoch)
-        if end == FIRST_SEQ and self.start_of(run.epoch) is None:
-            return False  # nothing is before the first message: the epoch is not forgotten, it is none of this history
-        return run.end_message_seq <= end
+        """True if a decision is part of this history."""
+        return run.end_input_seq <= self.end_of(run.epoch)
 
     def up_to(self, epoch: int) -> Lineage:
         """This history as it was in one of its epochs."""
-        return Lineage(tuple(entry for entry in self.entries if entry[0] <= epoch))
+        return Lineage(tuple(entry for entry in self.entries if entry.epoch <= epoch))
 
-    def start_of(self, epoch: int) -> int | None:
-        """Where an epoch of this history begins; None if it is none, or forgotten."""
-        return next((first for known, first in self.entries if known == epoch), None)
+    def start_of(self, epoch: int) -> EpochStart | None:
+        """Where an epoch of this history begins; None if it is not part of it, or forgotten."""
+        return next((entry for entry in self.entries if entry.epoch == epoch), None)
 
-    def parts_at(self, other: Lineage) -> int:
-        """The first `message_seq` that the two histories number in different epochs; UNLIMITED if they are the same."""
-        ours, theirs = dict(self.entries), dict(other.entries)
+    def parts_at(self, other: Lineage) -> EpochStart | None:
+        """The first epoch that only one of the two histories has; None if they are the same.
+
+        From its `first_input_seq` on the two assign decisions to different epochs.
+        """
+        ours, theirs = {entry.epoch: entry for entry in self.entries}, {entry.epoch: entry for entry in other.entries}
         oldest = max(min(ours, default=0), min(theirs, default=0))
-        parting = UNLIMITED
-        for mine, foreign in ((ours, theirs), (theirs, ours)):
-            for epoch, first in mine.items():
-                if epoch >= oldest and epoch not in foreign:
-                    parting = min(parting, first)
-        return parting
+        foreign = [ours.get(epoch) or theirs[epoch] for epoch in ours.keys() ^ theirs.keys() if epoch >= oldest]
+        return min(foreign, key=lambda entry: entry.first_input_seq, default=None)
 
     def encode(self, size_max: int) -> bytes:
         """As a heartbeat's payload, the newest entries that fit."""
-        entries = self.entries[-(size_max // ENTRY.size) :] if size_max >= ENTRY.size else ()
+        entries = self.entries[-(size_max // ENTRY_SIZE) :] if size_max >= ENTRY_SIZE else ()
         return b"".join(ENTRY.pack(*entry) for entry in entries)
 
 
@@ -100,21 +113,26 @@ def decode_lineage(payload: bytes) -> Lineage:
     Raises:
         PacketRefused: MALFORMED.
     """
-    if len(payload) % ENTRY.size or len(payload) > ENTRIES_MAX * ENTRY.size:
+    if len(payload) % ENTRY_SIZE or len(payload) > ENTRIES_MAX * ENTRY_SIZE:
         raise PacketRefused(Refusal.MALFORMED, f"a lineage of {len(payload)} bytes")
     return checked_lineage(ENTRY.iter_unpack(payload))
 
 
-def checked_lineage(entries: Iterable[tuple[int, int]]) -> Lineage:
-    """A lineage as a peer tells it.
+def checked_lineage(entries: Iterable[tuple[int, int, int]]) -> Lineage:
+    """A lineage as a peer reports it.
 
     Raises:
-        PacketRefused: MALFORMED if it cannot be one.
+        PacketRefused: MALFORMED if epochs do not grow, numbers shrink, or a number is beyond `SEQ_MAX`.
     """
-    found = tuple((int(epoch), int(first)) for epoch, first in entries)
-    newest, begin = 0, FIRST_SEQ
-    for epoch, first in found:
-        if epoch <= newest or first < begin:
+    found = tuple(
+        EpochStart(int(epoch), int(first_input), int(first_message)) for epoch, first_input, first_message in entries
+    )
+    newest = EpochStart(0, FIRST_SEQ, FIRST_SEQ)
+    for each in found:
+        grows = each.epoch > newest.epoch
+        is_ordered = newest.first_input_seq <= each.first_input_seq <= SEQ_MAX
+        is_ordered = is_ordered and newest.first_message_seq <= each.first_message_seq <= SEQ_MAX
+        if not (grows and is_ordered):
             raise PacketRefused(Refusal.MALFORMED, f"a lineage {found[:ENTRIES_MAX]}")
-        newest, begin = epoch, first
+        newest = each
     return Lineage(found[-ENTRIES_MAX:])

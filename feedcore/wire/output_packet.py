@@ -1,54 +1,63 @@
 """The output packet: one datagram of one adapter's output stream, in the normalised second format.
 
-Layout (little-endian; docs/protocol.md clause 3)::
+Little-endian (docs/protocol.md clause 3): the header (`OUTPUT_LAYOUT`), the runs (`RUN_LAYOUT` each), the messages (each
+a frame header, `FRAME_LAYOUT`, then an SBE message header and body). The header travels in clear and authenticated;
+runs and messages are sealed (`transport.sealing`). This codec sees the plaintext only. `packet_counter`,
+`incarnation`, `key_id` and `sent_at_ns` belong to the transport, which fills them in as it seals.
 
-    0  magic                   u32   b"TFO1"
-    4  version                 u8    1
-    5  flags                   u8    OutputFlag bits
-    6  feed_id                 u16
-    8  channel_id              u16
-    10 adapter_id              u16
-    12 session                 u32   trading day, YYYYMMDD
-    16 epoch                   u32
-    20 key_id                  u32   which key sealed it
-    24 incarnation             u32   this start of the adapter; with packet_counter the nonce
-    28 message_count           u16
-    30 run_count               u16
-    32 packet_counter          u64
-    40 first_message_seq       u64   in a heartbeat the next one to come
-    48 epoch_first_message_seq u64   where this epoch began, in every packet: no packet whose loss would hide it
-    56 source_sent_at_ns       u64   the source's wall clock on the newest source message inside; 0 if none
-    64 sent_at_ns              u64   the adapter's wall clock
-    72 runs: each source_stream_id u16, source_count u16, message_count u16, run flags u16, first_source_seq u64
-    .. messages: each frame_length u16 (frame header included), source_offset u16 (its source message's place in the
-       run), SBE message header, SBE body
-
-The header travels in clear and authenticated; runs and messages are sealed (`transport.sealing`) with a 16-byte tag
-behind. This codec sees the plaintext only. `packet_counter`, `incarnation`, `key_id` and `sent_at_ns` belong to the
-transport, which patches them in as it seals.
+Invariant: a packet that is not provisional covers the source messages `first_input_seq` … `end_input_seq - 1` of its
+channel, all of them, whether or not they made messages.
 """
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+from feedcore.wire.layout import Layout
+from feedcore.wire.lineage import ENTRY_SIZE
 from feedcore.wire.position import SEQ_MAX, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 
-OUTPUT_MAGIC = int.from_bytes(b"TFO1", "little")
-OUTPUT_VERSION = 1
-OUTPUT_HEADER = struct.Struct("<IBBHHHIIIIHHQQQQQ")
-OUTPUT_HEADER_SIZE = OUTPUT_HEADER.size
-RUN = struct.Struct("<HHHHQ")
-RUN_SIZE = RUN.size
-OUTPUT_FRAME = struct.Struct("<HH")
-OUTPUT_FRAME_SIZE = OUTPUT_FRAME.size
+OUTPUT_MAGIC = int.from_bytes(b"TFO2", "little")
+OUTPUT_VERSION = 2
+OUTPUT_LAYOUT = Layout(
+    ("magic", "I"),
+    ("version", "B"),
+    ("flags", "B"),  # OutputFlag bits
+    ("feed_id", "H"),
+    ("channel_id", "H"),
+    ("adapter_id", "H"),
+    ("session", "I"),  # trading day, YYYYMMDD
+    ("epoch", "I"),
+    ("key_id", "I"),  # which key sealed it
+    ("incarnation", "I"),  # this start of the adapter; with packet_counter the nonce
+    ("message_count", "H"),
+    ("run_count", "H"),
+    ("packet_counter", "Q"),
+    ("first_message_seq", "Q"),  # in a heartbeat the next one to come
+    ("first_input_seq", "Q"),  # of the first run; in a heartbeat the next one to come
+    ("source_sent_at_ns", "Q"),  # the source's wall clock on the newest source message inside; 0 if none
+    ("sent_at_ns", "Q"),  # the adapter's wall clock
+)
+RUN_LAYOUT = Layout(
+    ("source_stream_id", "H"),
+    ("source_count", "H"),
+    ("message_count", "H"),
+    ("flags", "H"),
+    ("first_source_seq", "Q"),
+)
+FRAME_LAYOUT = Layout(
+    ("frame_length", "H"),  # this header included
+    ("source_offset", "H"),  # the message's source message, counted from its run's first
+)
+OUTPUT_HEADER = OUTPUT_LAYOUT.struct
+OUTPUT_HEADER_SIZE = OUTPUT_LAYOUT.size
+RUN = RUN_LAYOUT.struct
+RUN_SIZE = RUN_LAYOUT.size
+OUTPUT_FRAME = FRAME_LAYOUT.struct
+OUTPUT_FRAME_SIZE = FRAME_LAYOUT.size
 SEAL_TAG_SIZE = 16
-LINEAGE_ENTRY_SIZE = 12  # feedcore.wire.lineage.ENTRY: epoch u32, its first message_seq u64
-assert OUTPUT_HEADER_SIZE == 72
-assert RUN_SIZE == 16
 
 DATAGRAM_SIZE_DEFAULT = 1472  # one Ethernet frame: 1500 less the IPv4 and UDP headers
 DATAGRAM_SIZE_MAX = 8192  # libzmq truncates longer datagrams at the receiver, and crashes sending much longer ones
@@ -62,12 +71,12 @@ class OutputFlag(IntEnum):
     """Flag bits of an output packet. Not an IntFlag: testing a bit of one takes 0.9 µs, several times a packet."""
 
     NONE = 0
-    HEARTBEAT = 1  # no runs, no messages; first_message_seq is the next one; the payload is the sender's lineage
+    HEARTBEAT = 1  # no runs, no messages; the header's numbers are the next ones; the payload is the sender's lineage
     RETRANSMISSION = 2  # from a journal
     FROM_ACTIVE = 4  # the sender held the epoch when it decided or repeated this
     PROVISIONAL = 8  # sent without a lease (on_silence = proceed)
     END_OF_STREAM = 16  # with HEARTBEAT: every source stream has ended and all of it is out
-    EPOCH_ENDED = 32  # with HEARTBEAT: the sender was active and has given the epoch up at this message_seq
+    EPOCH_ENDED = 32  # with HEARTBEAT: the sender was active and has given the epoch up at this input_seq
     ANNOUNCEMENT = 64  # runs without their messages: decisions that wait for an acknowledgement
 
 
@@ -85,8 +94,8 @@ class OutputPacket(NamedTuple):
     """A decoded (opened) output packet. A tuple, because making one is on the hot path of both sides.
 
     Attributes:
+        first_input_seq: of the first run's first source message, or the next one in a heartbeat.
         first_message_seq: of the first message, or the next one in a heartbeat.
-        epoch_first_message_seq: first `message_seq` of `epoch`.
         source_sent_at_ns: the source's wall clock on the newest source message inside; 0 if none.
         sent_at_ns: the adapter's wall clock (0 until the transport sends it).
         runs: the sequencing decisions, in order; their message counts add up to `message_count`.
@@ -99,13 +108,21 @@ class OutputPacket(NamedTuple):
     adapter_id: int
     session: int
     epoch: int
+    first_input_seq: int
     first_message_seq: int
-    epoch_first_message_seq: int
     message_count: int
     runs: tuple[Run, ...]
     source_sent_at_ns: int
     sent_at_ns: int
     payload: bytes
+
+    @property
+    def end_input_seq(self) -> int:
+        """One past the packet's last `input_seq`."""
+        if not self.runs:
+            return self.first_input_seq
+        last = self.runs[-1]
+        return last.first_input_seq + last.source_count
 
     @property
     def end_message_seq(self) -> int:
@@ -132,35 +149,35 @@ def encode_runs(runs: tuple[Run, ...]) -> bytes:
     )
 
 
-def encode_output_packet(
-    packet: OutputPacket,
-    *,
-    key_id: int = 0,
-    incarnation: int = 0,
-    packet_counter: int = 0,
-    sent_at_ns: int | None = None,
+def encode_output_header(
+    packet: OutputPacket, *, key_id: int, incarnation: int, packet_counter: int, sent_at_ns: int
 ) -> bytes:
+    """The header's bytes."""
+    return OUTPUT_HEADER.pack(
+        OUTPUT_MAGIC,
+        OUTPUT_VERSION,
+        packet.flags,
+        packet.feed_id,
+        packet.channel_id,
+        packet.adapter_id,
+        packet.session,
+        packet.epoch,
+        key_id,
+        incarnation,
+        packet.message_count,
+        len(packet.runs),
+        packet_counter,
+        packet.first_message_seq,
+        packet.first_input_seq,
+        packet.source_sent_at_ns,
+        sent_at_ns,
+    )
+
+
+def encode_output_packet(packet: OutputPacket) -> bytes:
     """The packet's plaintext bytes, header and payload; the inverse of `decode_output_packet`."""
     return (
-        OUTPUT_HEADER.pack(
-            OUTPUT_MAGIC,
-            OUTPUT_VERSION,
-            packet.flags,
-            packet.feed_id,
-            packet.channel_id,
-            packet.adapter_id,
-            packet.session,
-            packet.epoch,
-            key_id,
-            incarnation,
-            packet.message_count,
-            len(packet.runs),
-            packet_counter,
-            packet.first_message_seq,
-            packet.epoch_first_message_seq,
-            packet.source_sent_at_ns,
-            packet.sent_at_ns if sent_at_ns is None else sent_at_ns,
-        )
+        encode_output_header(packet, key_id=0, incarnation=0, packet_counter=0, sent_at_ns=packet.sent_at_ns)
         + packet.payload
     )
 
@@ -179,22 +196,25 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, an output header is {OUTPUT_HEADER_SIZE}")
     header = OUTPUT_HEADER.unpack_from(datagram)
     magic, version, flags, feed, channel, adapter, session, epoch, _key, _inc, count, run_count, _pc = header[:13]
-    first, epoch_first, source_sent_at, sent_at = header[13:]
+    first_message, first_input, source_sent_at, sent_at = header[13:]
     if magic != OUTPUT_MAGIC:
         raise PacketRefused(Refusal.FOREIGN, f"magic {magic:#010x} is not an output packet's")
     if version != OUTPUT_VERSION:
         raise PacketRefused(Refusal.VERSION, f"output packet version {version}, this side speaks {OUTPUT_VERSION}")
+    if not (0 < first_message <= SEQ_MAX and 0 < first_input <= SEQ_MAX):
+        raise PacketRefused(
+            Refusal.MALFORMED, f"message_seq {first_message} or input_seq {first_input} is not within 1 and {SEQ_MAX}"
+        )
     if payload is None:
         payload = datagram[OUTPUT_HEADER_SIZE:]
-    runs = decode_runs(payload, run_count, count, epoch, first, 0 if flags & ANNOUNCEMENT_BIT else count)
+    frame_count = 0 if flags & ANNOUNCEMENT_BIT else count
+    runs = decode_runs(payload, run_count, count, epoch, first_input, first_message, frame_count)
     if bool(flags & HEARTBEAT_BIT) != (run_count == 0):
         raise PacketRefused(Refusal.MALFORMED, f"{run_count} runs with flags {flags:#04x}")
-    if run_count == 0 and len(payload) % LINEAGE_ENTRY_SIZE:
+    if run_count == 0 and len(payload) % ENTRY_SIZE:
         raise PacketRefused(Refusal.MALFORMED, f"a heartbeat with {len(payload)} bytes of payload")
     if flags & ANNOUNCEMENT_BIT and len(payload) != run_count * RUN_SIZE:
         raise PacketRefused(Refusal.MALFORMED, f"an announcement of {run_count} runs with {len(payload)} bytes")
-    if not 0 < first <= SEQ_MAX or not 0 < epoch_first <= SEQ_MAX:
-        raise PacketRefused(Refusal.MALFORMED, f"message_seq {first} or {epoch_first} is not within 1 and {SEQ_MAX}")
     return OutputPacket(
         flags,
         feed,
@@ -202,8 +222,8 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         adapter,
         session,
         epoch,
-        first,
-        epoch_first,
+        first_input,
+        first_message,
         count,
         runs,
         source_sent_at,
@@ -213,12 +233,18 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
 
 
 def decode_runs(
-    payload: bytes, run_count: int, message_count: int, epoch: int, first: int, frame_count: int
+    payload: bytes,
+    run_count: int,
+    message_count: int,
+    epoch: int,
+    first_input_seq: int,
+    first_message_seq: int,
+    frame_count: int,
 ) -> tuple[Run, ...]:
-    """The runs at the front of a payload: what `encode_runs` made, with the header's `message_count` and first number.
+    """The runs at the front of a payload: what `encode_runs` made, with the header's count and first numbers.
 
     Args:
-        frame_count: so many message frames must be behind them at least.
+        frame_count: at least so many message frames must follow them.
 
     Raises:
         PacketRefused: TRUNCATED, MALFORMED.
@@ -226,17 +252,23 @@ def decode_runs(
     if run_count * RUN_SIZE + frame_count * OUTPUT_FRAME_SIZE > len(payload):
         raise PacketRefused(Refusal.TRUNCATED, f"{run_count} runs and {frame_count} messages in {len(payload)} bytes")
     runs = []
-    seq = first
+    input_seq, message_seq = first_input_seq, first_message_seq
     for index in range(run_count):
-        stream, source_count, run_messages, run_flags, first_source = RUN.unpack_from(payload, index * RUN_SIZE)
+        stream, source_count, messages, run_flags, first_source = RUN.unpack_from(payload, index * RUN_SIZE)
         if source_count == 0 or not 0 < first_source <= SEQ_MAX:
-            raise PacketRefused(Refusal.MALFORMED, f"run {index} names no source message that can be")
+            raise PacketRefused(Refusal.MALFORMED, f"run {index} names no source message that can exist")
         is_gap = run_flags & RUN_FLAG_SOURCE_GAP != 0
-        # Past the named tuple's own constructor, which takes three times as long; this is every packet's path.
-        runs.append(_new_tuple(Run, (epoch, seq, stream, first_source, source_count, run_messages, is_gap)))
-        seq += run_messages
-    if seq - first != message_count:
-        raise PacketRefused(Refusal.MALFORMED, f"runs hold {seq - first} messages, the header says {message_count}")
+        # Not through the named tuple's own constructor, which takes three times as long: every packet comes by here.
+        runs.append(
+            _new_tuple(Run, (epoch, input_seq, message_seq, stream, first_source, source_count, messages, is_gap))
+        )
+        input_seq += source_count
+        message_seq += messages
+    if message_seq - first_message_seq != message_count:
+        raise PacketRefused(
+            Refusal.MALFORMED,
+            f"runs hold {message_seq - first_message_seq} messages, the header says {message_count}",
+        )
     return tuple(runs)
 
 
@@ -259,5 +291,5 @@ def message_frames(packet: OutputPacket) -> list[tuple[int, int]]:
         frames.append((offset, length))
         offset += length
     if offset != len(packet.payload):
-        raise PacketRefused(Refusal.MALFORMED, f"{len(packet.payload) - offset} bytes behind the last message")
+        raise PacketRefused(Refusal.MALFORMED, f"{len(packet.payload) - offset} bytes after the last message")
     return frames

@@ -1,6 +1,9 @@
-"""Positions and decisions: the words two adapters compare.
+"""Positions and decisions: what two adapters compare.
 
-Invariant: a `Run` says which source messages take which message sequence numbers, and nothing else decides that.
+Every decision consumes at least one source message, so the number of source messages that a channel has consumed orders
+all of its decisions, those without a message included. That number is the `input_seq`: the log index of the channel.
+
+Invariant: a `Run` assigns consecutive source messages their `input_seq` and their `message_seq`; nothing else does.
 """
 
 from __future__ import annotations
@@ -8,15 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-FIRST_SEQ = 1  # message_seq and source_seq both start here; 0 means "none"
-SEQ_MAX = 1 << 62  # no numbering comes near it: a packet beyond is refused, so that no reader's 64 bits overflow
+FIRST_SEQ = 1  # input_seq, message_seq and source_seq all start here; 0 means "none"
+SEQ_MAX = 1 << 62  # no numbering comes near it: a packet beyond it is refused, so that no reader's 64 bits overflow
 
 
 class Run(NamedTuple):
-    """The sequencing decision for consecutive messages.
+    """The sequencing decision for consecutive source messages.
 
     Attributes:
         epoch: the term of the active that decided.
+        first_input_seq: place of the run's first source message in the channel's merged input.
         first_message_seq: place of the run's first application message in the channel.
         source_stream_id: where the run's source messages come from.
         first_source_seq: the first of them.
@@ -26,12 +30,18 @@ class Run(NamedTuple):
     """
 
     epoch: int
+    first_input_seq: int
     first_message_seq: int
     source_stream_id: int
     first_source_seq: int
     source_count: int
     message_count: int
     is_source_gap: bool = False
+
+    @property
+    def end_input_seq(self) -> int:
+        """One past the `input_seq` of the run's last source message."""
+        return self.first_input_seq + self.source_count
 
     @property
     def end_message_seq(self) -> int:
@@ -50,10 +60,12 @@ class MessageStreamState:
 
     Attributes:
         epoch: the epoch of the last decision this state includes; 0 before any.
+        next_input_seq: the next `input_seq`; within one history it determines the other numbers.
         next_message_seq: the next `message_seq`.
         next_source_seqs: per source_stream_id the next `source_seq`.
     """
 
     epoch: int = 0
+    next_input_seq: int = FIRST_SEQ
     next_message_seq: int = FIRST_SEQ
     next_source_seqs: dict[int, int] = field(default_factory=dict)
