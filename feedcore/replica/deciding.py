@@ -15,7 +15,7 @@ from feedcore.replica.effects import (
     RunsLost,
 )
 from feedcore.replica.publish_gate import PublishGate
-from feedcore.replica.role import Role, Succession, ToFailed, ToFollowing
+from feedcore.replica.role import Role, Succession, ToDeciding, ToFailed, ToFollowing
 from feedcore.replica.source_tracker import Slice, SourceTracker
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
@@ -29,9 +29,9 @@ class Deciding(Role):
     is_transmitting = True
     heartbeat_flags = int(OutputFlag.FROM_ACTIVE)
 
-    def __init__(self, channel: Channel, epoch: int) -> None:
+    def __init__(self, channel: Channel, terms: ToDeciding) -> None:
         super().__init__(channel)
-        self._epoch = epoch
+        self._epoch, self._is_unplaced = terms.epoch, terms.is_unplaced
         self._ask_at_ns = 0
         self._elsewhere: dict[int, dict[int, int]] = {}  # adapter_id -> what a synchronized backup has of each stream
         self._gate: PublishGate | None = None
@@ -55,6 +55,8 @@ class Deciding(Role):
         channel, line = self.channel, self.channel.line
         first = line.next_input_seq
         end = line.commit_provisional(self._epoch)
+        if self._is_unplaced:
+            channel.anchor(now_ns)  # no better candidate was found: this position is the cluster's best
         channel.follow_on()
         channel.hand_over.begin()
         if self._gate is not None:
@@ -138,7 +140,6 @@ class Deciding(Role):
 
     def promote(self, epoch: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
         """The active was granted the next epoch: nothing else changes, but a loss may be declared now."""
-        self._epoch = epoch
         self.channel.line.open_epoch(epoch)
         self.channel.follow_on()
         effects.append(self.heartbeat(now_ns))

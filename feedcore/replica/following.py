@@ -155,6 +155,7 @@ class Following(PlacedBackup):
             and config.on_silence is OnSilence.PROCEED
             and channel.active.silent_ns(now_ns) >= config.proceed_after_ns
             and not channel.needs_no_decisions()
+            and not self._repair.is_under_way  # what it would send is known to be wrong
         )
 
     # ---- conversion state ----

@@ -150,9 +150,7 @@ class Joining(BackupRole):
     # ---- the lease, and time ----
 
     def promote(self, epoch: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        if not self._restart.is_usable:
-            self.channel.anchor(now_ns)  # no better candidate was found: this position is the cluster's best
-        return ToDeciding(epoch)
+        return ToDeciding(epoch, is_unplaced=not self._restart.is_usable)
 
     def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
         request = self._due_request(now_ns)

@@ -258,7 +258,7 @@ class ChannelReplica:
             case ToDeciding(epoch):
                 reason = f"epoch {epoch} from input_seq {channel.line.next_input_seq}"
                 channel.move(ReplicaState.ACTIVE, reason, effects)
-                return Deciding(channel, epoch)
+                return Deciding(channel, succession)
             case ToFailed(reason):
                 channel.move(ReplicaState.FAILED, reason, effects)
                 return Failed(channel)

@@ -55,9 +55,10 @@ class ToAhead:
 
 @dataclass(frozen=True, slots=True)
 class ToDeciding:
-    """Decide in an epoch."""
+    """Decide in an epoch. Attributes: is_unplaced: the role that ends had no place in the channel."""
 
     epoch: int
+    is_unplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
