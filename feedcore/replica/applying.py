@@ -48,8 +48,12 @@ def apply_decisions(
 
 
 def anticipate(channel: Channel, effects: list[AdapterEffect]) -> None:
-    """Number, convert and transmit what is here, as the active does or will: numbering needs no decisions."""
-    for piece in channel.backlog.take_all():
+    """Number, convert and transmit what is here and needs no decision, as the active does or will."""
+    count = min(channel.undecided_count(), channel.backlog.message_count)
+    if not count:
+        return
+    (stream,) = channel.trackers
+    for piece in channel.backlog.take(stream, count):
         for packet in channel.line.decide(piece, OutputFlag.NONE):
             channel.intake.advance(packet.runs[0])
             publish((packet,), effects)

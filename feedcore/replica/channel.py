@@ -145,18 +145,16 @@ class Channel:
         """True if the active has not been heard for `detach_after_ns`."""
         return self.active.silent_ns(now_ns) >= self.config.detach_after_ns
 
-    def needs_no_decisions(self) -> bool:
-        """True if the numbering needs no decisions: one source stream, and an epoch in which one was heard.
+    def undecided_count(self) -> int:
+        """How many source messages can be numbered without a decision: in a channel of one source stream those up to
+        the end of an epoch in which a decision was heard.
 
         Not before: an epoch that its active asked for in order to declare a source gap begins with that.
         """
         line = self.line
-        return (
-            self.is_single_source
-            and not self.intake.ready
-            and line.epoch == self.intake.epoch
-            and line.next_input_seq > line.lineage.first_input_seq
-        )
+        if not self.is_single_source or self.intake.ready or line.next_input_seq == line.lineage.first_input_seq:
+            return 0
+        return max(0, self.intake.lineage.end_of(line.epoch) - line.next_input_seq)
 
     # ---- what is said ----
 

@@ -152,7 +152,7 @@ class DecisionIntake:
         """A heartbeat or a peer's state says that everything before this has been decided."""
         if next_input_seq > self._known_end:
             self._known_end = next_input_seq
-            self._watch(now_ns)
+        self._watch(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When to ask for missed runs."""

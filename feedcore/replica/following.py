@@ -121,8 +121,7 @@ class Following(PlacedBackup):
         succession = self._judge(effects, now_ns)
         if succession is not None:
             return succession
-        is_placed = channel.state is not ReplicaState.RESYNCHRONIZING
-        if channel.is_single_source and is_placed and not repair.is_under_way and channel.needs_no_decisions():
+        if channel.is_single_source and not repair.is_under_way:
             anticipate(channel, effects)
         return self.due_promotion(now_ns)
 
@@ -154,7 +153,7 @@ class Following(PlacedBackup):
             not channel.has_admin
             and config.on_silence is OnSilence.PROCEED
             and channel.active.silent_ns(now_ns) >= config.proceed_after_ns
-            and not channel.needs_no_decisions()
+            and not channel.undecided_count()
             and not self._repair.is_under_way  # what it would send is known to be wrong
         )
 
