@@ -15,13 +15,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from feedcore.wire.output_packet import (
     DATAGRAM_SIZE_MAX,
-    OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
     OUTPUT_MAGIC,
-    OUTPUT_VERSION,
     SEAL_TAG_SIZE,
     OutputPacket,
     decode_output_packet,
+    encode_output_header,
 )
 from feedcore.wire.refusal import PacketRefused, Refusal
 
@@ -99,24 +98,12 @@ class Sealer:
         if self._counter >= COUNTER_MAX:
             raise NonceExhausted(f"incarnation {self._incarnation} has sent {COUNTER_MAX} packets")
         self._counter += 1
-        header = OUTPUT_HEADER.pack(
-            OUTPUT_MAGIC,
-            OUTPUT_VERSION,
-            packet.flags,
-            packet.feed_id,
-            packet.channel_id,
-            packet.adapter_id,
-            packet.session,
-            packet.epoch,
-            key_id,
-            self._incarnation,
-            packet.message_count,
-            len(packet.runs),
-            self._counter,
-            packet.first_message_seq,
-            packet.epoch_first_message_seq,
-            packet.source_sent_at_ns,
-            sent_at_ns,
+        header = encode_output_header(
+            packet,
+            key_id=key_id,
+            incarnation=self._incarnation,
+            packet_counter=self._counter,
+            sent_at_ns=sent_at_ns,
         )
         return header + aead.encrypt(NONCE.pack(self._incarnation, self._counter), packet.payload, header)
 
