@@ -1,9 +1,9 @@
 """Where those who forward provisionally stand, and so when a subscription may begin with what they send (protocol 7.5).
 
 A provisional packet identifies its messages by their source alone. If a client began live and nothing of a source
-stream has come yet, it cannot see by that whether they are new or lie before its beginning: a forwarder may lag far behind an
-active that it does not hear. But its heartbeats say where its decided history ends, and all that it forwards lies after
-that.
+stream has come yet, it cannot see by that whether they are new or lie before its beginning: a forwarder may lag far
+behind an active that it does not hear. But its heartbeats say where its decided history ends, and all that it forwards
+lies after that.
 
 Invariant: a source stream begins with a provisional packet only if nothing of it is decided between the subscription's
 beginning and the place of the packet's sender.
