@@ -40,6 +40,7 @@ class Counter(Enum):
     MERGE_HELD = "Packets that came early and were held."
     MERGE_REPLAY_REQUESTS = "Requests to replay services."
     MERGE_GAPS = "Messages declared missing."
+    MERGE_SILENT_GAPS = "Source messages passed over that made no message, as the message_seq after them shows."
     MERGE_NOT_BEGUN = "Provisional runs not taken: they may lie before where the subscription began."
     MERGE_PROVISIONAL = "Application messages delivered provisionally, before they had their number."
     MERGE_UNCONFIRMED = "Messages declared missing because no two adapters' copies of them agreed (confirm=2)."

@@ -1,61 +1,93 @@
-"""Byte-equality of two adapters' copies: a copy that differs shows a broken or forging adapter.
+"""Equality of two adapters' copies: a copy that differs shows a broken or forging adapter.
 
 Where the packets' boundaries agree, comparing is one comparison of bytes. Where they do not, what the two packets have
-in common is compared message by message, by identity and content.
+in common is compared by identity and content: source messages without a message included.
 """
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import CompareMode
 from feedcore.merge.effects import Diverged, MergeEffect
 from feedcore.wire.output_packet import OutputPacket, decode_runs
-from feedcore.wire.packet_parts import identified_messages
+from feedcore.wire.packet_parts import IdentifiedMessage, identified_messages
+from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused
 
 TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
-Remembered: TypeAlias = tuple[int, bytes, int, int]  # message_count, payload, runs in it, adapter_id
+# source_count, payload, runs in it, adapter_id, first_message_seq, message_count
+Remembered: TypeAlias = tuple[int, bytes, int, int, int, int]
 
 
-def digest_of(packet: OutputPacket, first_seq: int, end_seq: int) -> int:
-    """CRC-32 over identities and content of `message_seq` first … end - 1; over the payload if it is broken."""
+class Content(NamedTuple):
+    """What a range of a packet says, however its runs are cut."""
+
+    sources: tuple[tuple[int, int, int, bool], ...]  # source_stream_id, first source_seq, end, is_source_gap
+    messages: tuple[IdentifiedMessage, ...]
+
+
+def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> Content:
+    """What `input_seq` first … end - 1 of a packet say.
+
+    Raises:
+        PacketRefused: MALFORMED frames.
+    """
+    sources: list[tuple[int, int, int, bool]] = []
+    for run in packet.runs:
+        first, end = max(first_input_seq, run.first_input_seq), min(end_input_seq, run.end_input_seq)
+        if first < end:
+            _append_joined(sources, run, first, end)
+    return Content(tuple(sources), tuple(identified_messages(packet, first_input_seq, end_input_seq)))
+
+
+def digest_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> int:
+    """CRC-32 over what `input_seq` first … end - 1 say; over the payload if it is broken."""
     try:
-        digest = 0
-        for stream, source_seq, lost_count, body in identified_messages(packet, first_seq, end_seq):
-            digest = zlib.crc32(b"%d %d %d %d " % (stream, source_seq, lost_count, len(body)), digest)
-            digest = zlib.crc32(body, digest)
+        content = content_of(packet, first_input_seq, end_input_seq)
     except PacketRefused:
         return zlib.crc32(packet.payload)
+    digest = 0
+    for stream, first, end, is_gap in content.sources:
+        digest = zlib.crc32(b"%d %d %d %d " % (stream, first, end, is_gap), digest)
+    for message_seq, stream, source_seq, lost_count, body in content.messages:
+        digest = zlib.crc32(b"%d %d %d %d %d " % (message_seq, stream, source_seq, lost_count, len(body)), digest)
+        digest = zlib.crc32(body, digest)
     return digest
 
 
-def are_equal(one: OutputPacket, other: OutputPacket, first_seq: int, end_seq: int) -> bool:
-    """True if both say the same about `message_seq` first … end - 1, which both hold."""
-    if (one.first_message_seq, one.message_count, one.payload) == (
-        other.first_message_seq,
-        other.message_count,
-        other.payload,
-    ):
+def is_same_packet(one: OutputPacket, other: OutputPacket) -> bool:
+    """True if two packets with equal first `input_seq` say the same in the same bytes."""
+    return one.payload == other.payload and one.first_message_seq == other.first_message_seq
+
+
+def are_equal(one: OutputPacket, other: OutputPacket, first_input_seq: int, end_input_seq: int) -> bool:
+    """True if both say the same about `input_seq` first … end - 1, which both cover."""
+    if one.first_input_seq == other.first_input_seq and is_same_packet(one, other):
         return True
     try:
-        ours = list(identified_messages(one, first_seq, end_seq))
-        return ours == list(identified_messages(other, first_seq, end_seq))
+        ours = content_of(one, first_input_seq, end_input_seq)
+        return ours == content_of(other, first_input_seq, end_input_seq)
     except PacketRefused:
         return False
 
 
-def divergence(channel_id: int, one: OutputPacket, other: OutputPacket, first_seq: int, end_seq: int) -> Diverged:
-    """The alarm for two copies of `message_seq` first … end - 1 that are not equal."""
-    digests = (digest_of(one, first_seq, end_seq), digest_of(other, first_seq, end_seq))
-    return Diverged(channel_id, first_seq, (one.adapter_id, other.adapter_id), digests)
+def divergence(
+    channel_id: int, one: OutputPacket, other: OutputPacket, first_input_seq: int, end_input_seq: int
+) -> Diverged:
+    """The alarm for two copies of `input_seq` first … end - 1 that are not equal; one of the packets begins there."""
+    begins_there = one if one.first_input_seq == first_input_seq else other
+    digests = (digest_of(one, first_input_seq, end_input_seq), digest_of(other, first_input_seq, end_input_seq))
+    return Diverged(
+        channel_id, first_input_seq, begins_there.first_message_seq, (one.adapter_id, other.adapter_id), digests
+    )
 
 
 class CopyComparison:
-    """Remembers what was delivered and compares what comes behind with it.
+    """Remembers what was delivered and compares later copies with it.
 
     One packet is forgotten for each that is remembered: thousands at once would be a pause. What is remembered of one
     are plain values in a plain tuple, which collections of cyclic garbage need not look at.
@@ -74,26 +106,34 @@ class CopyComparison:
         self._every = {"full": 1, "sampled": sampled_every, "off": 0}[mode]
         self._skipped = 0
         self._remembered_count = remembered_count
-        self._packets: dict[int, Remembered] = {}  # by first_message_seq
-        self._firsts: list[int] = []  # its keys, ascending, behind some forgotten ones
+        self._packets: dict[int, Remembered] = {}  # by first_input_seq
+        self._firsts: list[int] = []  # its keys, ascending, after some forgotten ones
         self._begin = 0  # how many of them are forgotten
-        self._longest = 0  # messages in the longest packet remembered
+        self._longest = 0  # source messages in the longest packet remembered
 
-    def remember(self, packet: OutputPacket) -> None:
-        """A packet that was delivered, at least in part."""
+    def remember(self, packet: OutputPacket, end_input_seq: int) -> None:
+        """A packet that was delivered, at least in part. `end_input_seq`: its own."""
         if self._every != 1:
             self._skipped += 1
             if self._skipped < self._every or not self._every:
                 return
             self._skipped = 0
-        first, firsts, packets = packet.first_message_seq, self._firsts, self._packets
+        first, firsts, packets = packet.first_input_seq, self._firsts, self._packets
         if not packets or first > firsts[-1]:
             firsts.append(first)
         elif first not in packets:
             insort(firsts, first, self._begin)
-        packets[first] = (packet.message_count, packet.payload, len(packet.runs), packet.adapter_id)
-        if packet.message_count > self._longest:
-            self._longest = packet.message_count
+        count = end_input_seq - first
+        packets[first] = (
+            count,
+            packet.payload,
+            len(packet.runs),
+            packet.adapter_id,
+            packet.first_message_seq,
+            packet.message_count,
+        )
+        if count > self._longest:
+            self._longest = count
         if len(packets) > self._remembered_count:
             del packets[firsts[self._begin]]
             self._begin += 1
@@ -101,46 +141,65 @@ class CopyComparison:
                 del firsts[:TRIM_COUNT]
                 self._begin = 0
 
-    def compare(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
-        """A copy of messages that were delivered; of the packet only what lies before `end_seq` counts."""
-        known = self._packets.get(packet.first_message_seq)
-        if known is not None and known[1] == packet.payload and known[0] == packet.message_count:
+    def compare(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
+        """A copy of what was delivered; of the packet only what lies before `end_input_seq` counts."""
+        known = self._packets.get(packet.first_input_seq)
+        if known is not None and known[1] == packet.payload and known[4] == packet.first_message_seq:
             return
         if self._every:
-            self._compare_common(packet, end_seq, effects)
+            self._compare_common(packet, end_input_seq, effects)
 
-    def renumbered_from(self, message_seq: int) -> None:
+    def compare_held(self, one: OutputPacket, other: OutputPacket, effects: list[MergeEffect]) -> None:
+        """Two copies that begin at the same place and wait for what precedes them."""
+        first, end = one.first_input_seq, min(one.end_input_seq, other.end_input_seq)
+        if self._every and not are_equal(one, other, first, end):
+            self._counters.add(Counter.MERGE_DIVERGED)
+            effects.append(divergence(self._channel_id, one, other, first, end))
+
+    def renumbered_from(self, input_seq: int) -> None:
         """What was delivered under these numbers is not what they stand for now."""
         packets = self._packets
-        place = self._place_of(message_seq)
+        place = self._index_of(input_seq)
         for first in self._firsts[place:]:
-            if first + packets[first][0] > message_seq:
+            if first + packets[first][0] > input_seq:
                 del packets[first]
         self._firsts[place:] = [first for first in self._firsts[place:] if first in packets]
 
-    def _place_of(self, message_seq: int) -> int:
-        """Where in `_firsts` the packets begin that may hold a message."""
-        return bisect_right(self._firsts, message_seq - self._longest, self._begin)
+    def _index_of(self, input_seq: int) -> int:
+        """Where in `_firsts` the packets begin that may cover a source message."""
+        return bisect_right(self._firsts, input_seq - self._longest, self._begin)
 
-    def _compare_common(self, packet: OutputPacket, end_seq: int, effects: list[MergeEffect]) -> None:
-        compared = 0
-        place = self._place_of(packet.first_message_seq)
-        while place < len(self._firsts) and (first := self._firsts[place]) < end_seq:
-            place += 1
+    def _compare_common(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> None:
+        is_compared = False
+        index = self._index_of(packet.first_input_seq)
+        while index < len(self._firsts) and (first := self._firsts[index]) < end_input_seq:
+            index += 1
             known = _restored(self._channel_id, first, self._packets[first])
-            begin, end = max(first, packet.first_message_seq), min(end_seq, known.end_message_seq)
+            begin, end = max(first, packet.first_input_seq), min(end_input_seq, known.end_input_seq)
             if begin >= end:
                 continue
-            compared += end - begin
+            is_compared = True
             if not are_equal(known, packet, begin, end):
                 self._counters.add(Counter.MERGE_DIVERGED)
                 effects.append(divergence(self._channel_id, known, packet, begin, end))
-        if not compared and packet.message_count and self._every == 1:
+        if not is_compared and self._every == 1:
             self._counters.add(Counter.MERGE_NOT_COMPARED)
 
 
-def _restored(channel_id: int, first_seq: int, known: Remembered) -> OutputPacket:
+def _append_joined(sources: list[tuple[int, int, int, bool]], run: Run, first_input: int, end_input: int) -> None:
+    """Add a part of a run; one that continues the part before is joined with it."""
+    stream, to_source = run.source_stream_id, run.first_source_seq - run.first_input_seq
+    first, end = first_input + to_source, end_input + to_source
+    if sources and not run.is_source_gap:
+        known_stream, known_first, known_end, is_gap = sources[-1]
+        if (known_stream, known_end, is_gap) == (stream, first, False):
+            sources[-1] = (stream, known_first, end, False)
+            return
+    sources.append((stream, first, end, run.is_source_gap))
+
+
+def _restored(channel_id: int, first_input_seq: int, known: Remembered) -> OutputPacket:
     """A packet with all of what was remembered; neither its epoch nor its times are."""
-    count, payload, run_count, adapter_id = known
-    runs = decode_runs(payload, run_count, count, 0, first_seq, count)
-    return OutputPacket(0, 0, channel_id, adapter_id, 0, 0, first_seq, first_seq, count, runs, 0, 0, payload)
+    _, payload, run_count, adapter_id, first_message, count = known
+    runs = decode_runs(payload, run_count, count, 0, first_input_seq, first_message, count)
+    return OutputPacket(0, 0, channel_id, adapter_id, 0, 0, first_input_seq, first_message, count, runs, 0, 0, payload)

@@ -20,19 +20,21 @@ class MergerConfig:
         stale_after_ns: silence (no packet, no heartbeat) after which an adapter's stream is called stale.
         lineage_wait_ns: how long packets wait for a heartbeat that tells where a newer epoch's history comes from.
         held_count_max: packets held early; beyond it the newest are dropped and asked for later.
-        request_range_count_max: holes named in one replay request.
+        request_range_count_max: gaps named in one replay request.
+        request_count_max: source messages (or, at the start, messages) asked for in one: as many as a service grants.
         declared_count_max: declared gaps remembered for a late `Filled`.
         compare: "full" compares every second copy with what was delivered, "sampled" those of every
             `sampled_every`th packet, "off" none.
         compared_count: delivered packets remembered for that; a copy that comes later is counted as not compared.
         confirm: how many adapters must have transmitted a message before it is delivered, 1 or 2.
-        repair: patience with holes.
+        repair: patience with gaps.
     """
 
     stale_after_ns: int = 200 * MS
     lineage_wait_ns: int = 100 * MS
     held_count_max: int = 65_536
     request_range_count_max: int = 256
+    request_count_max: int = 1_000_000
     declared_count_max: int = 1_024
     compare: CompareMode = "full"
     sampled_every: int = 16

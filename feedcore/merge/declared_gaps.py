@@ -1,47 +1,57 @@
-"""Which `message_seq` were declared missing and have not turned up since; bounded."""
+"""What was declared missing: says so once, and hands over what turns up after all."""
 
 from __future__ import annotations
 
+from feedcore.counters import Counter, CounterSet
+from feedcore.merge.confirmation import Stretch
+from feedcore.merge.effects import Gap, GapReason, MergeEffect
+from feedcore.merge.remembered_gaps import RememberedGaps
+from feedcore.merge.source_order import SourceOrder
+from feedcore.wire.output_packet import OutputPacket
+from feedcore.wire.packet_parts import message_input_seqs, part_of
+from feedcore.wire.refusal import PacketRefused
+
 
 class DeclaredGaps:
-    """Ranges that a `Gap` named, ascending.
+    """The gaps of one channel.
 
     Args:
-        count_max: ranges remembered; of older ones a late copy is a mere duplicate.
+        order: decides what of a late copy is new.
+        count_max: gaps remembered for late copies.
+
+    Attributes:
+        ranges: of `input_seq`, what has not turned up yet.
     """
 
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._ranges: list[tuple[int, int]] = []  # (first, end)
+    def __init__(self, channel_id: int, counters: CounterSet, order: SourceOrder, count_max: int) -> None:
+        self.ranges = RememberedGaps(count_max)
+        self._channel_id = channel_id
+        self._counters = counters
+        self._order = order
 
-    def __bool__(self) -> bool:
-        return bool(self._ranges)
+    def declare(self, stretch: Stretch, effects: list[MergeEffect]) -> None:
+        """These source messages could not be had. Without a message among them they are only counted."""
+        first, end, is_waiting = stretch
+        message_count = end.message_seq - first.message_seq
+        if message_count <= 0:
+            self._counters.add(Counter.MERGE_SILENT_GAPS, end.input_seq - first.input_seq)
+            return
+        reason = GapReason.UNCONFIRMED if is_waiting else GapReason.NO_ADAPTER_HAD_THEM
+        self._counters.add(Counter.MERGE_UNCONFIRMED if is_waiting else Counter.MERGE_GAPS, message_count)
+        if first.input_seq:
+            self.ranges.add(first.input_seq, end.input_seq)
+        numbers = (first.input_seq, end.input_seq, first.message_seq, end.message_seq)
+        effects.append(Gap(self._channel_id, *numbers, reason))
 
-    def add(self, first: int, end: int) -> None:
-        """Remember a range that was declared."""
-        self._ranges.append((first, end))
-        del self._ranges[: -self._count_max]
-
-    def overlaps(self, first: int, end: int) -> bool:
-        """True if some of first … end - 1 was declared missing."""
-        if not self._ranges or first >= self._ranges[-1][1]:  # mostly: gaps lie far behind
+    def fill(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> bool:
+        """Hand over what of a late copy, before `end_input_seq`, a gap had named; False if nothing."""
+        if not self.ranges.overlaps(packet.first_input_seq, end_input_seq):
             return False
-        return any(start < end and first < stop for start, stop in self._ranges)
-
-    def take(self, first: int, end: int) -> list[tuple[int, int]]:
-        """What of first … end - 1 was declared missing, as (first, end); it no longer is."""
-        found: list[tuple[int, int]] = []
-        left: list[tuple[int, int]] = []
-        for start, stop in self._ranges:
-            low, high = max(start, first), min(stop, end)
-            if low >= high:
-                left.append((start, stop))
-                continue
-            found.append((low, high))
-            left += [(a, b) for a, b in ((start, low), (high, stop)) if a < b]
-        self._ranges = left
-        return found
-
-    def renumbered_from(self, message_seq: int) -> None:
-        """These numbers are given afresh from here on."""
-        self._ranges = [(first, min(end, message_seq)) for first, end in self._ranges if first < message_seq]
+        try:
+            message_input_seqs(packet)  # refuses what cannot be cut before anything changes
+        except PacketRefused as refused:
+            self._counters.refuse(refused.reason)
+            return False
+        for first, end in self.ranges.take(packet.first_input_seq, end_input_seq):
+            self._order.take(part_of(packet, first, end), effects, is_late=True)
+        return True

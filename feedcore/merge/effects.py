@@ -1,4 +1,12 @@
-"""What the client's merger hands its shell: batches, in-band events and requests, in the order of the stream."""
+"""What the client's merger hands its shell: packets, in-band events and requests, in the order of the stream.
+
+Ranges are half-open: `end_` is the first number after the range. A packet that is not provisional settles the source
+messages `first_input_seq` … `end_input_seq - 1` of its channel, those that made no message included.
+
+The order is a contract. Within one history (that is, until a `Takeover`) each `Deliver` begins at the `input_seq` where
+the one before ended. What lies between, if they do not meet, is named by the `Gap` or `SourceGap` between them; without
+one, it made no message, which the equal `message_seq` on both sides shows.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +14,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from feedcore.range_set import Range
 from feedcore.wire.output_packet import OutputPacket
+
+SourceRange: TypeAlias = tuple[int, int, int]  # source_stream_id, first source_seq, end
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand messages `first_index` … `end_index - 1` of the packet to the application.
+    """Hand all of this packet to the application.
 
     Attributes:
-        packet: the copy that came first; with `OutputFlag.PROVISIONAL` its `message_seq` is its sender's own count.
-        first_index, end_index: message indices in the packet; the whole packet on the hot path.
-        first_message_seq: of the first delivered message.
+        packet: the copy that came first, or a part of it where the rest had been delivered; with
+            `OutputFlag.PROVISIONAL` its numbers are its sender's own count. It may have no message.
     """
 
     packet: OutputPacket
-    first_index: int
-    end_index: int
-    first_message_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +37,18 @@ class RequestReplay:
     """Ask the adapters' replay services for all of this in one request; what comes back is fed in with `on_packet`.
 
     Attributes:
-        ranges: of `message_seq`, (first, last) inclusive.
-        source_ranges: of provisional messages, (source_stream_id, first, last `source_seq`).
+        input_ranges: of `input_seq`: the gaps that are known.
+        message_range: of `message_seq`, while the first message of the subscription is looked for; else None.
+        source_ranges: of provisional source messages.
         copy_count: how many adapters' copies are wanted.
         held_adapter_ids: whose copies are here already: ask them late.
         silent_adapter_ids: whose streams have fallen silent: ask them last.
     """
 
     channel_id: int
-    ranges: tuple[tuple[int, int], ...]
-    source_ranges: tuple[tuple[int, int, int], ...] = ()
+    input_ranges: tuple[Range, ...] = ()
+    message_range: Range | None = None
+    source_ranges: tuple[SourceRange, ...] = ()
     copy_count: int = 1
     held_adapter_ids: tuple[int, ...] = ()
     silent_adapter_ids: tuple[int, ...] = ()
@@ -52,25 +61,40 @@ class RequestReplay:
 class GapReason(StrEnum):
     """Why messages are not delivered."""
 
-    NOBODY_HAD_THEM = "nobody had them"
+    NO_ADAPTER_HAD_THEM = "no adapter had them"
     UNCONFIRMED = "only one adapter had them, or two copies differed"  # confirm=2
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """These messages were not to be had within the limit; the stream goes on behind them. Late ones are `Filled`."""
+    """These messages could not be had within the limit; the stream goes on after them. Late ones are `Filled`.
+
+    A gap that holds no message, because what follows it has the next `message_seq`, is counted and not reported.
+
+    Attributes:
+        first_input_seq, end_input_seq: the source messages missing; first_input_seq is 0 if it is not known,
+            because the subscription was to begin with a `message_seq` that no adapter has any more.
+        first_message_seq, end_message_seq: the messages missing, at least one.
+    """
 
     channel_id: int
+    first_input_seq: int
+    end_input_seq: int
     first_message_seq: int
-    last_message_seq: int
-    reason: GapReason = GapReason.NOBODY_HAD_THEM
+    end_message_seq: int
+    reason: GapReason = GapReason.NO_ADAPTER_HAD_THEM
+
+    @property
+    def message_count(self) -> int:
+        """How many messages are missing."""
+        return self.end_message_seq - self.first_message_seq
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionalGap:
-    """Nobody had these source messages of a provisional stream within the limit; its stream goes on behind them.
+    """No adapter had these source messages of a provisional stream within the limit; its stream goes on after them.
 
-    They have no `message_seq` yet. If they come later, provisionally or numbered, they are `Filled`.
+    They have no number yet. If they come later, provisionally or numbered, they are `Filled`.
     """
 
     channel_id: int
@@ -91,30 +115,35 @@ class SourceGap:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Messages of an earlier `Gap` or `ProvisionalGap` turned up after all."""
+    """All of this packet belongs to an earlier `Gap` or `ProvisionalGap` and turned up after all."""
 
-    channel_id: int
     packet: OutputPacket
-    first_index: int
-    end_index: int
-    first_message_seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A new epoch's first packet was heard: another active decides from `first_message_seq` on."""
+    """A new epoch was heard of: another active decides from `first_message_seq` on.
+
+    Its history may depart from the one before at an earlier place. The stream then goes back to there: what was
+    delivered before under other numbers is recognised by its source identity and left out.
+
+    Attributes:
+        adapter_id: the new active; 0 if not known.
+        resume_input_seq: where the stream goes on now; 0 if it has not begun.
+    """
 
     channel_id: int
     epoch: int
     adapter_id: int
     first_message_seq: int
     at_ns: int
+    resume_input_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Provisional:
-    """From here on an adapter without a lease forwards: each source stream in order, the streams among each other in
-    no order that holds, no `message_seq` for good."""
+    """From here on an adapter without a lease forwards: each source stream in order, the order between source streams
+    and every `message_seq` not final."""
 
     channel_id: int
     adapter_id: int
@@ -122,7 +151,7 @@ class Provisional:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """All that was delivered provisionally has its `message_seq` for good by now; `epoch` numbered the last of it."""
+    """All that was delivered provisionally has its final `message_seq` by now; `epoch` numbered the last of it."""
 
     channel_id: int
     epoch: int
@@ -166,12 +195,13 @@ class Diverged:
     """Two copies of the same messages differ: an alarm.
 
     Attributes:
-        first_message_seq: where what the two packets have in common begins.
+        first_input_seq, first_message_seq: where what the two packets have in common begins.
         adapter_ids: whose copies; the first is the one that came first.
         digests: CRC-32 of each adapter's copy of what they have in common, in the same order.
     """
 
     channel_id: int
+    first_input_seq: int
     first_message_seq: int
     adapter_ids: tuple[int, int]
     digests: tuple[int, int]
@@ -182,6 +212,7 @@ class Ended:
     """The active said that every source stream ended and all of it has been delivered here."""
 
     channel_id: int
+    end_input_seq: int
     end_message_seq: int
 
 

@@ -1,25 +1,40 @@
 """Where those who forward provisionally stand, and so when a subscription may begin with what they send (protocol 7.5).
 
-A provisional packet tells its messages by source identity alone. Of a source stream that nothing has come of yet, who
-began live cannot tell by that whether they are new or lie before the beginning: a forwarder may lag far behind an
-active that it does not hear. But its heartbeats say where its numbered history ends, and all that it forwards lies
-behind that.
+A provisional packet identifies its messages by their source alone. If a client began live and nothing of a source
+stream has come yet, it cannot see by that whether they are new or lie before its beginning: a forwarder may lag far
+behind an active that it does not hear. But its heartbeats say where its decided history ends, and all that it forwards
+lies after that.
 
-Invariant: a source stream begins with a provisional packet only if nothing of it is numbered between the subscription's
+Invariant: a source stream begins with a provisional packet only if nothing of it is decided between the subscription's
 beginning and the place of the packet's sender.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from feedcore.merge.place import Place
 from feedcore.wire.lineage import Lineage, decode_lineage
 from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.position import FIRST_SEQ
 
-Place = tuple[Lineage, int]  # the history somebody stands in, and the next `message_seq` there
+
+class Standing(NamedTuple):
+    """Where an adapter's decided history ends."""
+
+    lineage: Lineage
+    place: Place
+
+    def within(self, followed: Lineage) -> Place:
+        """Up to where that history is the one that counts."""
+        parting = self.lineage.parts_at(followed) if followed.entries else None
+        if parting is None or parting.first_input_seq >= self.place.input_seq:
+            return self.place
+        return Place(parting.first_input_seq, parting.first_message_seq)
 
 
 class Forwarders:
-    """The forwarders of one channel, as their heartbeats tell.
+    """The forwarders of one channel, by their heartbeats.
 
     Args:
         start_message_seq: where the subscription begins; None: live.
@@ -31,8 +46,8 @@ class Forwarders:
     def __init__(self, start_message_seq: int | None) -> None:
         self.is_from_start = start_message_seq == FIRST_SEQ
         self._is_live = start_message_seq is None
-        self._places: dict[int, Place] = {}  # by adapter_id
-        self._begun_behind: list[Place] = []  # of those by whom source streams began, before numbers did
+        self._standings: dict[int, Standing] = {}  # by adapter_id
+        self._begun_after: list[Standing] = []  # of those by whom source streams began, before numbers did
 
     def on_heartbeat(self, packet: OutputPacket) -> None:
         """A heartbeat of any kind.
@@ -41,39 +56,34 @@ class Forwarders:
             PacketRefused: MALFORMED.
         """
         if packet.flags & PROVISIONAL_BIT and self._is_live:
-            self._places[packet.adapter_id] = decode_lineage(packet.payload), packet.first_message_seq
+            place = Place(packet.first_input_seq, packet.first_message_seq)
+            self._standings[packet.adapter_id] = Standing(decode_lineage(packet.payload), place)
 
-    def may_begin(self, packet: OutputPacket, followed: Lineage, next_message_seq: int | None) -> bool:
+    def may_begin(self, packet: OutputPacket, followed: Lineage, next_input_seq: int | None) -> bool:
         """True if a source stream that nothing has come of yet may begin with this provisional packet.
 
-        Who wants all from a certain number on waits for the numbers: how much of the stream lies before this packet
-        is not to be known.
+        A subscription from a certain message on waits for the numbers: how much of the stream lies before this packet
+        cannot be known.
 
         Args:
             followed: the history that counts now.
-            next_message_seq: the next one of the subscription; None as long as it has heard of none.
+            next_input_seq: the next one of the subscription; None as long as it has not begun.
         """
-        place = self._places.get(packet.adapter_id)
-        if self.is_from_start or place is None:
+        standing = self._standings.get(packet.adapter_id)
+        if self.is_from_start or standing is None:
             return self.is_from_start
-        if packet.first_message_seq < place[1]:
+        if packet.first_input_seq < standing.place.input_seq:
             return False  # overtaken: it is from before its sender stood there
-        if next_message_seq is None:
-            self._begun_behind.append(place)
+        if next_input_seq is None:
+            self._begun_after.append(standing)
             return True
-        return _shared(place, followed) == next_message_seq
+        return standing.within(followed).input_seq == next_input_seq
 
-    def numbers_begin(self, packet: OutputPacket, followed: Lineage) -> int:
-        """Where a subscription that begins live has its first number, by the first numbered packet that it hears.
+    def numbers_begin(self, packet: OutputPacket, followed: Lineage) -> Place:
+        """Where a subscription that begins live has its numbers begin, by the first numbered packet that it hears.
 
-        If source streams have begun with forwarded messages, that is where their forwarders stood: all that is numbered
-        behind that may belong to those streams, and what was delivered of it is known by its source identity.
+        If source streams have begun with forwarded messages, that is where their forwarders stood: all that is decided
+        after that may belong to those streams, and what was delivered of it is known by its source identity.
         """
-        stood = (_shared(place, followed) for place in self._begun_behind)
-        return min((packet.first_message_seq, *stood))
-
-
-def _shared(place: Place, followed: Lineage) -> int:
-    """Up to where a forwarder's history is that which counts."""
-    lineage, message_seq = place
-    return min(message_seq, lineage.parts_at(followed)) if followed.epoch else message_seq
+        stood = (standing.within(followed) for standing in self._begun_after)
+        return min((Place(packet.first_input_seq, packet.first_message_seq), *stood))

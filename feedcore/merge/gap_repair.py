@@ -31,7 +31,7 @@ class RepairConfig:
 
 
 class GapRepair:
-    """The patience for one hole at a time: the first one, because nothing behind it can be delivered.
+    """The patience for one gap at a time: the first one, because nothing after it can be delivered.
 
     Args:
         config: timers.
@@ -51,7 +51,7 @@ class GapRepair:
         return self._since_ns is not None
 
     def opened(self, now_ns: int) -> bool:
-        """There is a hole; True if that is news."""
+        """there is a gap; True if that is news."""
         if self._since_ns is not None:
             return False
         self._since_ns = now_ns
@@ -61,18 +61,18 @@ class GapRepair:
         return True
 
     def progressed(self, now_ns: int) -> None:
-        """What is missing now is another hole: patience begins anew, but a request under way is not repeated early."""
+        """What is missing now is another gap: patience begins anew, but a request under way is not repeated early."""
         if self._since_ns is not None:
             self._since_ns = now_ns
             self._attempts = 0
 
     def hurry(self, now_ns: int) -> None:
-        """Every live stream is past the hole: waiting for another copy for long is in vain."""
+        """Every live stream is past the gap: waiting long for another copy is in vain."""
         if self._since_ns is not None and not self._has_asked:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
 
     def closed(self) -> None:
-        """The hole is gone."""
+        """The gap is gone."""
         self._since_ns = None
 
     def next_deadline_ns(self) -> int | None:
@@ -82,7 +82,7 @@ class GapRepair:
         return min(self._request_at_ns, self._since_ns + self._config.declare_after_ns)
 
     def is_hopeless(self, now_ns: int) -> bool:
-        """True once the hole has been open for longer than the limit."""
+        """True once the gap has been open for longer than the limit."""
         return self._since_ns is not None and now_ns - self._since_ns >= self._config.declare_after_ns
 
     def is_request_due(self, now_ns: int, jitter: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT, OutputPacket
+from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
 UNNUMBERED_BITS = PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 
@@ -25,7 +25,7 @@ class HeardStreams:
         self._stale_after_ns = stale_after_ns
         self._confirm = confirm
         self._heard_at_ns: dict[int, int] = {}  # by adapter_id
-        self._ends: dict[int, int] = {}  # by adapter_id, one past the newest message_seq heard of it
+        self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard of it
         self._stale: set[int] = set()
         self._first_heard_ns: int | None = None
         self._is_paused = False
@@ -41,15 +41,13 @@ class HeardStreams:
         """The adapters that were heard and have fallen silent."""
         return tuple(sorted(self._stale))
 
-    def hear(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A packet that came by multicast."""
-        adapter_id = packet.adapter_id
+    def hear(self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]) -> None:
+        """A packet that came by multicast; `end_input_seq`: its own, or a heartbeat's next."""
         if adapter_id in self._stale or adapter_id not in self._heard_at_ns:
             self._come_alive(adapter_id, now_ns, effects)
         self._heard_at_ns[adapter_id] = now_ns
-        end = packet.first_message_seq + packet.message_count
-        if end > self._ends.get(adapter_id, 0) and not packet.flags & UNNUMBERED_BITS:
-            self._ends[adapter_id] = end
+        if end_input_seq > self._ends.get(adapter_id, 0) and not flags & UNNUMBERED_BITS:
+            self._ends[adapter_id] = end_input_seq
 
     def on_timer(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """Say which streams have fallen silent, and whether that leaves too few."""
@@ -69,14 +67,14 @@ class HeardStreams:
         if alone_at_ns is not None and (self.next_deadline_ns is None or alone_at_ns < self.next_deadline_ns):
             self.next_deadline_ns = alone_at_ns
 
-    def are_all_past(self, message_seq: int) -> bool:
+    def are_all_past(self, input_seq: int) -> bool:
         """True if every live stream is past it: no copy will come by itself."""
         live = [end for adapter, end in self._ends.items() if adapter not in self._stale]
-        return bool(live) and min(live) > message_seq
+        return bool(live) and min(live) > input_seq
 
-    def renumbered_from(self, message_seq: int) -> None:
-        """What streams had said behind here counts no more."""
-        self._ends = {adapter: min(end, message_seq) for adapter, end in self._ends.items()}
+    def renumbered_from(self, input_seq: int) -> None:
+        """How far streams had come beyond here counts no more."""
+        self._ends = {adapter: min(end, input_seq) for adapter, end in self._ends.items()}
 
     def _alone_at_ns(self) -> int | None:
         """When to say that there are too few: at the start others may just not have been heard yet."""

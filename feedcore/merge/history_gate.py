@@ -1,13 +1,14 @@
-"""Lets packets into the merge once it is known up to where they count: the waiting room for a newer epoch's history.
+"""Whose history a client follows, and up to where a packet of any epoch counts in it.
 
-A packet of a newer epoch waits until a heartbeat tells that epoch's lineage, and packets of older epochs wait with it,
-since they may no longer count; but only for a while: that epoch may have died before it told anybody.
+Histories are learned from heartbeats alone: every adapter tells its lineage at a takeover at once and then every 10 ms.
+Until one is known, packets wait. A packet of a newer epoch waits until that epoch's lineage is known, and packets of
+older epochs wait with it, since they may no longer count; but those only for a while: the new active may have died
+before any heartbeat of its epoch was heard.
 """
 
 from __future__ import annotations
 
-from feedcore.merge.followed_lineage import FollowedLineage
-from feedcore.wire.lineage import Lineage, decode_lineage
+from feedcore.wire.lineage import EpochStart, Lineage, decode_lineage
 from feedcore.wire.output_packet import OutputPacket
 
 CLOSED = -1  # no epoch's number
@@ -21,12 +22,13 @@ class HistoryGate:
         waiting_count_max: beyond it packets are dropped: they can be asked for again.
 
     Attributes:
+        lineage: the history followed; empty until a heartbeat was heard.
         passing_epoch: packets of this epoch count whole and need not wait; `CLOSED` while a lineage is waited for.
     """
 
     def __init__(self, wait_ns: int, waiting_count_max: int) -> None:
-        self.followed = FollowedLineage()
-        self.passing_epoch = 0
+        self.lineage = Lineage()
+        self.passing_epoch = CLOSED
         self._wait_ns = wait_ns
         self._waiting_count_max = waiting_count_max
         self._waiting: list[OutputPacket] = []
@@ -36,52 +38,45 @@ class HistoryGate:
     @property
     def is_closed(self) -> bool:
         """True while everything waits."""
-        return self._wait_until_ns is not None
+        return self.passing_epoch == CLOSED
 
-    def news(self, packet: OutputPacket) -> tuple[Lineage, bool] | None:
-        """The history that a packet speaks for, if it is newer than the one followed, and whether it was told.
+    def news(self, heartbeat: OutputPacket) -> Lineage | None:
+        """The history of a heartbeat's sender, if it is newer than the one followed.
 
         Raises:
-            PacketRefused: a heartbeat with what is no lineage.
+            PacketRefused: its payload is not a lineage.
         """
-        followed = self.followed
-        if packet.runs == () and packet.payload:
-            lineage = decode_lineage(packet.payload)
-            return (lineage, True) if followed.is_news(lineage) else None
-        if followed.is_told or packet.epoch == followed.epoch or followed.lineage.start_of(packet.epoch) is not None:
-            return None
-        lineage = followed.put_together(packet.epoch, packet.epoch_first_message_seq)
-        if packet.epoch > followed.epoch:
-            return lineage, False
-        followed.follow(lineage, is_told=False)  # an older epoch, not heard of before
-        return None
+        lineage = decode_lineage(heartbeat.payload)
+        return lineage if lineage.epoch > self.lineage.epoch else None
 
-    def follow(self, lineage: Lineage, *, is_told: bool) -> int:
-        """Follow a newer history; returns the first `message_seq` that it numbers otherwise (UNLIMITED: none)."""
-        parting = self.followed.follow(lineage, is_told=is_told)
+    def follow(self, lineage: Lineage) -> EpochStart | None:
+        """Follow a newer history; returns the first epoch that it and the one before do not share, if there is one."""
+        parting = self.lineage.parts_at(lineage) if self.lineage.entries else None
+        self.lineage = lineage
         if lineage.epoch >= self._awaited_epoch:
             self._wait_until_ns = None
-        self._set_passing()
+        self._open_or_close()
         return parting
 
-    def end_of(self, packet: OutputPacket, now_ns: int) -> int | None:
-        """One past the last `message_seq` of a packet that counts, at most its end; None: it waits here."""
-        if packet.epoch > self.followed.epoch and packet.epoch > self._awaited_epoch:
-            self._awaited_epoch = packet.epoch
+    def counted_end(self, packet: OutputPacket, end_input_seq: int, now_ns: int) -> int | None:
+        """Up to which `input_seq` a packet counts, at most its own end; None: it waits here."""
+        epoch = packet.epoch
+        if self.lineage.entries and epoch > self.lineage.epoch and epoch > self._awaited_epoch:
+            self._awaited_epoch = epoch
             self._wait_until_ns = now_ns + self._wait_ns
-            self._set_passing()
-        if packet.epoch > self.followed.epoch or self.is_closed:
+            self._open_or_close()
+        if epoch > self.lineage.epoch or self.is_closed:
             if len(self._waiting) < self._waiting_count_max:
                 self._waiting.append(packet)
             return None
-        return min(packet.end_message_seq, self.followed.end_of(packet.epoch))
+        return min(end_input_seq, self.lineage.end_of(epoch))
 
     def take_waiting(self) -> list[OutputPacket]:
         """What has waited and need not any longer, in order of arrival."""
         if self.is_closed:
             return []
-        known = [packet for packet in self._waiting if packet.epoch <= self.followed.epoch]
-        self._waiting = [packet for packet in self._waiting if packet.epoch > self.followed.epoch]
+        known = [packet for packet in self._waiting if packet.epoch <= self.lineage.epoch]
+        self._waiting = [packet for packet in self._waiting if packet.epoch > self.lineage.epoch]
         return known
 
     def on_timer(self, now_ns: int) -> bool:
@@ -89,12 +84,13 @@ class HistoryGate:
         if self._wait_until_ns is None or now_ns < self._wait_until_ns:
             return False
         self._wait_until_ns = None
-        self._set_passing()
+        self._open_or_close()
         return True
 
     def next_deadline_ns(self) -> int | None:
         """When waiting ends."""
         return self._wait_until_ns
 
-    def _set_passing(self) -> None:
-        self.passing_epoch = CLOSED if self.is_closed else self.followed.epoch
+    def _open_or_close(self) -> None:
+        is_open = bool(self.lineage.entries) and self._wait_until_ns is None
+        self.passing_epoch = self.lineage.epoch if is_open else CLOSED

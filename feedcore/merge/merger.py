@@ -1,12 +1,12 @@
 """The client's merge (A/B arbitration) of one channel: every adapter's stream in, one ordered stream out.
 
-Takes whichever copy of the next message comes first, holds what is early, drops what was delivered, asks for what
-nobody sent again, and says what is missing rather than passing over it. Sans-I/O: packets and time in, effects out
-(`feedcore.merge.effects`), in the order of the stream.
+A numbered packet covers the source messages `[first_input_seq, end_input_seq)` of the channel, so packets are ordered,
+held, compared and missed by `input_seq`; `message_seq` is the application's number and follows from it. The merge takes
+whichever copy of the next source message comes first, holds what is early, drops what was delivered, asks for what is
+missing, and says what could not be had. Sans-I/O: packets and time in, effects out (`effects`), in stream order.
 
-What counts is the newest epoch's history (`feedcore.merge.history_gate`); what is new is told by source identity
-(`feedcore.merge.source_order`), which provisional packets (`feedcore.merge.provisional_merge`) share. With confirm=2
-packets pass `feedcore.merge.confirmation` first.
+What counts is the newest epoch's history (`history_gate`); what is new is decided by source identity (`source_order`),
+which provisional packets (`provisional_merge`) share. With confirm=2 packets pass `confirmation` first.
 
 Invariants (docs/protocol.md clause 7): per source stream, delivered `source_seq` only grow; a source message is
 delivered once, whatever number an epoch gave it; what is skipped is named by a `Gap`, `ProvisionalGap` or `SourceGap`.
@@ -15,18 +15,21 @@ delivered once, whatever number an epoch gave it; what is skipped is named by a 
 from __future__ import annotations
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge.comparison import CopyComparison, are_equal, divergence
+from feedcore.merge.comparison import CopyComparison
 from feedcore.merge.config import MergerConfig
-from feedcore.merge.confirmation import Confirmation
+from feedcore.merge.confirmation import Confirmation, Stretch
 from feedcore.merge.declared_gaps import DeclaredGaps
-from feedcore.merge.effects import Deliver, Ended, Gap, GapReason, MergeEffect, RequestReplay, Takeover
-from feedcore.merge.gap_repair import GapRepair
+from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
+from feedcore.merge.first_gap import LOOKING_FOR_START, FirstGap
 from feedcore.merge.heard_streams import HeardStreams
 from feedcore.merge.history_gate import HistoryGate
 from feedcore.merge.hold_queue import HoldQueue
+from feedcore.merge.place import Place
 from feedcore.merge.provisional_merge import ProvisionalMerge
 from feedcore.merge.source_order import SourceOrder
-from feedcore.wire.lineage import UNLIMITED, Lineage
+from feedcore.merge.starting import place_of_message
+from feedcore.range_set import Range
+from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     END_OF_STREAM_BIT,
@@ -36,11 +39,11 @@ from feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
     OutputPacket,
 )
-from feedcore.wire.packet_parts import part_of, source_seqs
+from feedcore.wire.packet_parts import part_of
 from feedcore.wire.position import FIRST_SEQ
 from feedcore.wire.refusal import PacketRefused
 
-ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # no numbered messages inside
+ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 
 
 class StreamMerger:
@@ -51,6 +54,10 @@ class StreamMerger:
         counters: what is counted goes here.
         config: timers and limits.
         start_message_seq: the first message to deliver; None: live, from the first packet heard.
+
+    Attributes:
+        next_input_seq: one past what was delivered or passed over; None until it is known where to begin.
+        next_message_seq: of the next message; None while beginning live.
     """
 
     def __init__(
@@ -61,6 +68,7 @@ class StreamMerger:
         start_message_seq: int | None = None,
     ) -> None:
         self.channel_id = channel_id
+        self.next_input_seq = FIRST_SEQ if start_message_seq == FIRST_SEQ else None
         self.next_message_seq = start_message_seq
         self._config = config = config or MergerConfig()
         self._counters = counters
@@ -75,26 +83,23 @@ class StreamMerger:
         self._comparison = CopyComparison(
             channel_id, counters, config.compare, config.sampled_every, config.compared_count
         )
-        self._repair = GapRepair(config.repair)
-        self._hole_seq = 0  # where the first hole was when last looked at
-        self._patience_end = FIRST_SEQ  # what was known to exist when patience with this hole began
-        self._known_end = FIRST_SEQ  # one past the newest message_seq anybody mentioned
-        self._declared = DeclaredGaps(config.declared_count_max)
+        self._gap = FirstGap(config.repair)
+        self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
         self._ended = False
 
     @property
     def epoch(self) -> int:
-        """The newest epoch whose history is known; 0 before any packet."""
-        return self._gate.followed.epoch
+        """The newest epoch whose history is known; 0 before any."""
+        return self._gate.lineage.epoch
 
     @property
     def lineage(self) -> Lineage:
         """The history that is followed."""
-        return self._gate.followed.lineage
+        return self._gate.lineage
 
     @property
     def next_source_seqs(self) -> dict[int, int]:
-        """By source stream, one past the newest `source_seq` that was delivered."""
+        """By source stream, one past the newest `source_seq` that was delivered or passed over."""
         return self._order.next_source_seqs
 
     # ---- events ----
@@ -102,15 +107,18 @@ class StreamMerger:
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
         """A packet of any adapter's stream, opened, or a replayed one."""
         effects: list[MergeEffect] = []
-        flags = packet.flags
+        flags, end = packet.flags, packet.first_input_seq
+        if packet.runs:
+            last = packet.runs[-1]
+            end = last.first_input_seq + last.source_count
         if not flags & RETRANSMISSION_BIT:
-            self._streams.hear(packet, now_ns, effects)
+            self._streams.hear(packet.adapter_id, flags, end, now_ns, effects)
         if flags & ASIDE_BITS:
             self._on_aside(packet, now_ns, effects)
         elif packet.epoch == self._gate.passing_epoch:
-            self._take(packet, packet.first_message_seq + packet.message_count, now_ns, effects)
+            self._take(packet, end, now_ns, effects)
         else:
-            self._on_other_epoch(packet, now_ns, effects)
+            self._on_other_epoch(packet, end, now_ns, effects)
         return effects
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
@@ -118,33 +126,34 @@ class StreamMerger:
         effects: list[MergeEffect] = []
         self._streams.on_timer(now_ns, effects)
         if self._gate.on_timer(now_ns):
-            for packet in self._gate.take_waiting():
-                self._on_other_epoch(packet, now_ns, effects)
+            self._take_waiting(now_ns, effects)
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
-        ranges: list[tuple[int, int]] = []
-        if self._repair.is_hopeless(now_ns):
+        is_due = False
+        if self._gap.repair.is_hopeless(now_ns):
             self._declare(now_ns, effects)
-        elif self._repair.is_request_due(now_ns, jitter):
-            ranges = self.missing()
-        if ranges or source_ranges:
+        else:
+            is_due = self._gap.repair.is_request_due(now_ns, jitter)
+        request = self._request(source_ranges, with_numbered=is_due)
+        if request.input_ranges or request.message_range or request.source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
-            effects.append(self._request(tuple(ranges), source_ranges))
+            effects.append(request)
         return effects
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next."""
         deadline_ns = self._streams.next_deadline_ns
-        for core in (self._repair, self._provisional, self._gate):
+        for core in (self._gap.repair, self._provisional, self._gate):
             at_ns = core.next_deadline_ns()
             if at_ns is not None and (deadline_ns is None or at_ns < deadline_ns):
                 deadline_ns = at_ns
         return deadline_ns
 
-    def missing(self) -> list[tuple[int, int]]:
-        """The holes, each (first, last) inclusive, in order, at most as many as one request may name."""
-        if self.next_message_seq is None:
-            return []
-        return self._held.holes(self.next_message_seq, self._known_end)[: self._config.request_range_count_max]
+    def missing(self) -> tuple[Range, ...]:
+        """The gaps, of `input_seq`, in order, at most as many and as long as one request may name."""
+        if self.next_input_seq is None:
+            return ()
+        limits = self._config.request_range_count_max, self._config.request_count_max
+        return self._held.missing(self.next_input_seq, self._gap.known_end_input_seq, *limits)
 
     # ---- inside: which history counts ----
 
@@ -152,99 +161,109 @@ class StreamMerger:
         """Heartbeats, provisional packets, announcements."""
         if packet.flags & HEARTBEAT_BIT:
             self._on_heartbeat(packet, now_ns, effects)
-        elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self._ended):  # behind the end all is old
-            self._provisional.on_packet(packet, self.lineage, self.next_message_seq, now_ns, effects)
+        elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self._ended):  # after the end all is old
+            self._provisional.on_packet(packet, self.lineage, self.next_input_seq, now_ns, effects)
 
     def _on_heartbeat(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         try:
-            self._learn(packet, now_ns, effects)
+            lineage = self._gate.news(packet)
             self._provisional.forwarders.on_heartbeat(packet)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
             return
+        if lineage is not None:
+            self._follow(lineage, packet, now_ns, effects)
         if packet.flags & PROVISIONAL_BIT or self._gate.is_closed:
-            return  # its message_seq means nothing to others, or nothing yet
-        if packet.first_message_seq > self._gate.followed.end_of(packet.epoch):
+            return  # its numbers mean nothing to others, or nothing yet
+        if packet.first_input_seq > self._gate.lineage.end_of(packet.epoch):
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return
-        if self.next_message_seq is None:
-            self.next_message_seq = self._provisional.forwarders.numbers_begin(packet, self.lineage)
-        self._known_end = max(self._known_end, packet.first_message_seq)
+        self._gap.hear_of(Place(packet.first_input_seq, packet.first_message_seq))
+        if self.next_input_seq is None:
+            self._begin(packet, effects)
         self._watch(now_ns)
         is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.epoch
-        if is_end and not self._ended and packet.first_message_seq == self.next_message_seq:
+        if is_end and not self._ended and packet.first_input_seq == self.next_input_seq:
             self._ended = True
-            effects.append(Ended(self.channel_id, packet.first_message_seq))
+            effects.append(Ended(self.channel_id, packet.first_input_seq, packet.first_message_seq))
 
-    def _on_other_epoch(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A packet of another epoch than the one followed, or any while a newer one's history is waited for."""
-        self._learn(packet, now_ns, effects)
-        end = self._gate.end_of(packet, now_ns)
-        if end is None:
+    def _on_other_epoch(self, packet: OutputPacket, end: int, now_ns: int, effects: list[MergeEffect]) -> None:
+        """A packet of another epoch than the one followed, or any while a lineage is waited for."""
+        counted_end = self._gate.counted_end(packet, end, now_ns)
+        if counted_end is None:
             return
-        if packet.first_message_seq + bool(packet.message_count) > end:
+        if counted_end <= packet.first_input_seq:
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
-        else:
-            self._take(packet, end, now_ns, effects)
-
-    def _learn(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
-        """Follow the history that a packet speaks for, if it is newer: what it numbers otherwise is forgotten."""
-        news = self._gate.news(packet)
-        if news is None:
             return
-        lineage, is_told = news
+        if counted_end < end:
+            try:
+                packet = part_of(packet, packet.first_input_seq, counted_end)
+            except PacketRefused as refused:
+                self._counters.refuse(refused.reason)
+                return
+        self._take(packet, counted_end, now_ns, effects)
+
+    def _take_waiting(self, now_ns: int, effects: list[MergeEffect]) -> None:
+        for packet in self._gate.take_waiting():
+            self._on_other_epoch(packet, packet.end_input_seq, now_ns, effects)
+
+    def _follow(self, lineage: Lineage, heartbeat: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
+        """Follow a newer history: what it numbers otherwise is forgotten."""
         epoch_before = self.epoch
-        parting = self._gate.follow(lineage, is_told=is_told)
-        if parting < UNLIMITED:
-            self._go_back(parting, lineage.first_message_seq)
-        if epoch_before and lineage.epoch > epoch_before:
-            sender = packet.adapter_id if packet.flags & FROM_ACTIVE_BIT else 0
-            effects.append(Takeover(self.channel_id, lineage.epoch, sender, lineage.first_message_seq, now_ns))
-        for waiting in self._gate.take_waiting():
-            self._on_other_epoch(waiting, now_ns, effects)
+        parting = self._gate.follow(lineage)
+        if parting is not None:
+            self._go_back(Place(parting.first_input_seq, parting.first_message_seq))
+        self._gap.hear_of(Place(lineage.first_input_seq, lineage.first_message_seq))
+        if epoch_before:
+            sender = heartbeat.adapter_id if heartbeat.flags & FROM_ACTIVE_BIT else 0
+            first_seq, resumes_at = lineage.first_message_seq, self.next_input_seq or 0
+            effects.append(Takeover(self.channel_id, lineage.epoch, sender, first_seq, now_ns, resumes_at))
+        self._take_waiting(now_ns, effects)
         self._watch(now_ns)
 
-    def _go_back(self, parting: int, known_end: int) -> None:
-        """From here on numbers are given afresh: what was delivered comes again, and its source tells."""
-        end_of = self._gate.followed.end_of
-        self._held.drop_superseded(end_of)
+    def _go_back(self, parting: Place) -> None:
+        """From here on numbers are given afresh: what was delivered comes again, and is known by its source."""
+        end_of = self._gate.lineage.end_of
+        self._held.cut_superseded(end_of)
         self._confirmation.drop_superseded(end_of)
-        self._comparison.renumbered_from(parting)
-        self._declared.renumbered_from(parting)
-        self._streams.renumbered_from(parting)
-        self._known_end = max(min(self._known_end, parting), known_end)
-        if self.next_message_seq is not None and self.next_message_seq > parting:
-            self.next_message_seq = parting
+        self._late_confirmation.drop_superseded(end_of)
+        self._comparison.renumbered_from(parting.input_seq)
+        self._declared.ranges.truncate_from(parting.input_seq)
+        self._streams.renumbered_from(parting.input_seq)
+        self._gap.forget_from(parting)
+        if self.next_input_seq is not None and self.next_input_seq > parting.input_seq:
+            self.next_input_seq, self.next_message_seq = parting
 
     # ---- inside: order ----
 
     def _take(self, packet: OutputPacket, end: int, now_ns: int, effects: list[MergeEffect]) -> None:
-        """A numbered packet that counts up to `end`."""
-        if self.next_message_seq is None:
-            self.next_message_seq = self._provisional.forwarders.numbers_begin(packet, self.lineage)
-        if end > self._known_end:
-            self._known_end = end
+        """A packet that counts whole."""
+        gap = self._gap
+        if end > gap.known_end_input_seq:
+            gap.known_end_input_seq = end
+            gap.known_end_message_seq = packet.first_message_seq + packet.message_count
         if self._is_confirming:
             self._confirm(packet, end, effects)
         else:
             self._place(packet, end, effects)
-        if self._provisional.is_holding:
+        if self._provisional.held_count:
             self._provisional.go_on(now_ns, effects)
-        if self._known_end <= self.next_message_seq:
-            self._repair.closed()
-        else:
+        next_input_seq = self.next_input_seq
+        if next_input_seq is None or gap.known_end_input_seq > next_input_seq:
             self._watch(now_ns)
+        else:
+            gap.repair.closed()
 
     def _place(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        next_message_seq = self.next_message_seq
-        assert next_message_seq is not None
-        first = packet.first_message_seq
-        if packet.message_count == 0:
-            if first == next_message_seq:
-                self._order.consume(packet, effects)
-        elif end <= next_message_seq:
+        next_input_seq = self.next_input_seq
+        if next_input_seq is None:
+            if packet.end_message_seq > (self.next_message_seq or 0):
+                self._held.add(packet)
+            self._begin(packet, effects)
+        elif end <= next_input_seq:
+            self._counters.counts[Counter.MERGE_DUPLICATES] += 1
             self._on_old(packet, end, effects)
-        elif first <= next_message_seq:
+        elif packet.first_input_seq <= next_input_seq:
             self._deliver(packet, end, effects)
             if self._held:
                 self._release(effects)
@@ -252,148 +271,132 @@ class StreamMerger:
             self._counters.add(Counter.MERGE_HELD)
             other = self._held.add(packet)
             if other is not None:
-                self._compare_held(other, packet, end, effects)
+                self._comparison.compare_held(other, packet, effects)
+
+    def _begin(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
+        """Begin where this packet or heartbeat shows, if it does; what is held is then delivered."""
+        place: Place | None
+        if self.next_message_seq is None:
+            place = self._provisional.forwarders.numbers_begin(packet, self.lineage)
+        else:
+            try:
+                place = place_of_message(packet, self.next_message_seq)
+            except PacketRefused as refused:
+                self._counters.refuse(refused.reason)
+                return
+        if place is not None:
+            self.next_input_seq, self.next_message_seq = place
+            self._release(effects)
 
     def _deliver(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        """Deliver what is new in a packet that reaches the next message."""
-        first_seq = self.next_message_seq
-        assert first_seq is not None
-        runs = packet.runs
-        if len(runs) == 1 and first_seq == packet.first_message_seq and end == first_seq + packet.message_count:
-            run, order = runs[0], self._order
-            stream, first_source = run.source_stream_id, run.first_source_seq
-            next_source = order.next_source_seqs.get(stream, first_source)
-            if first_source >= next_source and not run.is_source_gap and stream not in order.suspects:  # the hot path
-                order.next_source_seqs[stream] = first_source + run.source_count
-                self.next_message_seq = end
-                self._comparison.remember(packet)
-                self._counters.counts[Counter.MERGE_DELIVERED] += packet.message_count
-                effects.append(Deliver(packet, 0, packet.message_count, first_seq))
-                if self._provisional.is_waiting_for_numbers:
-                    self._provisional.on_numbered(packet, end, effects)
+        """Deliver what is new in a packet that reaches the next source message."""
+        next_input_seq, order = self.next_input_seq, self._order
+        assert next_input_seq is not None
+        run = packet.runs[0]
+        stream, first_source = run.source_stream_id, run.first_source_seq
+        if (
+            len(packet.runs) == 1
+            and packet.first_input_seq == next_input_seq
+            and order.next_source_seqs.get(stream) == first_source
+            and not run.is_source_gap
+        ):  # the hot path: what SourceOrder.take does with such a packet
+            order.next_source_seqs[stream] = first_source + run.source_count
+            self._counters.counts[Counter.MERGE_DELIVERED] += packet.message_count
+            effects.append(Deliver(packet))
+        else:
+            try:
+                new = part_of(packet, next_input_seq, end)
+                if new is not packet:
+                    self._on_old(packet, next_input_seq, effects)
+                order.take(new, effects)
+            except PacketRefused as refused:  # as if it had been lost
+                self._counters.refuse(refused.reason)
                 return
-        if packet.first_message_seq < first_seq:
-            self._on_overlap(packet, first_seq, effects)
-        try:
-            self._order.take(packet, first_seq, end, effects)
-        except PacketRefused as refused:  # as if it had been lost
-            self._counters.refuse(refused.reason)
-            return
-        self.next_message_seq = end
-        self._comparison.remember(packet)
+        self.next_input_seq = end
+        self.next_message_seq = packet.first_message_seq + packet.message_count
+        self._comparison.remember(packet, end)
         if self._provisional.is_waiting_for_numbers:
-            self._provisional.on_numbered(packet, end, effects)
+            self._provisional.on_numbered(packet, effects)
 
     def _release(self, effects: list[MergeEffect]) -> None:
         """Deliver what was held and has become next."""
-        assert self.next_message_seq is not None
-        while (packet := self._held.pop_reaching(self.next_message_seq)) is not None:
-            end = min(packet.end_message_seq, self._gate.followed.end_of(packet.epoch))
-            if end > self.next_message_seq:
+        assert self.next_input_seq is not None
+        while (packet := self._held.pop_reaching(self.next_input_seq)) is not None:
+            end = packet.end_input_seq
+            if end > self.next_input_seq:
                 self._deliver(packet, end, effects)
             else:
                 self._comparison.compare(packet, end, effects)
 
     def _confirm(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
         """Let through what another adapter's copy confirms. Copies of declared gaps are confirmed apart."""
-        next_message_seq = self.next_message_seq
-        assert next_message_seq is not None
+        next_input_seq = self.next_input_seq
+        if next_input_seq is None and self.next_message_seq is None:
+            self._begin(packet, effects)
         confirmation = self._confirmation
-        if end <= next_message_seq and packet.message_count:
-            if not self._declared or not self._declared.overlaps(packet.first_message_seq, end):
-                self._on_old(packet, end, effects)
+        if next_input_seq is not None and end <= next_input_seq:
+            if not self._declared.ranges.overlaps(packet.first_input_seq, end):
+                self._place(packet, end, effects)
                 return
             confirmation = self._late_confirmation
         try:
-            whole = packet if end == packet.end_message_seq else part_of(packet, packet.first_message_seq, end)
+            confirmed = confirmation.on_packet(packet, effects)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
             return
-        for part in confirmation.on_packet(whole, effects):
-            self._place(part, part.end_message_seq, effects)
-        self._confirmation.passed(self.next_message_seq or 0)
-
-    # ---- inside: second copies ----
+        for part in confirmed:
+            self._place(part, part.end_input_seq, effects)
+        self._confirmation.passed(self.next_input_seq or 0)
 
     def _on_old(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        """All of it has been passed: a second copy, or a late one of a declared gap."""
-        self._counters.counts[Counter.MERGE_DUPLICATES] += 1
-        if self._declared:
-            self._fill(packet, end, effects)
-        self._comparison.compare(packet, end, effects)
-
-    def _on_overlap(self, packet: OutputPacket, first_new_seq: int, effects: list[MergeEffect]) -> None:
-        """The packet's beginning has been passed."""
-        if self._declared:
-            self._fill(packet, first_new_seq, effects)
-        self._comparison.compare(packet, first_new_seq, effects)
-
-    def _compare_held(self, one: OutputPacket, other: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        common_end = min(end, one.end_message_seq)
-        if self._config.compare != "off" and not are_equal(one, other, one.first_message_seq, common_end):
-            self._counters.add(Counter.MERGE_DIVERGED)
-            effects.append(divergence(self.channel_id, one, other, one.first_message_seq, common_end))
+        """What lies before `end` has been passed: a second copy, or a late one of a declared gap."""
+        if self._declared.ranges and self._declared.fill(packet, end, effects):
+            self._comparison.remember(packet, packet.end_input_seq)
+        else:
+            self._comparison.compare(packet, end, effects)
 
     # ---- inside: gaps ----
 
     def _watch(self, now_ns: int) -> None:
-        """Look after the first hole."""
-        next_message_seq = self.next_message_seq
-        if next_message_seq is None or self._known_end <= next_message_seq:
-            self._repair.closed()
-            return
-        if self._repair.opened(now_ns):
-            self._patience_end = self._known_end
-            self._hole_seq = next_message_seq
-        elif next_message_seq != self._hole_seq:
-            self._hole_seq = next_message_seq
-            self._patience_end = self._known_end
-            self._repair.progressed(now_ns)
-        if self._streams.are_all_past(next_message_seq):
-            self._repair.hurry(now_ns)
+        """Look after the first gap."""
+        gap, next_input_seq = self._gap, self.next_input_seq
+        if next_input_seq is not None and next_input_seq < gap.known_end_input_seq:
+            gap.is_open_at(next_input_seq, now_ns)
+            if self._streams.are_all_past(next_input_seq):
+                gap.repair.hurry(now_ns)
+        elif next_input_seq is None and 0 < (self.next_message_seq or 0) < gap.known_end_message_seq:
+            gap.is_open_at(LOOKING_FOR_START, now_ns)
+        else:
+            gap.repair.closed()
 
-    def _request(
-        self, ranges: tuple[tuple[int, int], ...], source_ranges: tuple[tuple[int, int, int], ...]
-    ) -> RequestReplay:
+    def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
+        """What to ask for now."""
         silent = self._streams.silent
-        if not self._is_confirming or not ranges:
-            return RequestReplay(self.channel_id, ranges, source_ranges, silent_adapter_ids=silent)
-        first, last = ranges[0]
-        holders = self._confirmation.adapters_with(first, last + 1)
-        copy_count = max(1, self._config.confirm - len(holders))
-        return RequestReplay(self.channel_id, ranges, source_ranges, copy_count, holders, silent)
+        ranges = self.missing() if with_numbered else ()
+        message_range: Range | None = None
+        if with_numbered and self.next_input_seq is None and self.next_message_seq is not None:
+            first = self.next_message_seq
+            message_range = (first, min(self._gap.known_end_message_seq, first + self._config.request_count_max))
+        holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
+        copy_count = self._config.confirm if ranges or message_range else 1
+        copy_count = max(1, copy_count - len(holders))
+        return RequestReplay(self.channel_id, ranges, message_range, source_ranges, copy_count, holders, silent)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
-        """The first hole's messages are not to be had: say so and go on behind it.
+        """What is missing first cannot be had: say so and go on after it.
 
         Only what was known when patience began: what came into being since has not been waited for long enough.
         """
-        holes = self.missing()
-        self._repair.closed()
-        if holes:
-            first, last = holes[0]
-            end = min(last + 1, self._patience_end)
-            for start, stop, is_waiting in self._confirmation.split(first, end):
-                reason = GapReason.UNCONFIRMED if is_waiting else GapReason.NOBODY_HAD_THEM
-                self._counters.add(Counter.MERGE_UNCONFIRMED if is_waiting else Counter.MERGE_GAPS, stop - start)
-                self._declared.add(start, stop)
-                effects.append(Gap(self.channel_id, start, stop - 1, reason))
-            self._order.gap_declared()
-            self.next_message_seq = end
-            for packet in self._confirmation.passed(end):
+        assert self.next_message_seq is not None
+        self._gap.repair.closed()
+        end = min(self._held.first_place or self._gap.known_end, self._gap.patience_end)
+        first = Place(self.next_input_seq or 0, self.next_message_seq)
+        is_begun = self.next_input_seq is not None
+        for stretch in self._confirmation.split(first, end) if is_begun else [Stretch(first, end, is_waiting=False)]:
+            self._declared.declare(stretch, effects)
+        if end.input_seq > first.input_seq:
+            self.next_input_seq, self.next_message_seq = end
+            for packet in self._confirmation.passed(end.input_seq):
                 self._late_confirmation.keep(packet)
             self._release(effects)
         self._watch(now_ns)
-
-    def _fill(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
-        """A late copy: hand over what of it a gap had named."""
-        if not self._declared.overlaps(packet.first_message_seq, end):
-            return
-        try:
-            source_seqs(packet)
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return
-        for start, stop in self._declared.take(packet.first_message_seq, end):
-            self._order.fill(packet, start, stop, effects)
-        self._comparison.remember(packet)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Filled, MergeEffect, RequestReplay
 from feedcore.merge.merger import StreamMerger
-from feedcore.wire.lineage import Lineage
+from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
 from feedcore.wire.packet_parts import identified_messages
 from feedcore.wire.position import Run
 
 MS = 1_000_000
 CHANNEL = 1
+FIRST = ((1, 1),)  # epoch 1 begins with the first source message
 Source = tuple[int, int]  # source_stream_id, source_seq
 
 
@@ -27,27 +28,35 @@ def packet(
     first: int,
     sources: Sequence[Source],
     *,
+    first_input: int | None = None,
+    silent: Collection[Source] = (),
     adapter: int = 1,
     epoch: int = 1,
-    epoch_first: int = 1,
     flags: int = OutputFlag.NONE,
     tail: bytes = b"",
 ) -> OutputPacket:
-    """Messages `first` …, one for each source message; consecutive ones of a stream are one run. `tail` forges them."""
+    """Messages `first` …, one for each source message; consecutive ones of a stream are one run.
+
+    Args:
+        first_input: the first `input_seq`; None: the same number as the first message.
+        silent: source messages that make no message.
+        tail: forges the messages.
+    """
     runs: list[Run] = []
     frames = b""
-    for at, (stream, source_seq) in enumerate(sources):
-        last = runs[-1] if runs else None
-        if last is not None and (last.source_stream_id, last.end_source_seq) == (stream, source_seq):
-            runs[-1] = last = last._replace(source_count=last.source_count + 1, message_count=last.message_count + 1)
-        else:
-            last = Run(epoch, first + at, stream, source_seq, 1, 1)
-            runs.append(last)
-        body = body_of(stream, source_seq) + tail
-        frames += OUTPUT_FRAME.pack(OUTPUT_FRAME.size + len(body), source_seq - last.first_source_seq) + body
+    message_seq = first
+    for input_seq, (stream, source_seq) in enumerate(sources, first if first_input is None else first_input):
+        if not runs or (runs[-1].source_stream_id, runs[-1].end_source_seq) != (stream, source_seq):
+            runs.append(Run(epoch, input_seq, message_seq, stream, source_seq, 0, 0))
+        run, has_message = runs[-1], (stream, source_seq) not in silent
+        runs[-1] = run._replace(source_count=run.source_count + 1, message_count=run.message_count + has_message)
+        if has_message:
+            body = body_of(stream, source_seq) + tail
+            frames += OUTPUT_FRAME.pack(OUTPUT_FRAME.size + len(body), source_seq - run.first_source_seq) + body
+            message_seq += 1
     return OutputPacket(
-        flags, 1, CHANNEL, adapter, 20261121, epoch, first, epoch_first, len(sources), tuple(runs), 0, 0,
-        encode_runs(tuple(runs)) + frames,
+        flags, 1, CHANNEL, adapter, 20261121, epoch, runs[0].first_input_seq, first, message_seq - first, tuple(runs),
+        0, 0, encode_runs(tuple(runs)) + frames,
     )  # fmt: skip
 
 
@@ -56,27 +65,44 @@ def line(first_seq: int, last_seq: int, stream: int = 1, base: int = 0) -> list[
     return [(stream, seq - base) for seq in range(first_seq, last_seq + 1)]
 
 
+def lineage_of(starts: Iterable[Sequence[int]]) -> Lineage:
+    """From (epoch, first number) or (epoch, first input_seq, first message_seq) each."""
+    return Lineage(tuple(EpochStart(each[0], each[1], each[-1]) for each in starts))
+
+
 def heartbeat(
     next_seq: int,
-    lineage: Sequence[tuple[int, int]] = (),
+    lineage: Iterable[Sequence[int]] = FIRST,
     *,
+    next_message: int | None = None,
     adapter: int = 1,
     epoch: int | None = None,
     flags: int = OutputFlag.NONE,
 ) -> OutputPacket:
-    """A heartbeat; without lineage as adapters sent it that did not know of lineages."""
-    told = Lineage(tuple(lineage))
-    at = epoch if epoch is not None else (told.epoch or 1)
+    """A heartbeat. `next_seq`: both numbers, unless `next_message` is given."""
+    told = lineage_of(lineage)
+    at = told.epoch if epoch is None else epoch
+    next_message = next_seq if next_message is None else next_message
     return OutputPacket(
-        OutputFlag.HEARTBEAT | flags, 1, CHANNEL, adapter, 20261121, at, next_seq, told.first_message_seq, 0, (), 0, 0,
+        OutputFlag.HEARTBEAT | flags, 1, CHANNEL, adapter, 20261121, at, next_seq, next_message, 0, (), 0, 0,
         told.encode(1_000),
     )  # fmt: skip
 
 
-class Listener:
-    """A merger, and account of what it hands over."""
+# A lineage and nothing else: neither a sign of life nor a number.
+FIRST_LINEAGE = heartbeat(1, adapter=99, flags=OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION)
 
-    def __init__(self, config: MergerConfig | None = None, start: int | None = 1) -> None:
+
+class Listener:
+    """A merger, and account of what it hands over.
+
+    Args:
+        knows_lineage: epoch 1's lineage is known already.
+    """
+
+    def __init__(
+        self, config: MergerConfig | None = None, start: int | None = 1, *, knows_lineage: bool = True
+    ) -> None:
         self.counters = CounterSet()
         self.merger = StreamMerger(CHANNEL, self.counters, config, start)
         self.now_ns = 0
@@ -84,6 +110,8 @@ class Listener:
         self.delivered: list[Source] = []  # in order of delivery, late ones included
         self.newest: dict[int, int] = {}  # by stream, the newest source_seq delivered in order
         self.requests: list[RequestReplay] = []
+        if knows_lineage:
+            self.hear(FIRST_LINEAGE)
 
     def hear(self, *packets: OutputPacket) -> list[MergeEffect]:
         """Feed packets in; returns what they led to, requests and deliveries included."""
@@ -113,9 +141,8 @@ class Listener:
     def _take(self, effects: list[MergeEffect]) -> list[MergeEffect]:
         for effect in effects:
             if isinstance(effect, Deliver | Filled):
-                first = effect.packet.first_message_seq
-                span = (first + effect.first_index, first + effect.end_index)
-                for stream, source_seq, _, body in identified_messages(effect.packet, *span):
+                span = (effect.packet.first_input_seq, effect.packet.end_input_seq)
+                for _, stream, source_seq, _, body in identified_messages(effect.packet, *span):
                     assert body == body_of(stream, source_seq)
                     if isinstance(effect, Deliver):
                         newest = self.newest.get(stream, 0)

@@ -9,12 +9,16 @@ from feedcore.wire.position import SEQ_MAX, Run
 
 
 def output_packet(
-    *, epoch: int = 3, first: int = 101, runs: tuple[tuple[int, int, list[bytes]], ...] = ((1, 501, [b"one", b"two"]),)
+    *,
+    epoch: int = 3,
+    first: int = 101,
+    first_input: int = 301,
+    runs: tuple[tuple[int, int, list[bytes]], ...] = ((1, 501, [b"one", b"two"]),),
 ) -> OutputPacket:
     """A packet whose runs are (source_stream_id, first source_seq, message bodies, one a source message)."""
-    made, frames, seq = [], b"", first
+    made, frames, seq = [], b"", 0
     for stream, first_source, bodies in runs:
-        made.append(Run(epoch, seq, stream, first_source, len(bodies), len(bodies)))
+        made.append(Run(epoch, first_input + seq, first + seq, stream, first_source, len(bodies), len(bodies)))
         seq += len(bodies)
         frames += b"".join(OUTPUT_FRAME.pack(4 + len(body), place) + body for place, body in enumerate(bodies))
     decided = tuple(made)
@@ -25,9 +29,9 @@ def output_packet(
         2,
         20261121,
         epoch,
+        first_input,
         first,
-        90,
-        seq - first,
+        seq,
         decided,
         11,
         12,
@@ -36,8 +40,11 @@ def output_packet(
 
 
 output_packets = st.builds(
-    lambda epoch, first, runs: output_packet(epoch=epoch, first=first, runs=tuple(runs)),
+    lambda epoch, first, first_input, runs: output_packet(
+        epoch=epoch, first=first, first_input=first_input, runs=tuple(runs)
+    ),
     st.integers(1, 2**32 - 1),
+    st.integers(1, SEQ_MAX),
     st.integers(1, SEQ_MAX),
     st.lists(
         st.tuples(

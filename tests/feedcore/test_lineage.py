@@ -6,20 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.lineage import ENTRIES_MAX, UNLIMITED, Lineage, checked_lineage, decode_lineage
+from feedcore.wire.lineage import (
+    ENTRIES_MAX,
+    ENTRY_SIZE,
+    UNLIMITED,
+    EpochStart,
+    Lineage,
+    checked_lineage,
+    decode_lineage,
+)
 from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused
 
-HISTORY = Lineage(((1, 1), (3, 40), (4, 40), (7, 90)))
 
-lineages = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 50)), max_size=ENTRIES_MAX, min_size=1).map(
-    lambda steps: Lineage(
-        tuple(
-            (sum(step[0] for step in steps[: place + 1]), 1 + sum(step[1] for step in steps[: place + 1]))
-            for place in range(len(steps))
-        )
-    )
-)
+def lineage_of(*starts: tuple[int, int, int]) -> Lineage:
+    """From (epoch, first input_seq, first message_seq) each."""
+    return Lineage(tuple(EpochStart(*start) for start in starts))
+
+
+HISTORY = lineage_of((1, 1, 1), (3, 40, 30), (4, 40, 30), (7, 90, 60))
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> Lineage:
+    """Epochs that grow, numbers that do not shrink."""
+    entries = []
+    epoch, first_input, first_message = 0, 1, 1
+    for _ in range(draw(st.integers(1, ENTRIES_MAX))):
+        epoch += draw(st.integers(1, 5))
+        first_input += draw(st.integers(0, 50))
+        first_message += draw(st.integers(0, 50))
+        entries.append(EpochStart(epoch, first_input, first_message))
+    return Lineage(tuple(entries))
 
 
 def test_an_epoch_counts_up_to_where_the_next_of_the_history_begins() -> None:
@@ -31,7 +49,7 @@ def test_an_epoch_that_the_history_was_not_built_from_counts_for_nothing() -> No
 
 
 def test_before_the_oldest_epoch_remembered_everything_is_settled() -> None:
-    assert Lineage(((5, 100), (6, 200))).end_of(2) == 100
+    assert lineage_of((5, 100, 90), (6, 200, 150)).end_of(2) == 100
 
 
 def test_a_position_stands_in_the_history_up_to_the_end_of_its_epoch() -> None:
@@ -39,50 +57,50 @@ def test_a_position_stands_in_the_history_up_to_the_end_of_its_epoch() -> None:
     assert not HISTORY.holds(1, 41)
     assert HISTORY.holds(4, 90)
     assert not HISTORY.holds(2, 10)
-    assert not Lineage(((5, 100),)).holds(4, 90)  # forgotten: nobody can say
+    assert not lineage_of((5, 100, 90)).holds(4, 90)  # forgotten: nobody can say
     assert HISTORY.holds(2, 1)  # nothing was applied: that is in every history
 
 
-def test_a_decision_without_a_message_at_the_very_end_may_be_part_of_it() -> None:
-    assert HISTORY.covers(Run(1, 39, 1, 1, 1, 1))
-    assert not HISTORY.covers(Run(1, 40, 1, 1, 1, 1))
-    assert HISTORY.covers(Run(1, 40, 1, 1, 1, 0))
-    assert Lineage(((5, 100),)).covers(Run(4, 100, 1, 1, 1, 0))  # forgotten, hence settled
-
-
-def test_a_decision_before_the_first_message_is_part_only_if_its_epoch_is() -> None:
-    silent = Run(2, 1, 1, 1, 1, 0)
-    assert Lineage(((2, 1), (3, 1))).covers(silent)
-    assert not Lineage(((3, 1),)).covers(silent)  # its active died before anybody followed it
+def test_a_decision_is_part_of_the_history_if_all_its_source_messages_come_before_its_epoch_s_end() -> None:
+    assert HISTORY.covers(Run(1, 38, 29, 1, 1, 2, 1))
+    assert not HISTORY.covers(Run(1, 39, 30, 1, 1, 2, 0))
+    assert not HISTORY.covers(Run(1, 40, 30, 1, 1, 1, 0))
+    assert lineage_of((5, 100, 90)).covers(Run(4, 99, 90, 1, 1, 1, 0))  # forgotten, hence settled
+    assert not lineage_of((3, 1, 1)).covers(Run(2, 1, 1, 1, 1, 1, 0))  # its active died before any adapter followed it
 
 
 def test_histories_part_where_the_first_epoch_that_only_one_has_begins() -> None:
-    other = Lineage(((1, 1), (2, 30), (8, 60)))
-    assert HISTORY.parts_at(other) == other.parts_at(HISTORY) == 30
-    assert HISTORY.parts_at(HISTORY.opened(9, 120)) == 120
-    assert HISTORY.parts_at(HISTORY) == UNLIMITED
+    other = lineage_of((1, 1, 1), (2, 30, 20), (8, 60, 50))
+    assert HISTORY.parts_at(other) == other.parts_at(HISTORY) == (2, 30, 20)
+    assert HISTORY.parts_at(HISTORY.opened(9, 120, 80)) == (9, 120, 80)
+    assert HISTORY.parts_at(HISTORY) is None
 
 
-@given(lineages)
+@given(lineages())
 def test_the_wire_gives_back_what_it_was_given(lineage: Lineage) -> None:
     assert decode_lineage(lineage.encode(1_000)) == lineage
     assert decode_lineage(lineage.encode(12)).entries == lineage.entries[-1:]
 
 
-@given(lineages, st.integers(1, 300))
-def test_of_the_epochs_of_a_history_exactly_one_numbers_a_message(lineage: Lineage, seq: int) -> None:
-    if seq < lineage.entries[0][1]:
+@given(lineages(), st.integers(1, 300))
+def test_of_the_epochs_of_a_history_exactly_one_decides_a_source_message(lineage: Lineage, seq: int) -> None:
+    if seq < lineage.entries[0].first_input_seq:
         return
-    owners = [epoch for epoch, first in lineage.entries if first <= seq < lineage.end_of(epoch)]
+    owners = [epoch for epoch, first, _ in lineage.entries if first <= seq < lineage.end_of(epoch)]
     assert len(owners) == 1
 
 
-@pytest.mark.parametrize("payload", [b"x", bytes(12), Lineage(((3, 5),)).encode(99) * 2, bytes(12 * 13)])
+@pytest.mark.parametrize(
+    "payload", [b"x", bytes(ENTRY_SIZE), lineage_of((3, 5, 5)).encode(99) * 2, bytes(13 * ENTRY_SIZE)]
+)
 def test_what_cannot_be_a_history_is_refused(payload: bytes) -> None:
     with pytest.raises(PacketRefused, match="lineage"):
         decode_lineage(payload)
 
 
-def test_a_history_whose_beginnings_shrink_is_refused() -> None:
+@pytest.mark.parametrize(
+    "second", [(1, 10, 10), (2, 9, 10), (2, 10, 9), (2, (1 << 62) + 1, 10), (2, 10, (1 << 62) + 1)]
+)
+def test_a_history_whose_numbers_shrink_or_cannot_exist_is_refused(second: tuple[int, int, int]) -> None:
     with pytest.raises(PacketRefused):
-        checked_lineage([(1, 10), (2, 9)])
+        checked_lineage([(1, 10, 10), second])

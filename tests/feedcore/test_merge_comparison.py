@@ -9,7 +9,7 @@ import pytest
 from feedcore.counters import Counter
 from feedcore.merge.config import CompareMode, MergerConfig
 from feedcore.merge.effects import Diverged
-from feedcore.wire.packet_parts import cut_runs, identified_messages, part_of, source_seqs
+from feedcore.wire.packet_parts import identified_messages, message_input_seqs, part_of
 from feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import Listener, body_of, heartbeat, line, packet
 
@@ -69,7 +69,7 @@ def test_nothing_of_a_history_that_no_longer_counts_is_compared() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, ((1, 1),)), packet(1, line(1, 3)), packet(4, [(1, 4), (1, 5)]))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
-    listener.hear(packet(4, [(2, 1), (1, 4)], adapter=2, epoch=2, epoch_first=4))
+    listener.hear(packet(4, [(2, 1), (1, 4)], adapter=2, epoch=2))
     listener.hear(packet(1, line(1, 3), adapter=2, tail=b"!"))
     assert [each.first_message_seq for each in alarms(listener)] == [1]
 
@@ -125,11 +125,11 @@ def test_a_part_of_a_packet_is_a_packet_with_the_same_messages() -> None:
         assert list(identified_messages(part, first, end)) == list(identified_messages(whole, first, end))
         assert (part.first_message_seq, part.message_count) == (first, end - first)
         assert sum(run.message_count for run in part.runs) == end - first
-        assert cut_runs(whole, first - 50, end - 50) == list(part.runs)
+        assert (part.first_input_seq, part.end_input_seq) == (first, end)
 
 
 def test_a_source_message_outside_its_run_is_refused() -> None:
     whole = packet(1, line(1, 3))
     outside = whole.payload[:16] + b"\x07\x00\x63\x00abc" + whole.payload[16 + 8 :]
     with pytest.raises(PacketRefused):
-        source_seqs(whole._replace(payload=outside))
+        message_input_seqs(whole._replace(payload=outside))

@@ -19,10 +19,9 @@ from feedcore.merge.effects import (
 )
 from feedcore.wire.output_packet import OutputFlag, encode_runs
 from feedcore.wire.position import Run
-from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
+from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 CONFIRMING = MergerConfig(confirm=2)
-FIRST = ((1, 1),)
 
 
 def test_a_message_is_delivered_once_two_adapters_sent_it() -> None:
@@ -73,7 +72,7 @@ def test_with_any_boundaries_order_and_one_adapter_s_losses_it_is_what_two_of_th
     named: set[int] = set()
     for gap in listener.events(Gap):
         assert isinstance(gap, Gap)
-        seqs = set(range(gap.first_message_seq, gap.last_message_seq + 1))
+        seqs = set(range(gap.first_message_seq, gap.end_message_seq))
         heard = {seq for seq in seqs if any(seq in seen for seen in sent.values())}
         assert heard == (seqs if gap.reason is GapReason.UNCONFIRMED else set())
         named |= seqs
@@ -103,20 +102,23 @@ def test_replay_is_asked_for_the_other_copy_of_those_who_do_not_have_it_here() -
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2))
     listener.wait(4 * MS)
-    assert listener.requests == [RequestReplay(1, ((1, 3),), copy_count=1, held_adapter_ids=(1,))]
+    assert listener.requests == [RequestReplay(1, ((1, 4),), copy_count=1, held_adapter_ids=(1,))]
     nobody = Listener(CONFIRMING)
     nobody.hear(packet(4, line(4, 6)), packet(4, line(4, 6), adapter=2))
     nobody.wait(4 * MS)
-    assert nobody.requests == [RequestReplay(1, ((1, 3),), copy_count=2)]
+    assert nobody.requests == [RequestReplay(1, ((1, 4),), copy_count=2)]
 
 
 def test_what_is_never_confirmed_is_a_gap_that_says_so_and_filled_if_it_is_confirmed_later() -> None:
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), heartbeat(6, FIRST, adapter=2))
     listener.wait(5_000 * MS)
-    assert listener.events(Gap) == [Gap(1, 1, 3, GapReason.UNCONFIRMED)]
+    assert listener.events(Gap) == [Gap(1, 1, 4, 1, 4, GapReason.UNCONFIRMED)]
     listener.wait(5_000 * MS)  # what was heard of later is waited for as long
-    assert listener.events(Gap) == [Gap(1, 1, 3, GapReason.UNCONFIRMED), Gap(1, 4, 5, GapReason.NOBODY_HAD_THEM)]
+    assert listener.events(Gap) == [
+        Gap(1, 1, 4, 1, 4, GapReason.UNCONFIRMED),
+        Gap(1, 4, 6, 4, 6, GapReason.NO_ADAPTER_HAD_THEM),
+    ]
     assert listener.count(Counter.MERGE_UNCONFIRMED) == 3
     assert not listener.delivered
     listener.hear(packet(1, line(1, 3), adapter=2))
@@ -157,7 +159,7 @@ def test_a_second_adapter_that_is_only_just_late_is_no_pause() -> None:
 
 def test_a_forger_cannot_pass_over_source_messages_by_a_packet_without_messages() -> None:
     listener = Listener(CONFIRMING)
-    run = Run(1, 1, 1, 1, 50, 0)
+    run = Run(1, 1, 1, 1, 1, 50, 0)
     forged = packet(1, line(1, 1))._replace(message_count=0, runs=(run,), payload=encode_runs((run,)))
     listener.hear(forged, packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2))
     assert listener.delivered == line(1, 3)
@@ -171,7 +173,7 @@ def test_copies_of_a_history_that_no_longer_counts_confirm_nothing() -> None:
     listener.hear(packet(4, line(4, 6), adapter=2))  # epoch 1: ended at 4
     assert listener.delivered == line(1, 3)
     for adapter in (2, 3):
-        listener.hear(packet(4, [(2, 1), (1, 4)], adapter=adapter, epoch=2, epoch_first=4))
+        listener.hear(packet(4, [(2, 1), (1, 4)], adapter=adapter, epoch=2))
     assert listener.delivered == [*line(1, 3), (2, 1), (1, 4)]
 
 

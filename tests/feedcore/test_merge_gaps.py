@@ -7,27 +7,25 @@ from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
 from feedcore.merge.gap_repair import GapRepair, RepairConfig
 from feedcore.wire.output_packet import OutputFlag, encode_runs
-from tests.feedcore.merge_feed import MS, Listener, heartbeat, line, packet
-
-FIRST = ((1, 1),)
+from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
 
-def test_every_hole_that_is_known_is_asked_for_in_one_request() -> None:
+def test_every_gap_that_is_known_is_asked_for_in_one_request() -> None:
     listener = Listener()
     listener.hear(packet(3, line(3, 4)), packet(7, line(7, 7)), packet(12, line(12, 13)), heartbeat(20, FIRST))
     listener.wait(4 * MS)
-    assert listener.requests == [RequestReplay(1, ((1, 2), (5, 6), (8, 11), (14, 19)))]
-    listener.hear(*(packet(first, line(first, last)) for first, last in listener.requests[0].ranges))
+    assert listener.requests == [RequestReplay(1, ((1, 3), (5, 7), (8, 12), (14, 20)))]
+    listener.hear(*(packet(first, line(first, end - 1)) for first, end in listener.requests[0].input_ranges))
     assert listener.delivered == line(1, 19)
     listener.wait(100 * MS)
     assert len(listener.requests) == 1
 
 
-def test_a_request_names_no_more_holes_than_it_may() -> None:
+def test_a_request_names_no_more_gaps_than_it_may() -> None:
     listener = Listener(MergerConfig(request_range_count_max=3))
     listener.hear(*(packet(seq, line(seq, seq)) for seq in range(2, 40, 2)))
     listener.wait(4 * MS)
-    assert listener.requests == [RequestReplay(1, ((1, 1), (3, 3), (5, 5)))]
+    assert listener.requests == [RequestReplay(1, ((1, 2), (3, 4), (5, 6)))]
 
 
 def test_the_loss_of_the_last_message_is_seen_by_the_heartbeat() -> None:
@@ -37,10 +35,10 @@ def test_the_loss_of_the_last_message_is_seen_by_the_heartbeat() -> None:
     assert not listener.requests
     listener.hear(heartbeat(6, FIRST))
     listener.wait(4 * MS)
-    assert listener.requests == [RequestReplay(1, ((4, 5),))]
+    assert listener.requests == [RequestReplay(1, ((4, 6),))]
 
 
-def test_nobody_is_asked_while_another_live_stream_may_still_bring_it() -> None:
+def test_no_adapter_is_asked_while_another_live_stream_may_still_bring_it() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 2)), packet(1, line(1, 2), adapter=2), packet(4, line(4, 5)))
     listener.wait(3 * MS)
@@ -51,14 +49,14 @@ def test_nobody_is_asked_while_another_live_stream_may_still_bring_it() -> None:
     assert not listener.requests
 
 
-def test_once_every_live_stream_is_past_a_hole_replay_is_asked_after_the_reorder_window() -> None:
+def test_once_every_live_stream_is_past_a_gap_replay_is_asked_after_the_reorder_window() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 2)), packet(1, line(1, 2), adapter=2))
     listener.hear(packet(4, line(4, 5)), packet(4, line(4, 5), adapter=2))
     listener.wait(MS // 5 - 1)
     assert not listener.requests
     listener.wait(1)
-    assert listener.requests == [RequestReplay(1, ((3, 3),))]
+    assert listener.requests == [RequestReplay(1, ((3, 4),))]
 
 
 def test_requests_come_ever_more_seldom_up_to_a_cap_and_not_in_step() -> None:
@@ -79,15 +77,15 @@ def test_requests_come_ever_more_seldom_up_to_a_cap_and_not_in_step() -> None:
     assert max(pauses) < 2 * 50
 
 
-def test_what_nobody_has_is_a_gap_and_filled_once_when_it_turns_up() -> None:
+def test_what_no_adapter_has_is_a_gap_and_filled_once_when_it_turns_up() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), packet(7, line(7, 8)))
     listener.wait(5_001 * MS)
-    assert listener.events(Gap) == [Gap(1, 4, 6)]
+    assert listener.events(Gap) == [Gap(1, 4, 7, 4, 7)]
     listener.hear(packet(5, line(5, 6)))
     listener.hear(packet(5, line(5, 6), adapter=2), packet(3, line(3, 4)))
     filled = [effect for effect in listener.events(Filled) if isinstance(effect, Filled)]
-    assert [(each.first_message_seq, each.end_index - each.first_index) for each in filled] == [(5, 2), (4, 1)]
+    assert [(each.packet.first_message_seq, each.packet.message_count) for each in filled] == [(5, 2), (4, 1)]
     assert sorted(listener.delivered) == line(1, 8)
 
 
@@ -95,7 +93,7 @@ def test_a_late_copy_that_reaches_beyond_its_gap_fills_and_goes_on() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(7, FIRST))
     listener.wait(5_001 * MS)
-    assert listener.events(Gap) == [Gap(1, 4, 6)]
+    assert listener.events(Gap) == [Gap(1, 4, 7, 4, 7)]
     listener.hear(packet(5, line(5, 9)))
     assert listener.delivered == [*line(1, 3), *line(5, 9)]
     assert [type(effect) for effect in listener.events(Filled, Deliver)] == [Deliver, Filled, Deliver]
@@ -109,7 +107,7 @@ def test_only_what_was_known_when_patience_began_is_declared() -> None:
     listener.wait(4_990 * MS)
     listener.hear(heartbeat(10, FIRST))
     listener.wait(20 * MS)
-    assert listener.events(Gap) == [Gap(1, 1, 3)]
+    assert listener.events(Gap) == [Gap(1, 1, 4, 1, 4)]
     listener.hear(packet(4, line(4, 9)))
     assert listener.delivered == line(4, 9)
 
@@ -119,7 +117,7 @@ def test_a_declared_source_gap_is_told_once_whoever_tells_it() -> None:
     run = gap.runs[0]._replace(source_count=3, is_source_gap=True)
     gap = gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[16:])
     listener = Listener()
-    listener.hear(packet(1, line(1, 3)), gap, gap._replace(adapter_id=2), packet(5, line(5, 6, base=-2)))
+    listener.hear(packet(1, line(1, 3)), gap, gap._replace(adapter_id=2), packet(5, line(5, 6, base=-2), first_input=7))
     assert listener.events(SourceGap) == [SourceGap(1, 1, 4, 6)]
     assert listener.delivered == [*line(1, 3), (1, 7), (1, 8)]
 
@@ -130,7 +128,7 @@ def test_the_end_is_told_when_all_of_it_is_delivered() -> None:
     listener.hear(packet(1, line(1, 2)), end)
     assert not listener.events(Ended)
     listener.hear(packet(3, line(3, 3)), end, end)
-    assert listener.events(Ended) == [Ended(1, 4)]
+    assert listener.events(Ended) == [Ended(1, 4, 4)]
 
 
 def test_an_announcement_is_a_sign_of_life_and_nothing_more() -> None:
@@ -152,7 +150,7 @@ def test_an_active_that_gave_its_epoch_up_still_tells_how_far_it_came() -> None:
     listener = Listener()
     listener.hear(packet(1, line(1, 3)), heartbeat(6, FIRST, flags=OutputFlag.EPOCH_ENDED))
     listener.wait(4 * MS)
-    assert listener.requests == [RequestReplay(1, ((4, 5),))]
+    assert listener.requests == [RequestReplay(1, ((4, 6),))]
 
 
 def test_a_packet_with_broken_frames_is_refused_where_it_would_be_cut_and_another_copy_taken() -> None:

@@ -70,6 +70,6 @@ def test_what_both_lines_lack_is_exactly_one_gap(seed: int) -> None:
         listener.wait(100 * MS)
     [gap] = listener.events(Gap)
     assert isinstance(gap, Gap)
-    missing = set(line(gap.first_message_seq, gap.last_message_seq))
+    missing = set(line(gap.first_message_seq, gap.end_message_seq - 1))
     assert listener.delivered == [source for source in line(1, last - 1) if source not in missing]
-    assert {request.ranges[0] for request in listener.requests} == {(gap.first_message_seq, gap.last_message_seq)}
+    assert {request.input_ranges[0] for request in listener.requests} == {(gap.first_message_seq, gap.end_message_seq)}

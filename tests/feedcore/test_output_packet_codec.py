@@ -11,6 +11,7 @@ from feedcore.wire.output_packet import (
     OutputFlag,
     OutputPacket,
     decode_output_packet,
+    encode_output_header,
     encode_output_packet,
     encode_runs,
     message_frames,
@@ -21,13 +22,13 @@ from tests.feedcore.packets import output_packet
 
 HEARTBEAT = OutputPacket(
     OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE | OutputFlag.END_OF_STREAM,
-    7, 1, 2, 20261121, 3, 101, 90, 0, (), 0, 12, b"",
+    7, 1, 2, 20261121, 3, 301, 101, 0, (), 0, 12, b"",
 )  # fmt: skip
 GOLDEN_HEARTBEAT = bytes.fromhex(
-    "54464f31" "01" "15" "0700" "0100" "0200" "01293501" "03000000" "00000000" "00000000" "0000" "0000"
-    "0000000000000000" "6500000000000000" "5a00000000000000" "0000000000000000" "0c00000000000000"
+    "54464f32" "02" "15" "0700" "0100" "0200" "01293501" "03000000" "00000000" "00000000" "0000" "0000"
+    "0000000000000000" "6500000000000000" "2d01000000000000" "0000000000000000" "0c00000000000000"
 )  # fmt: skip
-GAP_AND_RUN = (Run(3, 101, 1, 501, 40, 1, True), Run(3, 102, 65_535, 9, 3, 0))
+GAP_AND_RUN = (Run(3, 301, 101, 1, 501, 40, 1, True), Run(3, 341, 102, 65_535, 9, 3, 0))
 GOLDEN_RUNS = bytes.fromhex(
     "0100" "2800" "0100" "0100" "f501000000000000"
     "ffff" "0300" "0000" "0000" "0900000000000000"
@@ -44,6 +45,7 @@ def test_the_golden_heartbeat_decodes_and_encodes_to_itself() -> None:
     assert decode_output_packet(GOLDEN_HEARTBEAT) == HEARTBEAT
     assert encode_output_packet(HEARTBEAT) == GOLDEN_HEARTBEAT
     assert HEARTBEAT.end_message_seq == HEARTBEAT.first_message_seq
+    assert HEARTBEAT.end_input_seq == HEARTBEAT.first_input_seq
     assert message_frames(HEARTBEAT) == []
 
 
@@ -53,14 +55,14 @@ def test_the_golden_runs_of_a_gap_and_of_filtered_messages_decode_and_encode_to_
     packet = HEARTBEAT._replace(flags=0, message_count=1, runs=GAP_AND_RUN, payload=GOLDEN_RUNS + marker)
     decoded = decode_output_packet(encode_output_packet(packet))
     assert decoded == packet
-    assert (decoded.messages_offset, decoded.end_message_seq) == (32, 102)
+    assert (decoded.messages_offset, decoded.end_message_seq, decoded.end_input_seq) == (32, 102, 344)
     assert message_frames(decoded) == [(32, 4)]
 
 
 def test_the_transport_s_fields_do_not_change_what_is_decoded() -> None:
     packet = output_packet()
-    encoded = encode_output_packet(packet, key_id=1, incarnation=2, packet_counter=3, sent_at_ns=4)
-    assert decode_output_packet(encoded) == packet._replace(sent_at_ns=4)
+    header = encode_output_header(packet, key_id=1, incarnation=2, packet_counter=3, sent_at_ns=4)
+    assert decode_output_packet(header + packet.payload) == packet._replace(sent_at_ns=4)
 
 
 def test_a_sealed_datagram_is_decoded_from_its_header_and_the_opened_payload() -> None:
@@ -86,7 +88,7 @@ def test_a_heartbeat_carries_nothing() -> None:
 def test_a_sequence_number_out_of_range_is_refused_wherever_it_stands(seq: int) -> None:
     packet = output_packet()
     assert refusal_of(encode_output_packet(packet._replace(first_message_seq=seq))) is Refusal.MALFORMED
-    assert refusal_of(encode_output_packet(packet._replace(epoch_first_message_seq=seq))) is Refusal.MALFORMED
+    assert refusal_of(encode_output_packet(packet._replace(first_input_seq=seq))) is Refusal.MALFORMED
     run = packet.runs[0]._replace(first_source_seq=seq)
     payload = encode_runs((run,)) + packet.payload[16:]
     assert refusal_of(encode_output_packet(packet._replace(payload=payload))) is Refusal.MALFORMED
@@ -104,6 +106,20 @@ def test_frames_that_do_not_fill_the_payload_exactly_are_refused(lengths: tuple[
     with pytest.raises(PacketRefused) as refused:
         message_frames(packet._replace(payload=bytes(payload)))
     assert refused.value.reason is Refusal.MALFORMED
+
+
+def test_version_1_is_refused() -> None:
+    assert refusal_of(GOLDEN_HEARTBEAT[:4] + b"\x01" + GOLDEN_HEARTBEAT[5:]) is Refusal.VERSION
+    assert refusal_of(b"TFO1" + GOLDEN_HEARTBEAT[4:]) is Refusal.FOREIGN
+
+
+@pytest.mark.parametrize(("length", "is_lineage"), [(20, True), (240, True), (19, False), (12, False)])
+def test_a_heartbeat_s_payload_is_a_lineage(length: int, is_lineage: bool) -> None:
+    datagram = GOLDEN_HEARTBEAT + bytes(length)
+    if is_lineage:
+        assert decode_output_packet(datagram).payload == bytes(length)
+    else:
+        assert refusal_of(datagram) is Refusal.MALFORMED
 
 
 def test_the_header_is_as_long_as_its_description_says() -> None:

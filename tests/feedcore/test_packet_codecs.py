@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
+    OUTPUT_LAYOUT,
     OutputFlag,
     OutputPacket,
     decode_output_packet,
+    encode_output_header,
     encode_output_packet,
     message_frames,
 )
@@ -21,8 +23,8 @@ from feedcore.wire.source_packet import SourceFlag, decode_source_packet, encode
 from tests.feedcore.packets import output_packet, output_packets
 
 GOLDEN_OUTPUT = bytes.fromhex(
-    "54464f31"  # magic TFO1
-    "01"
+    "54464f32"  # magic TFO2
+    "02"
     "04"  # version, flags: from the active
     "0700"
     "0100"
@@ -35,7 +37,7 @@ GOLDEN_OUTPUT = bytes.fromhex(
     "0100"  # messages, runs
     "2a00000000000000"  # packet counter
     "6500000000000000"
-    "5a00000000000000"  # first message_seq, the epoch's first
+    "2d01000000000000"  # first message_seq, first input_seq
     "0b00000000000000"
     "0c00000000000000"  # source sent at, sent at
     "0100"
@@ -56,7 +58,8 @@ GOLDEN_SOURCE = bytes.fromhex("544653310100070002000100012935010a000000000000000
 def test_the_golden_output_packet_decodes_and_encodes_to_itself() -> None:
     packet = decode_output_packet(GOLDEN_OUTPUT)
     assert packet == output_packet()
-    assert encode_output_packet(packet, key_id=5, incarnation=9, packet_counter=42) == GOLDEN_OUTPUT
+    header = encode_output_header(packet, key_id=5, incarnation=9, packet_counter=42, sent_at_ns=12)
+    assert header + packet.payload == GOLDEN_OUTPUT
     assert [packet.payload[offset + 4 : offset + length] for offset, length in message_frames(packet)] == [
         b"one",
         b"two",
@@ -99,10 +102,10 @@ def test_no_bytes_make_a_decoder_fail_otherwise_than_by_refusing(data: bytes) ->
         (0, 0, Refusal.FOREIGN),
         (4, 9, Refusal.VERSION),
         (5, OutputFlag.HEARTBEAT, Refusal.MALFORMED),
-        (28, 3, Refusal.MALFORMED),
-        (28, 200, Refusal.TRUNCATED),
-        (30, 9, Refusal.TRUNCATED),
-        (40, 0, Refusal.MALFORMED),
+        (OUTPUT_LAYOUT.offsets["message_count"], 3, Refusal.MALFORMED),
+        (OUTPUT_LAYOUT.offsets["message_count"], 200, Refusal.TRUNCATED),
+        (OUTPUT_LAYOUT.offsets["run_count"], 9, Refusal.TRUNCATED),
+        (OUTPUT_LAYOUT.offsets["first_message_seq"], 0, Refusal.MALFORMED),
         (OUTPUT_HEADER_SIZE + 2, 0, Refusal.MALFORMED),
     ],
 )
