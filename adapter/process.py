@@ -33,6 +33,7 @@ from feedcore.replica.effects import (
     RenewLease,
     RequestEpoch,
     RequestHandOver,
+    ServerRequest,
 )
 from feedcore.replica.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
