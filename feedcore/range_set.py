@@ -1,0 +1,214 @@
+"""A set of integers kept as ranges: what was received, what is missing, what was asked for, what a file holds.
+
+A range is half-open, `[first, end)`: `end` is the first number after it. The ranges of a set are sorted and never
+touch: adding `[1, 3)` and `[3, 5)` makes `[1, 5)`. Appending at the end takes the same time however many ranges there
+are; anything else is a binary search and one move within a list.
+
+The set never limits itself. A caller that fills it from the network bounds `range_count` or the numbers it adds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+Range = tuple[int, int]  # first, end
+
+
+class RangeSet:
+    """Integers as sorted half-open ranges that neither overlap nor touch.
+
+    Args:
+        ranges: pairs `(first, end)` to begin with, in any order; they may overlap.
+
+    Every method that takes `first` and `end` raises `ValueError` when `end` is below `first`; where they are equal the
+    range is empty, which changes nothing.
+    """
+
+    __slots__ = ("_count", "_ends", "_firsts")
+
+    _firsts: list[int]
+    _ends: list[int]  # as long as _firsts; _firsts[i] < _ends[i] < _firsts[i + 1]
+    _count: int
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._firsts = []
+        self._ends = []
+        self._count = 0
+        for first, end in ranges:
+            self.add(first, end)
+
+    @property
+    def first(self) -> int:
+        """The lowest number held. Raises `ValueError` when the set is empty."""
+        if not self._firsts:
+            raise ValueError("an empty RangeSet has no first number: test the set before asking")
+        return self._firsts[0]
+
+    @property
+    def end(self) -> int:
+        """One more than the highest number held. Raises `ValueError` when the set is empty."""
+        if not self._ends:
+            raise ValueError("an empty RangeSet has no end: test the set before asking")
+        return self._ends[-1]
+
+    @property
+    def count(self) -> int:
+        """How many integers are held."""
+        return self._count
+
+    @property
+    def range_count(self) -> int:
+        """How many ranges hold them."""
+        return len(self._firsts)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __iter__(self) -> Iterator[Range]:
+        """The ranges `(first, end)`, lowest first. The set must not change meanwhile."""
+        return zip(self._firsts, self._ends, strict=True)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._ends, number)
+        return at < len(self._firsts) and self._firsts[at] <= number
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RangeSet):
+            return NotImplemented
+        return self._firsts == other._firsts and self._ends == other._ends
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"RangeSet({list(self)})"
+
+    def copy(self) -> RangeSet:
+        """A set of the same numbers that changes by itself."""
+        return _of(self._firsts.copy(), self._ends.copy(), self._count)
+
+    def add(self, first: int, end: int) -> None:
+        """Add every number of `[first, end)`, joining it with the ranges it overlaps or touches."""
+        if first >= end:
+            _refuse_backwards(first, end)
+            return
+        firsts, ends = self._firsts, self._ends
+        if not ends or first > ends[-1]:
+            firsts.append(first)
+            ends.append(end)
+            self._count += end - first
+        elif first >= firsts[-1]:
+            if end > ends[-1]:
+                self._count += end - ends[-1]
+                ends[-1] = end
+        else:
+            self._join(first, end)
+
+    def _join(self, first: int, end: int) -> None:
+        firsts, ends = self._firsts, self._ends
+        low = bisect_left(ends, first)  # the lowest range that overlaps or touches
+        high = bisect_right(firsts, end, low)  # the first range that lies wholly above
+        if low < high:
+            first = min(first, firsts[low])
+            end = max(end, ends[high - 1])
+            self._count -= _held(firsts[low:high], ends[low:high])
+        self._count += end - first
+        firsts[low:high] = [first]
+        ends[low:high] = [end]
+
+    def update(self, ranges: Iterable[Range]) -> None:
+        """Add every one of `ranges`, pairs `(first, end)`; another `RangeSet` serves."""
+        for first, end in ranges:
+            self.add(first, end)
+
+    def remove(self, first: int, end: int) -> None:
+        """Remove every number of `[first, end)` that is held."""
+        self.take(first, end)
+
+    def take(self, first: int, end: int) -> RangeSet:
+        """Remove every number of `[first, end)` that is held, and return them."""
+        taken = self.within(first, end)
+        if taken:
+            firsts, ends = self._firsts, self._ends
+            low = bisect_right(ends, first)
+            high = low + taken.range_count
+            lowest_first, highest_end = firsts[low], ends[high - 1]
+            below = lowest_first < first
+            above = highest_end > end
+            firsts[low:high] = [lowest_first] * below + [end] * above
+            ends[low:high] = [first] * below + [highest_end] * above
+            self._count -= taken._count
+        return taken
+
+    def within(self, first: int, end: int) -> RangeSet:
+        """The numbers of `[first, end)` that are held."""
+        _refuse_backwards(first, end)
+        low = bisect_right(self._ends, first)  # the lowest range that reaches above first
+        high = bisect_left(self._firsts, end, low)  # the first range that begins at end or above
+        if low >= high or first == end:
+            return RangeSet()
+        firsts, ends = self._firsts[low:high], self._ends[low:high]
+        firsts[0] = max(first, firsts[0])
+        ends[-1] = min(end, ends[-1])
+        return _of(firsts, ends, _held(firsts, ends))
+
+    def missing(self, first: int, end: int) -> RangeSet:
+        """The numbers of `[first, end)` that are not held: the gaps inside that window."""
+        held = self.within(first, end)
+        gap_firsts = [first, *held._ends]
+        gap_ends = [*held._firsts, end]
+        if gap_firsts[0] == gap_ends[0]:
+            del gap_firsts[0], gap_ends[0]
+        if gap_ends and gap_firsts[-1] == gap_ends[-1]:
+            del gap_firsts[-1], gap_ends[-1]
+        return _of(gap_firsts, gap_ends, end - first - held._count)
+
+    def first_missing(self, first: int) -> int:
+        """The lowest number at or above `first` that is not held."""
+        at = bisect_right(self._ends, first)
+        return self._ends[at] if at < len(self._firsts) and self._firsts[at] <= first else first
+
+    def covers(self, first: int, end: int) -> bool:
+        """Whether every number of `[first, end)` is held; an empty range always is."""
+        _refuse_backwards(first, end)
+        return first == end or self.first_missing(first) >= end
+
+    def overlaps(self, first: int, end: int) -> bool:
+        """Whether any number of `[first, end)` is held; of an empty range none is."""
+        _refuse_backwards(first, end)
+        at = bisect_right(self._ends, first)
+        return first < end and at < len(self._firsts) and self._firsts[at] < end
+
+    def truncate_before(self, number: int) -> None:
+        """Remove every number below `number`."""
+        if self._firsts and self._firsts[0] < number:
+            self.take(self._firsts[0], number)
+
+    def truncate_from(self, number: int) -> None:
+        """Remove `number` and every number above it."""
+        if self._ends and self._ends[-1] > number:
+            self.take(number, self._ends[-1])
+
+    def clear(self) -> None:
+        """Remove every number."""
+        self._firsts.clear()
+        self._ends.clear()
+        self._count = 0
+
+
+def _of(firsts: list[int], ends: list[int], count: int) -> RangeSet:
+    """A set that owns these lists, which hold its invariant already."""
+    made = RangeSet()
+    made._firsts, made._ends, made._count = firsts, ends, count
+    return made
+
+
+def _held(firsts: list[int], ends: list[int]) -> int:
+    return sum(ends) - sum(firsts)
+
+
+def _refuse_backwards(first: int, end: int) -> None:
+    if end < first:
+        raise ValueError(
+            f"a range's end is exclusive and not below its first number, but first is {first} and end {end}"
+        )
