@@ -123,7 +123,12 @@ class RangeSet:
 
     def remove(self, first: int, end: int) -> None:
         """Remove every number of `[first, end)` that is held."""
-        self.take(first, end)
+        firsts, ends = self._firsts, self._ends
+        if firsts and first <= firsts[0] < end < ends[0]:
+            self._count -= end - firsts[0]
+            firsts[0] = end
+        else:
+            self.take(first, end)
 
     def take(self, first: int, end: int) -> RangeSet:
         """Remove every number of `[first, end)` that is held, and return them."""
@@ -182,12 +187,12 @@ class RangeSet:
     def truncate_before(self, number: int) -> None:
         """Remove every number below `number`."""
         if self._firsts and self._firsts[0] < number:
-            self.take(self._firsts[0], number)
+            self.remove(self._firsts[0], number)
 
     def truncate_from(self, number: int) -> None:
         """Remove `number` and every number above it."""
         if self._ends and self._ends[-1] > number:
-            self.take(number, self._ends[-1])
+            self.remove(number, self._ends[-1])
 
     def clear(self) -> None:
         """Remove every number."""
