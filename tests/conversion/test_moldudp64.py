@@ -130,6 +130,15 @@ def test_the_second_line_fills_what_the_first_lost_and_nothing_is_asked_for() ->
     assert (heard.requests, receiver.counts.duplicates, receiver.next_deadline_ns()) == ([], 2, 5 + 3_000 * MS)
 
 
+def test_a_packet_whose_messages_several_held_packets_have_is_a_duplicate() -> None:
+    receiver, heard = MoldReceiver(CONFIG), Heard()
+    for data in (packet(1, 1), packet(3, 4), packet(5, 6), packet(3, 6), packet(4, 5)):
+        heard.take(receiver.on_packet(data, 0))
+    assert receiver.counts.duplicates == 2
+    heard.take(receiver.on_packet(packet(2, 2), 1))
+    assert heard.numbers == list(range(1, 7))
+
+
 def test_what_no_line_has_is_asked_for_and_its_answer_needs_not_match_the_packets() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     for data in (packet(1, 2), packet(6, 7), packet(9, 9)):
