@@ -29,7 +29,7 @@ from typing import Self
 
 import numpy as np
 
-from feedcore.wire.source_packet import SOURCE_HEADER
+from feedcore.wire.source_packet import SOURCE_LAYOUT, unpack_source_header
 from journal import Batch, Journal
 from spark_feed.feed_plan import FeedPlan
 from spark_feed.packing import Frames, PackedPacket, pack_batch
@@ -122,17 +122,17 @@ def encode_packet(packet: PackedPacket) -> bytes:
 
 def packet_numbers(record: bytes) -> tuple[int, int, int]:
     """(source_stream_id, first_source_seq, message_count) of a PACKET record."""
-    _, _, _, _, stream_id, count, _, first, _ = SOURCE_HEADER.unpack_from(record, PACKET_HEAD.size)
-    return stream_id, first, count
+    header = unpack_source_header(record, PACKET_HEAD.size)
+    return header.source_stream_id, header.first_source_seq, header.message_count
 
 
-# A PACKET record's numbers, by the layouts of PACKET_HEAD and of feedcore.wire.source_packet.
+# A PACKET record's kind and numbers.
 PACKET_FIELDS = np.dtype(
     {
-        "names": ["kind", "stream_id", "count", "first"],
-        "formats": ["u1", "<u2", "<u2", "<u8"],
-        "offsets": [0, 24, 26, 32],
-        "itemsize": PACKET_HEAD.size + SOURCE_HEADER.size,
+        "names": ["kind", "packet"],
+        "formats": ["u1", SOURCE_LAYOUT.dtype(("source_stream_id", "message_count", "first_source_seq"))],
+        "offsets": [0, PACKET_HEAD.size],
+        "itemsize": PACKET_HEAD.size + SOURCE_LAYOUT.size,
     }
 )
 
@@ -141,8 +141,9 @@ def former_packets(batch: Batch) -> Iterator[tuple[int, int, int, int]]:
     """(index, source_stream_id, first_source_seq, message_count) of the PACKET records in a batch."""
     fields = batch.heads(PACKET_FIELDS.itemsize).view(PACKET_FIELDS).reshape(-1)
     chosen = np.flatnonzero(fields["kind"] == RecordKind.PACKET)
-    rows = fields[chosen]
-    columns = (chosen + batch.first_index, rows["stream_id"], rows["first"], rows["count"])
+    packets = fields["packet"][chosen]
+    numbers = (packets[name] for name in ("source_stream_id", "first_source_seq", "message_count"))
+    columns = (chosen + batch.first_index, *numbers)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 

@@ -39,7 +39,7 @@ from adapter.conversion.formats.moldudp64_receiver import (
     SessionStarted,
 )
 from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import decode_source_packet
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, decode_source_packet
 
 DAY = b"20261121AA"
 CONFIG = MoldConfig(request_count_max=3)
@@ -270,7 +270,7 @@ def test_a_real_opening_sent_as_packets_becomes_source_packets() -> None:
                 made = effect.chunk.source_packet(feed_id=1, source_stream_id=2, session=20191230)
                 header = decode_source_packet(made, 1)
                 assert (header.first_source_seq, header.message_count) == (first + 1, 40)
-                delivered += made[32:]
+                delivered += made[SOURCE_HEADER_SIZE:]
     assert delivered == whole.frames
 
 

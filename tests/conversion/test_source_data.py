@@ -12,7 +12,7 @@ from adapter.conversion.loading import load_checked_table
 from feedcore.documents.message_model import load_message_model
 from feedcore.documents.xml_document import DocumentError
 from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header, unpack_source_header
 
 FORMAT = """<sourceFormat name="news"><message name="news" type="1">
 <field name="id" type="uint32"/>
@@ -71,7 +71,7 @@ def packet(*frames: bytes) -> bytes:
 
 
 def converted(converter: Converter, data: bytes) -> bytes:
-    out, count = np.zeros(3_000, np.uint8), int.from_bytes(data[10:12], "little")
+    out, count = np.zeros(3_000, np.uint8), unpack_source_header(data).message_count
     result = converter.convert(data, 0, count, out, 0, 1_400)
     assert result.source_count == count
     return bytes(out[: result.end])

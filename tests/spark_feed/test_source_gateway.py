@@ -217,7 +217,7 @@ def test_what_is_multicast_and_what_is_filled_is_the_journal(tmp_path: Path, adm
         assert 0.3 < (stamps[-1] - stamps[0]) / 1e9 < 30  # 4,000 at 8,000 a second take half a second
         heard = [packet for packet in listener.packets if packet.source_stream_id == 2]
         filled = _fill(tmp_path, admin, ready["rpc"], 2, (1, counts[2] + 50))
-        assert [packet.datagram[32:] for packet in filled] == [packet.datagram[32:] for packet in heard]
+        assert [frames_in(packet) for packet in filled] == [frames_in(packet) for packet in heard]
         assert [packet.sent_at_ns for packet in filled] == [packet.sent_at_ns for packet in heard]
         assert {packet.flags for packet in filled} == {SourceFlag.RETRANSMISSION}
         two = _fill(tmp_path, admin, ready["rpc"], 1, (5, 5), (900, 901))

@@ -1,0 +1,50 @@
+"""A fixed binary layout, declared once: its struct, offsets and numpy dtype all come from one list of fields."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+NUMPY_CODES = {"B": "u1", "H": "<u2", "I": "<u4", "Q": "<u8", "4s": "S4"}
+
+
+class Layout:
+    """Consecutive little-endian fields without padding.
+
+    Args:
+        fields: (name, struct code) each, in order.
+
+    Attributes:
+        struct: packs and unpacks all fields.
+        size: in bytes.
+        offsets: by field name.
+    """
+
+    def __init__(self, *fields: tuple[str, str]) -> None:
+        self.struct = struct.Struct("<" + "".join(code for _, code in fields))
+        self.size = self.struct.size
+        self.offsets: dict[str, int] = {}
+        self._codes = dict(fields)
+        offset = 0
+        for name, code in fields:
+            self.offsets[name] = offset
+            offset += struct.calcsize("<" + code)
+
+    def part(self, *names: str) -> struct.Struct:
+        """The struct of some consecutive fields, to be read from or written to the offset of the first."""
+        return struct.Struct("<" + "".join(self._codes[name] for name in names))
+
+    def dtype(self, names: Iterable[str] | None = None) -> np.dtype[Any]:
+        """A numpy structure of the layout's size with these fields, or all."""
+        chosen = tuple(self.offsets if names is None else names)
+        return np.dtype(
+            {
+                "names": list(chosen),
+                "formats": [NUMPY_CODES[self._codes[name]] for name in chosen],
+                "offsets": [self.offsets[name] for name in chosen],
+                "itemsize": self.size,
+            }
+        )
