@@ -12,7 +12,7 @@ from adapter.conversion import ConverterTable
 from adapter.conversion.loading import load_checked_table
 from feedcore.documents.message_model import load_message_model
 from feedcore.replica.converter import Converter
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.source_packet import encode_source_header, unpack_source_header
 
 FORMAT = """<sourceFormat name="deals">
@@ -143,9 +143,9 @@ def converted(converter: Converter, data: bytes) -> bytes:
 def read(frames: bytes, schema: bytes = MODEL.encode()) -> list[dict[str, Any]]:
     model, found, at = load_message_model(schema), [], 0
     while at < len(frames):
-        size = int.from_bytes(frames[at : at + 2], "little")
+        size, _ = OUTPUT_FRAME.unpack_from(frames, at)
         message = model.read(frames[at : at + size])
-        assert message.size == size - 4, "every byte of the message is accounted for"
+        assert message.size == size - OUTPUT_FRAME_SIZE, "every byte of the message is accounted for"
         found.append(message.fields)
         at += size
     return found
