@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import grpc
 
 from adapter.output_journal import OutputJournal
+from feedcore.range_set import RangeSet
 from feedcore.topics import any_topic_matches
 from feedcore.wire.position import FIRST_SEQ
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
@@ -33,7 +34,8 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     def Replay(  # noqa: N802
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.ReplayChunk]:
-        """What the output journal has of the ranges asked for: first those by number, then provisional packets."""
+        """What the output journal has of the ranges asked for, each once however often they name it: first those by
+        number, ascending, then provisional packets by source stream."""
         self._check_caller(request.channel_id, context)
         refusal = refusal_of([*request.ranges, *(each.range for each in request.source_ranges)])
         if refusal is not None:
@@ -49,11 +51,15 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
 
     def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
         channel_id, journal = request.channel_id, self._journal
-        for each in request.ranges:
-            yield from journal.replay(channel_id, each.first_seq, each.last_seq)
-        for wanted in request.source_ranges:
-            span = wanted.range
-            yield from journal.replay_provisional(channel_id, wanted.source_stream_id, span.first_seq, span.last_seq)
+        for first_seq, end_seq in RangeSet((each.first_seq, each.last_seq + 1) for each in request.ranges):
+            yield from journal.replay(channel_id, first_seq, end_seq - 1)
+        wanted: dict[int, RangeSet] = {}
+        for each in request.source_ranges:
+            ranges = wanted.setdefault(each.source_stream_id, RangeSet())
+            ranges.add(each.range.first_seq, each.range.last_seq + 1)
+        for stream in sorted(wanted):
+            for first_seq, end_seq in wanted[stream]:
+                yield from journal.replay_provisional(channel_id, stream, first_seq, end_seq - 1)
 
     def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
         caller = caller_of(context)

@@ -29,8 +29,8 @@ def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, t
     if datagram.size < {header}:
         return count, 0
     position = {header}
-    session = load_u32(datagram, 12)
-    sent_at_ns = load_i64(datagram, 24)
+    session = {session}
+    sent_at_ns = {sent_at_ns}
 {midnights}    used = 0
     for _ in range(skip):
         if position + {least} <= datagram.size:

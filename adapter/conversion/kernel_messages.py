@@ -15,6 +15,8 @@ from adapter.conversion.table import Conversion, ConverterTable, Operand, Operat
 from adapter.conversion.unaligned import load_expression
 from feedcore.documents.message_model import PREFIX_SIZE
 from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
 
 
 def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:
@@ -292,10 +294,11 @@ class MessageWriter:
             return []
         block = write_block(self._values[number], target.fields, target.block_length, conversion.writes, PREFIX_SIZE)
         header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
+        places = [OUTPUT_FRAME_SIZE + offset for offset in SBE_HEADER_LAYOUT.offsets.values()]
         lines = [
             f"store_16(out, cursor, {target.frame_size})  # {target.name}",
             "store_16(out, cursor + 2, index)",
-            *(f"store_16(out, cursor + {4 + 2 * place}, {value})" for place, value in enumerate(header)),
+            *(f"store_16(out, cursor + {place}, {value})" for place, value in zip(places, header, strict=True)),
             *block,
             f"cursor += {target.frame_size}",
         ]

@@ -18,7 +18,7 @@ from adapter.conversion.state_store import header_of
 from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
 from adapter.conversion.unaligned import load_expression
 from feedcore.documents.source_format import Framing
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
 MODULE = '''"""Generated from the converter table {name!r}{tables}.
 
@@ -62,7 +62,7 @@ def check(datagram):
     """True if the frames fill the packet exactly and are as many as its header says."""
     if datagram.size < {header}:
         return False
-    count = load_u16(datagram, 10)
+    count = {message_count}
     position = {header}
     for _ in range(count):
         if position + {least} > datagram.size:
@@ -80,8 +80,8 @@ def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
     if datagram.size < {header}:
         return count, 0, start, 0
     position = types.int64({header})  # no literal, or each message's function would be compiled twice
-    session = load_u32(datagram, 12)
-    sent_at_ns = load_i64(datagram, 24)
+    session = {session}
+    sent_at_ns = {sent_at_ns}
 {midnights}    arena[31] = 0  # nothing sampled yet
     cursor = start
     written = 0
@@ -161,6 +161,21 @@ def _framed(framing: Framing, kind_size: int, offset: int) -> str:
     return load_expression(kind_size, f"position + {offset}", is_big_endian=framing.is_big_endian)
 
 
+def _of_header(name: str, *, signed: bool = False) -> str:
+    """What loads a field of the source packet's header."""
+    size = SOURCE_LAYOUT.part(name).size
+    return load_expression(size, str(SOURCE_LAYOUT.offsets[name]), signed=signed)
+
+
+# Numbers in the text, not names that it imports: a kernel on the disk is found by its text.
+HEADER = {
+    "header": str(SOURCE_HEADER_SIZE),
+    "message_count": _of_header("message_count"),
+    "session": _of_header("session"),
+    "sent_at_ns": _of_header("sent_at_ns", signed=True),
+}
+
+
 def _length(framing: Framing) -> str:
     text = _framed(framing, framing.length.size, framing.length_offset)
     text = f"{text} * {framing.length_unit}" if framing.length_unit != 1 else text
@@ -202,7 +217,7 @@ def kernel_source(table: ConverterTable) -> KernelSource:
             f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {zone}\n"
             for number, (zone, (at, count)) in enumerate(data.zones.items())
         ),
-        "header": SOURCE_HEADER_SIZE,
+        **HEADER,
         **walking,
     }
     text = MODULE.format(

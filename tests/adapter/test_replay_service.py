@@ -63,6 +63,20 @@ def test_numbered_packets_come_by_number_and_provisional_ones_by_source_message(
     assert all(each.flags == OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION for each in provisional)
 
 
+def test_a_packet_named_by_several_ranges_comes_once(server: RpcServer) -> None:
+    found = replay(
+        server,
+        CLIENT,
+        replay_pb2.ReplayRequest(
+            channel_id=1,
+            ranges=[span(7, 9), span(1, 5), span(2, 8), span(7, 9)],
+            source_ranges=[source_span(13, 14), source_span(10, 13), source_span(13, 15)],
+        ),
+    )
+    assert [each.first_message_seq for each in found[:3]] == [1, 4, 7]
+    assert [each.runs[0].first_source_seq for each in found[3:]] == [10, 13]
+
+
 def test_what_is_not_here_is_left_out(server: RpcServer) -> None:
     for wanted in (source_span(40, 50), source_span(10, 12, stream=2)):
         assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, source_ranges=[wanted])) == []
