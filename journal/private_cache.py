@@ -88,6 +88,7 @@ class _Locator:
 
     def get_source_stamp(self) -> str:
         """Digest of the source that the function stands in, the whole of it: it names constants and other functions."""
+        linecache.checkcache(self._py_file)
         return hashlib.sha256("".join(linecache.getlines(self._py_file)).encode()).hexdigest()
 
     def get_disambiguator(self) -> str:

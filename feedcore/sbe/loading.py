@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from feedcore.documents.xml_document import Node, parse_document
 from feedcore.sbe.attributes import check_spelling, encoding_of, notes_of, presence_of, unsigned
 from feedcore.sbe.primitives import Number
-from feedcore.sbe.type_loading import TypeLoader, constant_text
+from feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader, constant_text
 from feedcore.sbe.types import (
     Block,
     CompositeType,
@@ -175,6 +175,10 @@ class _SchemaLoader:
         length = unsigned(node, "blockLength", end)
         if length < end:
             raise node.error(f"blockLength={length} is less than its fields' {end} bytes")
+        if length > BLOCK_SIZE_MAX:
+            raise node.error(
+                f"{node.name()!r} has a fixed part of {length} bytes, at most {BLOCK_SIZE_MAX} are possible"
+            )
         return Block(fields, groups, data, length)
 
     def _field(self, node: Node, end: int) -> Field:

@@ -37,6 +37,7 @@ BUILT_IN: dict[str, EncodingType] = {
 REFERENCES_MAX = (
     32  # types that refer one to another; loading calls itself for each, and Python allows a thousand calls
 )
+BLOCK_SIZE_MAX = 65_535  # bytes of a message's or an entry's fixed part: what a blockLength of uint16 can say
 COMPOSITE_VALUES_MAX = 256  # in all its composites; by <ref>s to composites of <ref>s thirty lines would make a billion
 _MONTH_YEAR_OPTIONAL = ("year", "day", "week")  # the standard's MonthYear: these may be null without saying so
 
@@ -208,6 +209,8 @@ class TypeLoader:
                 end = offset + kind.size
         if not members:
             raise node.error("a <composite> has at least one member")
+        if end > BLOCK_SIZE_MAX:
+            raise node.error(f"the members of composite {node.name()!r} take {end} bytes, at most {BLOCK_SIZE_MAX}")
         return CompositeType(node.name(), members, end, notes)
 
 

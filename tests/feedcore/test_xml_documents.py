@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sbe_material import schema_text
+from sbe_material import HEADER, schema_text
 
 from feedcore.documents import xml_document
 from feedcore.documents.message_model import load_message_model
@@ -103,6 +103,20 @@ def test_references_between_types_cannot_multiply_nor_go_on_for_ever() -> None:
     load_schema(one_message(composites(REFERENCES_MAX, 1), f"c{REFERENCES_MAX - 1}"))
     with pytest.raises(DocumentError, match=f"more than {REFERENCES_MAX} types refer one to another"):
         load_schema(one_message(composites(1_000, 1), "c999"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        one_message('<type name="T" primitiveType="int64" length="8192"/>', "T"),
+        one_message('<composite name="T"><type name="x" primitiveType="int8" offset="99999999999"/></composite>', "T"),
+        schema_text("", '<message name="M" id="1" blockLength="65536"/>'),
+        schema_text("", "", header=HEADER.replace('name="numInGroup"', 'name="numInGroup" offset="99999999999"')),
+    ],
+)
+def test_no_fixed_part_takes_more_than_a_message_can(text: bytes) -> None:
+    with pytest.raises(DocumentError, match=r"bytes, at most 65535"):
+        load_schema(text)
 
 
 BAD_NAMES = ["", " ", "a b", "1a", "a\n", "a\nb", "a.b", "a-b", "é", "a#", '"""', "a" * 129]
