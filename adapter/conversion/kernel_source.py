@@ -10,6 +10,7 @@ from adapter.conversion.functions import Calling, ConverterFunction
 from adapter.conversion.kernel_foresight import Foresight
 from adapter.conversion.kernel_gathering import GATHER, GatheringWriter
 from adapter.conversion.kernel_messages import MessageWriter
+from adapter.conversion.kernel_names import in_variable, shown, shown_title
 from adapter.conversion.kernel_operations import indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.packet_calls import PacketCalls
@@ -20,7 +21,7 @@ from adapter.conversion.unaligned import load_expression
 from feedcore.documents.source_format import Framing
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
-MODULE = '''"""Generated from the converter table {name!r}{tables}.
+MODULE = '''"""Generated from the converter table {name}{tables}.
 
 Values are int64, a uint64 keeps its bits, NULL is null; every read of `datagram` lies behind a comparison with the
 frame's length.
@@ -214,14 +215,14 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         branches += "\n".join(body) + "\n"
     frame = {
         "midnights": "".join(
-            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {zone}\n"
+            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
             for number, (zone, (at, count)) in enumerate(data.zones.items())
         ),
         **HEADER,
         **walking,
     }
     text = MODULE.format(
-        name=table.name,
+        name=shown_title(table.name),
         tables=f", with reference tables {data.digest()}" if data.words else "",
         constants=_constants(table),
         functions=functions + foresight.function(**walking),
@@ -255,7 +256,7 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
         "",
         "@compiled()",
         f"def message_{number}({given}):",
-        f'    """(end, written, reason) of one {writer.name}; FULL if its output does not fit."""',
+        f'    """(end, written, reason) of one {shown(writer.name)}; FULL if its output does not fit."""',
         f"    body = position + {header_size}",
         "    limit = position + length",
         "    reason = 0",
@@ -269,17 +270,21 @@ def _constants(table: ConverterTable) -> str:
     lines = [f"{reason.name} = {int(reason)}" for reason in Reason if users or reason is not Reason.FUNCTION_FAILED]
     lines += ["FULL = -1"]
     for number, space in enumerate(table.spaces):
-        lines.append(f"SPACE_{number} = {header_of(number)}  # state by {space.name}")
+        lines.append(f"SPACE_{number} = {header_of(number)}  # state by {_space_name(space.name)}")
     for function in users:
+        name, given = in_variable(function.name), ", ".join(in_variable(value) for value in function.values)
         if function.is_per_packet:
             how = "with arrays" if function.calling is Calling.PER_ARRAY else "value by value"
-            told = f"within {function.low} … {function.high}, its source: {function.source_digest}"
-            lines.append(f"# {function.name}({', '.join(function.values)}) is called per packet, {how}; {told}")
+            told = f"within {function.low} to {function.high}, its source: {function.source_digest}"
+            lines.append(f"# {name}({given}) is called per packet, {how}; {told}")
         else:
-            lines.append(
-                USER.format(name=function.name, digest=function.source_digest, given=", ".join(function.values))
-            )
+            lines.append(USER.format(name=name, digest=function.source_digest, given=given))
     return "\n".join(lines)
+
+
+def _space_name(name: str) -> str:
+    """Names of what a key is made of, or of a book and what it keeps."""
+    return " ".join(shown(each) for each in name.split())
 
 
 def _users_functions(table: ConverterTable) -> list[ConverterFunction]:
