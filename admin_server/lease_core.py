@@ -52,6 +52,11 @@ class LeaseConfig:
     first_grace_ns: int = 500 * MS
     fresh_ns: int = 400 * MS
 
+    @property
+    def term_ns(self) -> int:
+        """The term as the store counts it."""
+        return self.ttl_ns + self.allowance_ns
+
 
 @dataclass(slots=True)
 class Offer:
