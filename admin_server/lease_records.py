@@ -69,7 +69,10 @@ class LeaseRecords(Protocol):
 
 
 class ClusterRecords(LeaseRecords, Protocol):
-    """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held."""
+    """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held.
+
+    All methods raise `RecordsUnavailable`, and no error of the database's own.
+    """
 
     @property
     def key_times(self) -> KeyTimes:
