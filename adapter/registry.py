@@ -81,7 +81,6 @@ class Registry:
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._sent_at_ns: dict[int, int] = {}
         self._report_id = 0
-        self._lease_ttl_ns = 0
         self._channel: grpc.Channel | None = None
         self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
 
@@ -154,7 +153,6 @@ class Registry:
         self._servers.answered(self._asked)
         self._request.resume_incarnation = reply.self.incarnation
         self._request.replace = False  # once: else two that were told to replace would take turns
-        self._lease_ttl_ns = reply.lease_ttl_ns
         self._on_registered(reply)
         return reply
 
@@ -206,7 +204,7 @@ class Registry:
         sent_at_ns = self._sent_at_ns.get(lease.report_id)
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
-        return sent_at_ns + int(lease.ttl_ns) - self._lease_ttl_ns // MARGIN_PER_TTL
+        return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
 
 
 def _another_process(error: Exception) -> str | None:

@@ -18,6 +18,7 @@ from admin_server.descriptions import (
     copy_of,
     describe_adapter,
     describe_feed,
+    describe_takeovers,
     history_epoch,
     limited_to,
     total_position,
@@ -171,8 +172,8 @@ class FeedBroker:
         if report.fail_reason:
             self.operations.fail_as_asked(attendance.adapter, report.fail_reason)
 
-    def leave(self, attendance: Attendance) -> None:
-        """The adapter's stream ended."""
+    def leave(self, attendance: Attendance, *, has_ended: bool = False) -> None:
+        """The adapter's stream ended. Args: has_ended: because its process has, as far as is known."""
         adapter_id = attendance.adapter.adapter_id
         with self._lock:
             if self.attending.get(adapter_id) is not attendance or self._is_stopped:
@@ -180,7 +181,7 @@ class FeedBroker:
             del self.attending[adapter_id]
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
-            self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns()))
+            self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
             self._tell_everybody()
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
@@ -189,7 +190,7 @@ class FeedBroker:
         with self._lock:
             ended = next((each for each in self.attending.values() if each.incarnation == incarnation), None)
         if ended is not None:
-            self.leave(ended)
+            self.leave(ended, has_ended=True)
             ended.end()
             name = ended.adapter.name
             self._audit.write("ended", feed=self.feed.name, adapter=name, incarnation=incarnation)
@@ -248,7 +249,7 @@ class FeedBroker:
                 adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
                 for adapter in self.feed.adapters
             }
-            return admin_pb2.FeedStatus(
+            status = admin_pb2.FeedStatus(
                 feed=self.describe(),
                 epoch=self.lease.epoch,
                 active_adapter_id=max(self.lease.holder, 0),
@@ -263,6 +264,8 @@ class FeedBroker:
                 ],
                 subscriber_count=len(self._subscribers),
             )
+            describe_takeovers(status, self.lease, time.monotonic_ns(), time.time_ns())
+            return status
 
     def stop(self) -> None:
         """End every stream."""

@@ -23,7 +23,8 @@ class RecordsUnavailable(Exception):
 class LeaseRecords(Protocol):
     """Who holds what, for good. Implementations are safe to call from any thread.
 
-    All methods raise `RecordsUnavailable`. None but `note_lease` is called while a broker's lock is held.
+    All methods raise `RecordsUnavailable`. Only `note_lease` and `note_ttl` are called while a broker's lock is
+    held.
     """
 
     def may_grant(self) -> bool:
@@ -52,6 +53,18 @@ class LeaseRecords(Protocol):
         """Remember the holder, so that it may go on in its epoch after a restart of the server.
 
         Called in a takeover: waits for no disk and no network. Notes are kept in the order of the calls.
+        """
+        ...
+
+    def noted_ttl_ns(self, feed_id: int) -> int:
+        """The longest term that a holder may have been told, in ns; 0 if none was ever noted."""
+        ...
+
+    def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
+        """Remember how long terms may be from now on. Called and kept as `note_lease` is, in one order with its notes.
+
+        A note that dies with its machine is needed only for as long as the longest term, which is shorter than a
+        machine's start (`admin_server.lease_terms.STRETCHED_TTL_NS_MAX`).
         """
         ...
 

@@ -24,6 +24,7 @@ from tandemfeed.v1 import common_pb2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS incarnations (
@@ -84,6 +85,17 @@ class Store:
         """Remember the holder, so that it may go on after a restart of the server; waits for no disk."""
         with self._leases.used() as leases:
             leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+
+    def noted_ttl_ns(self, feed_id: int) -> int:
+        """The longest term that a holder may have been told; 0 if none was noted."""
+        with self._database.used() as database:
+            row = database.execute("SELECT ttl_ns FROM terms WHERE feed_id = ?", (feed_id,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
+        """Remember how long terms may be; waits for no disk."""
+        with self._leases.used() as leases:
+            leases.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", (feed_id, ttl_ns))
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, of those that were failed and not readmitted."""

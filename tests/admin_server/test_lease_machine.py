@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from admin_server.lease_core import FeedLease, Granted, LeaseDecision
-from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
+from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed, TermNoted
 from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import CONFIG, MS
 
@@ -37,7 +37,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.promised: dict[int, int] = {}  # epoch -> adapter_id, of every grant and offer ever made
         self.held: list[int] = []
         self.notes: list[tuple[int, int]] = []
-        self.former: tuple[int, int] | None = None  # (its note, who held) before the newest grant
+        self.noted_ttl_ns = CONFIG.ttl_ns
 
     # ---- what the store decides ----
 
@@ -50,7 +50,7 @@ class LeaseMachine(RuleBasedStateMachine):
                     assert epoch > max(self.promised), "an epoch is offered once"
                     assert after_epoch == self.held[-1]
                     self.promised[epoch] = heir
-                    self.offered[heir] = (epoch, self.now_ns + CONFIG.ttl_ns, after_epoch)
+                    self.offered[heir] = (epoch, self.now_ns + self.told_ttl_ns(), after_epoch)
                     self.notes.append((epoch, heir))
                 case HandedOver(adapter_id, epoch, former):
                     assert former not in self.believed, "who has not let go was followed by another"
@@ -58,12 +58,21 @@ class LeaseMachine(RuleBasedStateMachine):
                     offered = self.offered.pop(adapter_id)
                     assert offered[0] == epoch
                     self.believed[adapter_id] = offered[:2]
+                case TermNoted(ttl_ns):
+                    assert CONFIG.ttl_ns <= ttl_ns <= CONFIG.ttl_ns_max
+                    self.noted_ttl_ns = ttl_ns
                 case OfferWithdrawn(heir, epoch):
                     self._take_withdrawal(heir, epoch)
                 case Renewed(adapter_id, epoch):
                     assert self.promised[epoch] == adapter_id
-                    self.believed[adapter_id] = (epoch, self.now_ns + CONFIG.ttl_ns)
+                    self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
                     self.excused.discard(adapter_id)
+
+    def told_ttl_ns(self) -> int:
+        """The term that goes with a grant, a renewal or an offer."""
+        ttl_ns = self.lease.terms.ttl_ns
+        assert ttl_ns <= self.noted_ttl_ns, "longer than what a restarted store will wait"
+        return ttl_ns
 
     def _take_grant(self, adapter_id: int, epoch: int) -> None:
         assert adapter_id in self.states
@@ -81,7 +90,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 assert other in (adapter_id, *self.excused) or self.now_ns >= until_ns, f"{other} may believe"
         self._hold(adapter_id, epoch)
         self.offered.pop(adapter_id, None)
-        self.believed[adapter_id] = (epoch, self.now_ns + CONFIG.ttl_ns)
+        self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
         self.excused.discard(adapter_id)
 
     def _hold(self, adapter_id: int, epoch: int) -> None:
@@ -232,6 +241,20 @@ class LeaseMachine(RuleBasedStateMachine):
         self.now_ns += pause_ms * MS
         self.take(self.lease.on_timer(self.now_ns))
 
+    @rule(pause_ms=st.sampled_from([700, 1_300, 2_500]))
+    def everybody_is_late(self, pause_ms: int) -> None:
+        """Longer than a term nobody is heard, then everybody is."""
+        self.wait(pause_ms)
+        self.everybody_reports()
+
+    @rule()
+    def a_quiet_while(self) -> None:
+        """Half a quiet time with renewals in time."""
+        for _ in range(3):
+            self.go_on(90, True)
+        self.now_ns += CONFIG.quiet_ns // 2
+        self.take(self.lease.on_timer(self.now_ns))
+
     @rule(is_newest_lost=st.booleans())
     def restart(self, is_newest_lost: bool) -> None:
         if not self.notes:
@@ -245,7 +268,7 @@ class LeaseMachine(RuleBasedStateMachine):
         epoch, holder = notes[-1]
         self.lease = FeedLease(CONFIG, EVERYBODY)
         failed = dict.fromkeys(self.failed, "by hand")
-        self.lease.restore(epoch, holder, self.now_ns, max(self.promised) + 10, failed)
+        self.lease.restore(epoch, holder, self.now_ns, max(self.promised) + 10, failed, self.noted_ttl_ns)
         self.states.clear()
         self.excused.clear()  # to the server's mind; whoever holds goes on believing
         self.was_restarted = True

@@ -916,11 +916,14 @@ class FeedStatus(_message.Message):
     TAKEOVER_COUNTS_FIELD_NUMBER: _builtins.int
     LAST_TAKEOVERS_FIELD_NUMBER: _builtins.int
     LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
+    NEEDLESS_TAKEOVER_COUNT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     active_adapter_id: _builtins.int
     subscriber_count: _builtins.int
     lease_ttl_ns: _builtins.int
     """the term given now: longer than the configured one after needless takeovers"""
+    needless_takeover_count: _builtins.int
+    """Terms that passed though their holder's process was alive: it was late, or cut off for a while."""
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
@@ -944,10 +947,11 @@ class FeedStatus(_message.Message):
         takeover_counts: _abc.Iterable[Global___TakeoverCount] | None = ...,
         last_takeovers: _abc.Iterable[Global___Takeover] | None = ...,
         lease_ttl_ns: _builtins.int = ...,
+        needless_takeover_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
