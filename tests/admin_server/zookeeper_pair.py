@@ -108,6 +108,7 @@ class FollowingAdapter:
             lambda reply: self.incarnations.append(reply.self.incarnation),
             lambda: None,
             lambda: self._held_epoch,
+            lambda reason: None,
         )
         assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
         self._registry.start()
