@@ -16,26 +16,21 @@ from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from feedcore.counters import CounterSet
+from feedcore.replica.channel_state import ChannelSnapshot
 from feedcore.replica.effects import (
-    AcceptOffer,
     AdapterEffect,
-    AppendToJournal,
-    AskToFail,
-    NumberForGood,
-    ReleaseLease,
-    RenewLease,
+    CommitProvisional,
     RequestBuckets,
-    RequestEpoch,
-    RequestHandOver,
     RequestRuns,
     RequestSnapshot,
     RequestSource,
     RunsLost,
-    SaveState,
+    ServerRequest,
     StateMoved,
-    Transmit,
+    perform,
 )
 from feedcore.replica.engine import AdapterEngine
+from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.refusal import PacketRefused
 from transport.dgram import MulticastReceiver, MulticastSender
 from transport.process_shell import StopSignal
@@ -46,7 +41,6 @@ DRAIN_COUNT_MAX = (
     8  # datagrams per socket and turn: nothing waits long behind a flood, and sending keeps pace with hearing
 )
 POLL_MS_MAX = 100
-ServerRequest = RenewLease | AcceptOffer | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail
 
 
 class SourceLine(Protocol):
@@ -103,29 +97,14 @@ class AdapterLoop:
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
         self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, to be sent in this turn
-        self._moves: list[StateMoved] = []  # to be told behind what is to be sent
+        self._moves: list[StateMoved] = []  # to be logged and reported after what is to be sent
+        self._ask_server = ask_server
         self._poller = zmq.Poller()
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
         for receiver in sources:
             self._sources[receiver.socket] = receiver
             self._poller.register(receiver.socket, zmq.POLLIN)
-        self._actions: dict[type, Callable[[Any], None]] = {
-            SaveState: self._save_state,
-            RequestSource: self._request_source,
-            RequestRuns: self._request_runs,
-            RequestSnapshot: self._request_snapshot,
-            RequestBuckets: self._request_buckets,
-            NumberForGood: self._number_for_good,
-            RenewLease: ask_server,
-            AcceptOffer: ask_server,
-            ReleaseLease: ask_server,
-            RequestEpoch: ask_server,
-            RequestHandOver: ask_server,
-            AskToFail: ask_server,
-            StateMoved: self._moves.append,
-            RunsLost: self._tell_loss,
-        }
 
     def run(self) -> None:
         """Until the stop signal."""
@@ -142,13 +121,13 @@ class AdapterLoop:
             if deadline_ns is not None and now_ns >= deadline_ns:
                 self.perform(self._engine.on_timer(now_ns))
             if self._moves:
-                self._tell_moves()
+                self._report_moves()
             if now_ns >= report_at_ns:
                 report_at_ns = now_ns + self._report_interval_ns
                 self._on_report_due()
             self._collect_refused(now_ns)
         self.perform(self._engine.on_stop())
-        self._tell_moves()
+        self._report_moves()
 
     def hear_outputs(self, receivers: list[MulticastReceiver]) -> None:
         """Hear these groups of other adapters from now on, beside those heard already; from the loop's thread."""
@@ -172,18 +151,10 @@ class AdapterLoop:
     def _perform(self, effects: list[AdapterEffect]) -> None:
         """In their order, but what is to be sent waits for the end of the turn, or for the next effect of another kind.
 
-        ZeroMQ wakes its I/O thread for a datagram that finds it asleep, which costs more than the sending: datagrams
-        behind one another wake it once.
+        ZeroMQ wakes its I/O thread for a datagram that finds it asleep, which costs more than the sending: consecutive
+        datagrams wake it once.
         """
-        for effect in effects:
-            kind = type(effect)
-            if kind is AppendToJournal:
-                self._journal.append(effect.packet)  # type: ignore[union-attr]
-            elif kind is Transmit:
-                self._seal(effect)  # type: ignore[arg-type]
-            else:
-                self._flush()
-                self._actions[kind](effect)
+        perform(effects, self)
 
     def _flush(self) -> None:
         """Send what was sealed, in order."""
@@ -229,8 +200,14 @@ class AdapterLoop:
                 self._perform(effects)
         self._flush()
 
-    def _seal(self, effect: Transmit) -> None:
-        packet = effect.packet
+    # ---- effects (feedcore.replica.effects.EffectHandler) ----
+
+    def append_to_journal(self, packet: OutputPacket) -> None:
+        """Before the packet is sent."""
+        self._journal.append(packet)
+
+    def transmit(self, packet: OutputPacket) -> None:
+        """Seal now, send with the turn's others."""
         try:
             datagram = self._sealer.seal(packet, time.time_ns())
         except NoKey as missing:
@@ -238,36 +215,70 @@ class AdapterLoop:
             return
         self._outgoing.append((self._groups[packet.channel_id], datagram))
 
-    def _save_state(self, effect: SaveState) -> None:
+    def save_state(self, snapshot: ChannelSnapshot) -> None:
+        """In the output journal."""
+        self._flush()
         config = self._engine.config
-        self._journal.save(config.feed_id, config.session, effect.snapshot)
+        self._journal.save(config.feed_id, config.session, snapshot)
 
-    def _request_source(self, effect: RequestSource) -> None:
+    def request_source(self, request: RequestSource) -> None:
+        """From the feed source, or its journal."""
+        self._flush()
         if self._ask_source is not None:
-            self._ask_source(effect)
+            self._ask_source(request)
         elif self._peers is not None:
-            self._peers.request_source(effect.source_stream_id, effect.first_source_seq, effect.last_source_seq)
+            self._peers.request_source(request.source_stream_id, request.first_source_seq, request.last_source_seq)
 
-    def _request_runs(self, effect: RequestRuns) -> None:
+    def request_runs(self, request: RequestRuns) -> None:
+        """From the active."""
+        self._flush()
         if self._peers is not None:
-            self._peers.request_runs(effect.channel_id, effect.adapter_id, effect.position)
+            self._peers.request_runs(request.channel_id, request.adapter_id, request.position)
 
-    def _request_snapshot(self, effect: RequestSnapshot) -> None:
+    def request_snapshot(self, request: RequestSnapshot) -> None:
+        """From the active."""
+        self._flush()
         if self._peers is not None:
-            self._peers.request_snapshot(effect.channel_id, effect.adapter_id)
+            self._peers.request_snapshot(request.channel_id, request.adapter_id)
 
-    def _request_buckets(self, effect: RequestBuckets) -> None:
+    def request_buckets(self, request: RequestBuckets) -> None:
+        """From the active."""
+        self._flush()
         if self._peers is not None:
-            self._peers.request_buckets(effect.channel_id, effect.adapter_id, effect.buckets)
+            self._peers.request_buckets(request.channel_id, request.adapter_id, request.buckets)
 
-    def _number_for_good(self, effect: NumberForGood) -> None:
-        self._journal.number_for_good(effect.channel_id, effect.epoch, effect.first_message_seq, effect.end_message_seq)
+    def commit_provisional(self, committed: CommitProvisional) -> None:
+        """In the output journal."""
+        self._flush()
+        self._journal.commit_provisional(
+            committed.channel_id, committed.epoch, committed.first_input_seq, committed.end_input_seq
+        )
 
-    def _tell_moves(self) -> None:
+    def ask_server(self, request: ServerRequest) -> None:
+        """Without waiting for the answer."""
+        self._flush()
+        self._ask_server(request)
+
+    def on_state_moved(self, moved: StateMoved) -> None:
+        """Logged and reported at the end of the turn."""
+        self._flush()
+        self._moves.append(moved)
+
+    def on_runs_lost(self, lost: RunsLost) -> None:
+        """An operator must see this."""
+        self._flush()
+        LOG.error(
+            "source messages declared lost",
+            extra={"stream": lost.source_stream_id, "first": lost.first_source_seq, "last": lost.last_source_seq},
+        )
+
+    # ---- the end of a turn ----
+
+    def _report_moves(self) -> None:
         """Log the turn's moves and report what came of them.
 
-        At the end of the turn: telling takes as long as sending a hundred packets, and what a new active has to send is
-        what everybody waits for.
+        At the end of the turn: this takes as long as sending a hundred packets, and everybody waits for what a new
+        active has to send.
         """
         for move in self._moves:
             LOG.info(
@@ -277,9 +288,3 @@ class AdapterLoop:
         if self._moves:
             self._moves.clear()
             self._on_report_due()
-
-    def _tell_loss(self, lost: RunsLost) -> None:
-        LOG.error(
-            "source messages declared lost",
-            extra={"stream": lost.source_stream_id, "first": lost.first_source_seq, "last": lost.last_source_seq},
-        )

@@ -14,7 +14,7 @@ from adapter.conversion import load_converter
 from adapter.dead_letter_journal import DeadLetterJournal
 from adapter.feed_settings import engine_config
 from adapter.lifeline import Lifeline, LifelineUnavailable
-from adapter.loop import AdapterLoop, ServerRequest, SourceLine
+from adapter.loop import AdapterLoop, SourceLine
 from adapter.mailbox import Mailbox
 from adapter.mold_source import MoldSource
 from adapter.output_journal import OutputJournal

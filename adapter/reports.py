@@ -75,15 +75,17 @@ class Reporter:
         yield states
         epochs = GaugeMetricFamily("tandemfeed_epoch", "Epoch of the last decision applied.", labels=["channel"])
         places = GaugeMetricFamily("tandemfeed_next_message_seq", "The next message_seq.", labels=["channel"])
+        inputs = GaugeMetricFamily("tandemfeed_next_input_seq", "The next input_seq.", labels=["channel"])
         ahead = GaugeMetricFamily(
-            "tandemfeed_provisional", "1 while sent messages wait for their number for good.", labels=["channel"]
+            "tandemfeed_provisional", "1 while messages sent provisionally wait to be committed.", labels=["channel"]
         )
         for channel_id, replica in replicas:
             labels, line = [str(channel_id)], replica.line
             epochs.add_metric(labels, line.epoch)
             places.add_metric(labels, line.next_message_seq)
+            inputs.add_metric(labels, line.next_input_seq)
             ahead.add_metric(labels, line.provisional is not None)
-        yield from (epochs, places, ahead)
+        yield from (epochs, places, inputs, ahead)
         yield GaugeMetricFamily("tandemfeed_is_active", "1 while the lease is held.", value=self._engine.lease.is_held)
         text = "1 while, without an admin server, grants are refused in favour of the active."
         yield GaugeMetricFamily("tandemfeed_is_abstaining", text, value=self._is_abstaining)

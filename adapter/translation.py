@@ -1,4 +1,4 @@
-"""Between the cores' words and the contracts': one function a word and direction, nothing else.
+"""Translates between the cores' types and the contracts': one function per type and direction, nothing else.
 
 What a peer says is checked here: a function that reads raises ValueError for what cannot be.
 """
@@ -23,6 +23,7 @@ def position_to_proto(position: MessageStreamState) -> common_pb2.MessageStreamS
     """Message stream state."""
     return common_pb2.MessageStreamState(
         epoch=position.epoch,
+        next_input_seq=position.next_input_seq,
         next_message_seq=position.next_message_seq,
         next_source_seqs=position.next_source_seqs,
     )
@@ -30,9 +31,11 @@ def position_to_proto(position: MessageStreamState) -> common_pb2.MessageStreamS
 
 def position_from_proto(position: common_pb2.MessageStreamState) -> MessageStreamState:
     """Message stream state; ValueError if no numbering gets there."""
-    for seq in (position.next_message_seq, *position.next_source_seqs.values()):
+    for seq in (position.next_input_seq, position.next_message_seq, *position.next_source_seqs.values()):
         _check_seq(seq)
-    return MessageStreamState(position.epoch, position.next_message_seq, dict(position.next_source_seqs))
+    return MessageStreamState(
+        position.epoch, position.next_input_seq, position.next_message_seq, dict(position.next_source_seqs)
+    )
 
 
 def _check_seq(seq: int) -> None:
@@ -42,13 +45,13 @@ def _check_seq(seq: int) -> None:
 
 def lineage_to_proto(lineage: Lineage) -> list[common_pb2.LineageEntry]:
     """A history."""
-    return [common_pb2.LineageEntry(epoch=epoch, first_message_seq=first) for epoch, first in lineage.entries]
+    return [common_pb2.LineageEntry(**entry._asdict()) for entry in lineage.entries]
 
 
 def lineage_from_proto(entries: Iterable[common_pb2.LineageEntry]) -> Lineage:
     """A history; ValueError if it cannot be one."""
     try:
-        return checked_lineage((entry.epoch, entry.first_message_seq) for entry in entries)
+        return checked_lineage((entry.epoch, entry.first_input_seq, entry.first_message_seq) for entry in entries)
     except PacketRefused as refused:
         raise ValueError(str(refused)) from refused
 
@@ -59,8 +62,8 @@ def status_to_proto(status: ChannelStatus) -> common_pb2.ChannelState:
         channel_id=status.channel_id,
         replica_state=status.state.value,
         position=position_to_proto(status.position),
-        digest_message_seq=status.digest.message_seq,
-        digest_source_seqs=status.digest.source_seqs,
+        digest_epoch=status.digest.epoch,
+        digest_input_seq=status.digest.input_seq,
         digests=status.digest.digests,
         lineage=lineage_to_proto(status.lineage),
         available_source_seqs=status.available_source_seqs,
@@ -77,7 +80,7 @@ def status_from_proto(state: common_pb2.ChannelState) -> ChannelStatus:
         ReplicaState(state.replica_state),
         position,
         lineage,
-        DigestPoint(state.digest_message_seq, dict(state.digest_source_seqs), tuple(state.digests)),
+        DigestPoint(state.digest_epoch, state.digest_input_seq, tuple(state.digests)),
         dict(state.available_source_seqs),
     )
 
@@ -132,6 +135,7 @@ def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
     runs = tuple(
         Run(
             run.epoch,
+            run.first_input_seq,
             run.first_message_seq,
             run.source_stream_id,
             run.first_source_seq,
@@ -147,7 +151,9 @@ def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
 
 
 def _check_run(run: Run) -> None:
-    for seq in (run.first_message_seq, run.first_source_seq, run.end_message_seq, run.end_source_seq):
+    for seq in (run.first_input_seq, run.first_message_seq, run.first_source_seq):
+        _check_seq(seq)
+    for seq in (run.end_input_seq, run.end_message_seq, run.end_source_seq):
         _check_seq(seq)
     if not run.epoch or not run.source_count or (run.is_source_gap and run.message_count != 1):
         raise ValueError(f"no decision: {run}")

@@ -39,16 +39,13 @@ class BucketRepair:
 
     def on_answer(self, answer: Buckets, applied: MessageStreamState, now_ns: int) -> bool:
         """False if the answer is of no use: this backup is past its position."""
-        wanted = answer.position
-        if applied.next_message_seq > wanted.next_message_seq or any(
-            seq > wanted.next_source_seqs.get(stream, seq) for stream, seq in applied.next_source_seqs.items()
-        ):
+        if applied.next_input_seq > answer.position.next_input_seq:
             return False
         self._answer, self._due_at_ns = answer, now_ns + REACH_NS_MAX
         return True
 
     def may_apply(self, applied: MessageStreamState) -> bool:
-        """True if decisions may be applied: none until the answer is here, and none behind its position."""
+        """True if decisions may be applied: none until the answer is here, and none after its position."""
         return not self.buckets or (self._answer is not None and not self._is_at(applied))
 
     def due_answer(self, applied: MessageStreamState) -> Buckets | None:
@@ -73,8 +70,4 @@ class BucketRepair:
 
     def _is_at(self, applied: MessageStreamState) -> bool:
         assert self._answer is not None
-        wanted = self._answer.position
-        return (applied.next_message_seq, applied.next_source_seqs) == (
-            wanted.next_message_seq,
-            wanted.next_source_seqs,
-        )
+        return applied.next_input_seq == self._answer.position.next_input_seq

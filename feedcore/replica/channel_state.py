@@ -1,4 +1,4 @@
-"""What adapters tell each other of one channel: its state at every sync interval, and whole states to go on from."""
+"""What adapters exchange about one channel: its state at every sync interval, and whole states to continue from."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from feedcore.wire.position import MessageStreamState
 
 @dataclass(frozen=True, slots=True)
 class ChannelSnapshot:
-    """Conversion state of one channel at a position, enough for another adapter to go on from there.
+    """Conversion state of one channel at a position, enough for another adapter to continue from there.
 
     Attributes:
         position: the message stream state the conversion state belongs to.
         lineage: the history that the position stands in.
         conversion_state: the converter's own bytes (`Converter.snapshot`).
-        digests: of the conversion state, one per bucket; checked after restoring. Empty: not told.
+        digests: of the conversion state, one per bucket; checked after restoring. Empty: not known.
     """
 
     channel_id: int
@@ -43,21 +43,22 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class DigestPoint:
-    """Conversion-state digests at a position. Two are comparable only where both sequence spaces agree: a decision
-    that made no message moves the source's numbers alone.
+    """Conversion-state digests at a position. Two are comparable where both `epoch` and `input_seq` are equal.
 
     Attributes:
-        digests: one per bucket of symbols; empty as long as none were taken.
+        epoch: of the last decision before the position.
+        input_seq: the next one at the position; 0: no digest was taken yet.
+        digests: one per bucket of symbols.
     """
 
-    message_seq: int = 0
-    source_seqs: dict[int, int] = field(default_factory=dict)
+    epoch: int = 0
+    input_seq: int = 0
     digests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What an adapter tells of one channel at a sync interval.
+    """What an adapter reports of one channel at a sync interval.
 
     Attributes:
         available_source_seqs: per source stream, one past the last message that is here without a gap, converted or
@@ -74,7 +75,7 @@ class ChannelStatus:
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """Feed adapter state as one adapter tells it to the others at every sync interval.
+    """Feed adapter state as one adapter reports it to the others at every sync interval.
 
     Attributes:
         report_id: counts the adapter's reports; with `incarnation` it orders them.

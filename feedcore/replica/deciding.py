@@ -1,125 +1,194 @@
-"""What the active of a channel does: decides, publishes, declares losses (docs/protocol.md clauses 5.5, 5.6, 4.4).
-
-Part of `feedcore.replica.replica`, which says when: everything here happens only while the replica is ACTIVE.
-"""
+"""The role of the active of a channel: decides, publishes, declares losses (protocol 4.4, 5.5, 5.6, 6.5, 6.6)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestEpoch, RequestHandOver, RunsLost, Transmit
-from feedcore.replica.production import ProductionLine
+from feedcore.counters import Counter
+from feedcore.replica.applying import publish
+from feedcore.replica.channel import Channel
+from feedcore.replica.channel_state import ChannelStatus
+from feedcore.replica.config import PublishMode
+from feedcore.replica.effects import (
+    AdapterEffect,
+    CommitProvisional,
+    RequestEpoch,
+    RequestHandOver,
+    RunsLost,
+)
 from feedcore.replica.publish_gate import PublishGate
+from feedcore.replica.role import Role, Succession, ToDeciding, ToFailed, ToFollowing
 from feedcore.replica.source_tracker import Slice, SourceTracker
-from feedcore.wire.output_packet import OutputPacket
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
 
 RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 
 
-class Decider:
-    """The active's duties for one channel."""
+class Deciding(Role):
+    """Owns the term: its epoch, what waits for acknowledgement, and which source messages the backups have."""
 
-    def __init__(
-        self,
-        line: ProductionLine,
-        trackers: Mapping[int, SourceTracker],
-        config: ReplicaConfig,
-        counters: CounterSet,
-    ) -> None:
-        self._line, self._trackers, self._counters = line, trackers, counters
-        self._is_single_source = len(trackers) == 1
-        self._ask_every_ns = config.ask_lease_store_every_ns
+    is_transmitting = True
+    heartbeat_flags = int(OutputFlag.FROM_ACTIVE)
+
+    def __init__(self, channel: Channel, terms: ToDeciding) -> None:
+        super().__init__(channel)
+        self._epoch, self._is_unplaced = terms.epoch, terms.is_unplaced
         self._ask_at_ns = 0
-        self._elsewhere: dict[int, dict[int, int]] = {}  # adapter_id -> source_seqs that a synchronised backup has
-        self.gate: PublishGate | None = None
+        self._elsewhere: dict[int, dict[int, int]] = {}  # adapter_id -> what a synchronized backup has of each stream
+        self._gate: PublishGate | None = None
+        config = channel.config
         if config.publish is PublishMode.ACKED:
-            self.gate = PublishGate(
-                counters, config.ack_timeout_ns, config.announce_every_ns, config.acked_held_count_max
+            self._gate = PublishGate(
+                channel.counters, config.ack_timeout_ns, config.announce_every_ns, config.acked_held_count_max
             )
-
-    def begin(self) -> None:
-        """A term begins."""
-        self._elsewhere.clear()
-        if self.gate is not None:
-            self.gate.begin(self._line.next_message_seq)
-
-    def decide(self, piece: Slice, effects: list[AdapterEffect], now_ns: int) -> None:
-        """The next source messages of a stream."""
-        packets = self._line.decide(piece)
-        if self.gate is not None:
-            effects += self.gate.publish(packets, now_ns)
-            return
-        for packet in packets:
-            effects.append(AppendToJournal(packet))
-            effects.append(Transmit(packet))
 
     @property
     def is_holding(self) -> bool:
         """True while something decided has not left: a state that includes it is not to be given away or kept."""
-        return self.gate is not None and self.gate.is_holding
+        return self._gate is not None and self._gate.is_holding
 
-    def heartbeat_seq(self) -> int:
-        """What the active says is next: what has left, not what was decided."""
-        seq = self._line.next_message_seq
-        return seq if self.gate is None else self.gate.released_end(seq)
+    @property
+    def is_savable(self) -> bool:  # type: ignore[override]  # a constant in most roles
+        return not self.is_holding
 
-    def on_peer_packet(self, packet: OutputPacket) -> list[AdapterEffect]:
-        """A backup's packet of this epoch: it has applied everything before its end."""
-        if self.gate is None or packet.epoch != self._line.epoch:
-            return []
-        return self.gate.on_acknowledged(packet.end_message_seq)
+    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """Commit what was sent provisionally, announce the epoch, decide what waits."""
+        channel, line = self.channel, self.channel.line
+        first = line.next_input_seq
+        end = line.commit_provisional(self._epoch)
+        if self._is_unplaced:
+            channel.anchor(now_ns)  # no better candidate was found: this position is the cluster's best
+        channel.follow_on()
+        channel.hand_over.begin()
+        if self._gate is not None:
+            self._gate.begin(line.next_input_seq)
+        if end > first:
+            effects.append(CommitProvisional(channel.channel_id, self._epoch, first, end))
+        effects.append(self.heartbeat(now_ns))
+        for piece in channel.backlog.take_all():
+            self._decide(piece, effects, now_ns)
+        return None
 
-    def note_elsewhere(self, adapter_id: int, available_source_seqs: Mapping[int, int] | None) -> None:
-        """What a backup has of the source streams; None: it is not synchronised."""
-        if available_source_seqs is None:
-            self._elsewhere.pop(adapter_id, None)
+    # ---- deciding ----
+
+    def on_slices(
+        self, source_stream_id: int, slices: list[Slice], effects: list[AdapterEffect], now_ns: int
+    ) -> Succession | None:
+        for piece in slices:
+            self._decide(piece, effects, now_ns)
+        return None
+
+    def _decide(self, piece: Slice, effects: list[AdapterEffect], now_ns: int) -> None:
+        self._publish(self.channel.line.decide(piece), effects, now_ns)
+
+    def _publish(self, packets: list[OutputPacket], effects: list[AdapterEffect], now_ns: int) -> None:
+        if self._gate is None:
+            publish(packets, effects)
         else:
-            self._elsewhere[adapter_id] = dict(available_source_seqs)
+            effects += self._gate.publish(packets, now_ns)
 
-    def on_timer(self, now_ns: int) -> list[AdapterEffect]:
-        """Acknowledgements that do not come, holes that stay."""
-        effects = [] if self.gate is None else self.gate.on_timer(now_ns)
-        for tracker in self._trackers.values():
-            self.declare_lost(tracker, effects, now_ns)
-        return effects
+    # ---- what backups say ----
 
-    def next_deadline_ns(self) -> int | None:
-        """When an acknowledgement is due. (Holes have the trackers' deadlines.)"""
-        return None if self.gate is None else self.gate.next_deadline_ns()
+    def on_output_packet(self, packet: OutputPacket, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """A backup's packet of this epoch: it has applied everything before its end."""
+        if self._gate is not None and packet.epoch == self.channel.line.epoch:
+            effects += self._gate.on_acknowledged(packet.end_input_seq)
+        return None
 
-    def declare_lost(self, tracker: SourceTracker, effects: list[AdapterEffect], now_ns: int) -> None:
-        """The first hole of a stream, if it has been open for too long."""
-        hole = tracker.lost(now_ns)
-        if hole is None:
+    def on_peer_status(
+        self, status: ChannelStatus, adapter_id: int, effects: list[AdapterEffect], now_ns: int
+    ) -> Succession | None:
+        if status.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED):
+            self._elsewhere[adapter_id] = dict(status.available_source_seqs)
+        else:
+            self._elsewhere.pop(adapter_id, None)
+        return None
+
+    # ---- losses ----
+
+    def _declare_lost(self, tracker: SourceTracker, effects: list[AdapterEffect], now_ns: int) -> None:
+        """The first gap of a stream, if it has been open for too long."""
+        gap = tracker.lost(now_ns)
+        if gap is None:
             return
-        first, last = hole
-        stream, line = tracker.source_stream_id, self._line
+        first, last = gap
+        channel, line, stream = self.channel, self.channel.line, tracker.source_stream_id
         is_elsewhere = any(ends.get(stream, 0) > first for ends in self._elsewhere.values())
         if is_elsewhere and not tracker.is_given_up(now_ns):
             self._ask(RequestHandOver(line.epoch, f"a backup has source stream {stream} {first}"), effects, now_ns)
             return
-        if self._is_single_source and line.lineage.first_message_seq != line.next_message_seq:
+        if channel.is_single_source and line.lineage.first_input_seq != line.next_input_seq:
             # Backups number such a channel by themselves: only a new epoch makes their numbering of this void.
             self._ask(RequestEpoch(line.epoch), effects, now_ns)
             return
         effects.append(RunsLost(stream, first, last))
-        self._counters.add(Counter.SOURCE_MESSAGES_LOST, last - first + 1)
+        channel.counters.add(Counter.SOURCE_MESSAGES_LOST, last - first + 1)
         packets = []
         while first <= last:
             count = min(last - first + 1, RUN_SOURCE_COUNT_MAX)
             packets.append(line.decide_gap(stream, count))
             first += count
-        if self.gate is not None:
-            effects += self.gate.publish(packets, now_ns)
-        else:
-            for packet in packets:
-                effects += (AppendToJournal(packet), Transmit(packet))
+        self._publish(packets, effects, now_ns)
         for piece in tracker.skip_to(last + 1, now_ns):
-            self.decide(piece, effects, now_ns)
+            self._decide(piece, effects, now_ns)
 
     def _ask(self, request: RequestHandOver | RequestEpoch, effects: list[AdapterEffect], now_ns: int) -> None:
         if now_ns >= self._ask_at_ns:
-            self._ask_at_ns = now_ns + self._ask_every_ns
+            self._ask_at_ns = now_ns + self.channel.config.ask_lease_store_every_ns
             effects.append(request)
+
+    # ---- the lease ----
+
+    def promote(self, epoch: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """The active was granted the next epoch: nothing else changes, but a loss may be declared now."""
+        self.channel.line.open_epoch(epoch)
+        self.channel.follow_on()
+        effects.append(self.heartbeat(now_ns))
+        self._declare_losses(effects, now_ns)
+        return None
+
+    def demote(self, reason: str, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """From now on this replica is a backup that hears no active yet."""
+        self._keep_back(effects)
+        self.channel.follow_on()
+        self.channel.active.heard_at_ns = now_ns - self.channel.config.proceed_after_ns
+        return ToFollowing(ReplicaState.DETACHED, reason)
+
+    def give_up_epoch(self, heir_adapter_id: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """In order: from now on this replica is a synchronized backup of the heir."""
+        channel = self.channel
+        if self._gate is not None:
+            effects += self._gate.let_out()
+        channel.follow_on()
+        channel.hand_over.on_ended(channel.line.epoch, channel.line.next_input_seq)
+        channel.active.adapter_id, channel.active.heard_at_ns = heir_adapter_id, now_ns
+        channel.counters.add(Counter.HAND_OVERS)
+        return ToFollowing(ReplicaState.SYNCHRONIZED, f"handed over to adapter {heir_adapter_id}")
+
+    def fail(self, reason: str, effects: list[AdapterEffect]) -> Succession | None:
+        self._keep_back(effects)
+        return ToFailed(reason)
+
+    def _keep_back(self, effects: list[AdapterEffect]) -> None:
+        if self._gate is not None:
+            effects += self._gate.keep_back()
+
+    # ---- time ----
+
+    def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        if self._gate is not None:
+            effects += self._gate.on_timer(now_ns)
+        self._declare_losses(effects, now_ns)
+        return None
+
+    def _declare_losses(self, effects: list[AdapterEffect], now_ns: int) -> None:
+        for tracker in self.channel.trackers.values():
+            self._declare_lost(tracker, effects, now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """When an acknowledgement is due. (Gaps have the trackers' deadlines.)"""
+        return None if self._gate is None else self._gate.next_deadline_ns()
+
+    def heartbeat(self, now_ns: int) -> AdapterEffect:
+        """What has left is next, not what was decided."""
+        released = None if self._gate is None else self._gate.released()
+        return self.channel.heartbeat(self.heartbeat_flags, released, now_ns)

@@ -1,17 +1,17 @@
-"""A backup's ear for decisions: puts the runs it hears in order and knows what it missed.
+"""How a backup hears decisions: puts the runs in order of their `input_seq` and knows which it missed.
 
 The active's output packets carry the runs, so hearing them is hearing the decision log; the same runs also come from
-other backups' packets and, on request, over the sync channel. This class orders them and finds holes. It neither
+other backups' packets and, on request, over the sync channel. This class orders them and finds gaps. It neither
 converts nor transmits.
 
-Invariant: `ready` continues the applied position without a seam, in the channel and in each source stream.
+Invariant: `ready` continues the applied position without a gap.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from feedcore.wire.lineage import Lineage
@@ -29,9 +29,9 @@ class IntakeConfig:
     """Timers and limits.
 
     Attributes:
-        request_after_ns: how long a hole may be mere reordering before the active is asked.
+        request_after_ns: how long a gap may be mere reordering before the active is asked.
         retry_every_ns: pause between requests.
-        early_count_max: runs held behind a hole; beyond it the newest are dropped and asked back later.
+        early_count_max: runs held after a gap; beyond it the newest are dropped and asked for again later.
     """
 
     request_after_ns: int = 3 * MS
@@ -43,19 +43,26 @@ class IntakeConfig:
 
 
 class DecisionIntake:
-    """Decisions heard but not yet applied, and the holes between them."""
+    """Decisions heard but not yet applied, and the gaps between them.
 
-    def __init__(self, config: IntakeConfig) -> None:
+    Args:
+        is_single_source: numbering is a function of the source, so adapters may cut their runs differently.
+    """
+
+    def __init__(self, config: IntakeConfig, *, is_single_source: bool = False) -> None:
         self.ready: deque[Run] = deque()
         self.lineage = Lineage()  # the newest history known
         self._config = config
+        self._is_single_source = is_single_source
         self._is_anchored = False
         self._epoch = 0  # of the last of `ready`
-        self._next_message_seq = FIRST_SEQ  # behind the last of `ready`
+        self._next_input_seq = FIRST_SEQ  # after the last of `ready`
+        self._next_message_seq = FIRST_SEQ
         self._next_source_seqs: dict[int, int] = {}
-        self._known_end = FIRST_SEQ  # one past the newest message_seq anybody mentioned
-        self._known_source_ends: dict[int, int] = {}
-        self._early: list[Run] = []
+        self._known_end = FIRST_SEQ  # one past the newest input_seq any adapter mentioned
+        self._early: dict[int, Run] = {}  # by first_input_seq
+        self._early_firsts: list[int] = []  # its keys, ascending
+        self._unjudged: deque[Run] = deque(maxlen=config.early_count_max)  # of epochs whose history is not known yet
         self._request_at_ns: int | None = None
 
     def anchor(self, position: MessageStreamState) -> None:
@@ -63,24 +70,23 @@ class DecisionIntake:
         self.ready.clear()
         self._is_anchored = True
         self._epoch = position.epoch
+        self._next_input_seq = position.next_input_seq
         self._next_message_seq = position.next_message_seq
         self._next_source_seqs = dict(position.next_source_seqs)
 
     def unanchor(self) -> None:
         """Forget the place in the channel; from now on only hold."""
         self.ready.clear()
-        self._early.clear()
+        self._drop_early(lambda _: True)
+        self._unjudged.clear()
         self._is_anchored = False
         self._request_at_ns = None
         self._known_end = FIRST_SEQ
-        self._known_source_ends.clear()
 
     @property
-    def has_hole(self) -> bool:
+    def has_gap(self) -> bool:
         """True while a decision is known to exist that has not been heard."""
-        return self._is_anchored and (
-            bool(self._early) or self._known_end > self._next_message_seq or self._misses_source()
-        )
+        return self._is_anchored and self._known_end > self._next_input_seq
 
     @property
     def epoch(self) -> int:
@@ -88,11 +94,13 @@ class DecisionIntake:
         return self.lineage.epoch
 
     def position(self) -> MessageStreamState:
-        """Behind the last consecutive decision heard: what to ask from."""
-        return MessageStreamState(self._epoch, self._next_message_seq, dict(self._next_source_seqs))
+        """After the last consecutive decision heard: what to ask from."""
+        return MessageStreamState(
+            self._epoch, self._next_input_seq, self._next_message_seq, dict(self._next_source_seqs)
+        )
 
     def advance(self, run: Run) -> None:
-        """A decision was made and applied here (`ready` is empty): go on behind it."""
+        """A decision was made and applied here (`ready` is empty): continue after it."""
         assert not self.ready
         self._accept(run)
         self.ready.clear()
@@ -106,56 +114,44 @@ class DecisionIntake:
         if lineage.epoch <= self.lineage.epoch:
             return
         self.lineage = lineage
-        self._early = [run for run in self._early if run.epoch > lineage.epoch or lineage.covers(run)]
-        self._known_source_ends.clear()
-        self._known_end = max((run.end_message_seq for run in self._early), default=FIRST_SEQ)  # what it was is void
-        if not self._is_anchored:
-            return
-        if not lineage.holds(applied.epoch, applied.next_message_seq):
-            raise OutOfStep(
-                f"epoch {lineage.epoch} is built on {lineage.entries}; this adapter has applied everything before "
-                f"{applied.next_message_seq} in epoch {applied.epoch}"
-            )
-        kept = [run for run in self.ready if lineage.covers(run)]
-        self.anchor(applied)
-        for run in kept:
-            if self._is_next(run):
+        self._drop_early(lambda run: not lineage.covers(run))
+        self._known_end = max((run.end_input_seq for run in self._early.values()), default=FIRST_SEQ)
+        if self._is_anchored:
+            if not lineage.holds(applied.epoch, applied.next_input_seq):
+                raise OutOfStep(
+                    f"epoch {lineage.epoch} is built on {lineage.entries}; this adapter has applied everything before "
+                    f"input_seq {applied.next_input_seq} in epoch {applied.epoch}"
+                )
+            kept = [run for run in self.ready if lineage.covers(run)]
+            self.anchor(applied)
+            for run in kept:
                 self._accept(run)
-        self._known_end = max(lineage.first_message_seq, self._next_message_seq, self._known_end)
+            self._known_end = max(lineage.first_input_seq, self._next_input_seq, self._known_end)
+        unjudged = list(self._unjudged)
+        self._unjudged.clear()
+        for run in unjudged:
+            self._take(run)
         self._drain()
 
     def on_runs(self, runs: Iterable[Run], now_ns: int) -> None:
         """Take runs from a packet or a reply, in any order, known or not.
 
         Raises:
-            OutOfStep: a decision contradicts an older one of the same or an older epoch.
+            OutOfStep: a decision contradicts what was applied here.
         """
         for run in runs:
-            if self._is_next(run) and run.epoch == self.lineage.epoch and not self._early:  # the hot path
-                self._accept(run)
-                continue
-            if run.epoch <= self.lineage.epoch and not self.lineage.covers(run):
-                continue
-            if run.end_message_seq > self._known_end:
-                self._known_end = run.end_message_seq
-            if not self._is_known(run):
-                self._hold(run)
+            if run.first_input_seq == self._next_input_seq and run.epoch == self.lineage.epoch and self._is_anchored:
+                self._accept(run)  # the hot path
+            else:
+                self._take(run)
         if self._early:
             self._drain()
         self._watch(now_ns)
 
-    def on_next_message_seq(self, next_message_seq: int, now_ns: int) -> None:
+    def on_next_input_seq(self, next_input_seq: int, now_ns: int) -> None:
         """A heartbeat or a peer's state says that everything before this has been decided."""
-        if next_message_seq > self._known_end:
-            self._known_end = next_message_seq
-            self._watch(now_ns)
-
-    def on_position(self, position: MessageStreamState, now_ns: int) -> None:
-        """The active's position: shows missed decisions even where they made no message."""
-        for stream, end in position.next_source_seqs.items():
-            if end > self._next_source_seqs.get(stream, FIRST_SEQ):
-                self._known_source_ends[stream] = max(end, self._known_source_ends.get(stream, FIRST_SEQ))
-        self._known_end = max(self._known_end, position.next_message_seq)
+        if next_input_seq > self._known_end:
+            self._known_end = next_input_seq
         self._watch(now_ns)
 
     def next_deadline_ns(self) -> int | None:
@@ -169,82 +165,63 @@ class DecisionIntake:
         self._request_at_ns = now_ns + self._config.retry_every_ns
         return True
 
-    def _is_next(self, run: Run) -> bool:
-        """A decision that made no message may come late: it has no place of its own among the messages."""
-        return (
-            run.first_source_seq == self._next_source_seqs.get(run.source_stream_id)
-            and (run.first_message_seq == self._next_message_seq or self._is_late(run))
-            and self._is_anchored
-        )
-
-    def _is_late(self, run: Run) -> bool:
-        return run.message_count == 0 and run.first_message_seq < self._next_message_seq
-
-    def _is_known(self, run: Run) -> bool:
-        if not self._is_anchored:
-            return False
-        return run.end_source_seq <= self._next_source_seqs.get(
-            run.source_stream_id, FIRST_SEQ
-        ) and run.end_message_seq <= (self._next_message_seq)
+    # ---- inside ----
 
     def _accept(self, run: Run) -> None:
-        if run.first_message_seq != self._next_message_seq:
-            run = run._replace(first_message_seq=self._next_message_seq, epoch=self._epoch)
+        """The next decision, by its `input_seq`; its other numbers must continue the position as well."""
+        next_source_seq = self._next_source_seqs.get(run.source_stream_id, FIRST_SEQ)
+        if run.first_source_seq != next_source_seq or run.first_message_seq != self._next_message_seq:
+            raise OutOfStep(
+                f"{run} was decided, but here message_seq {self._next_message_seq} and source_seq {next_source_seq} of "
+                f"source stream {run.source_stream_id} are next"
+            )
         self.ready.append(run)
         self._epoch = run.epoch
+        self._next_input_seq = run.end_input_seq
         self._next_message_seq = run.end_message_seq
         self._next_source_seqs[run.source_stream_id] = run.end_source_seq
-        if run.end_message_seq > self._known_end:
-            self._known_end = run.end_message_seq
+        if run.end_input_seq > self._known_end:
+            self._known_end = run.end_input_seq
+
+    def _take(self, run: Run) -> None:
+        """A run that is not simply the next one."""
+        if run.epoch > self.lineage.epoch:
+            self._unjudged.append(run)
+        elif self.lineage.covers(run):
+            self._known_end = max(self._known_end, run.end_input_seq)
+            is_known = self._is_anchored and run.end_input_seq <= self._next_input_seq
+            if not is_known and run.first_input_seq not in self._early:
+                self._hold(run)
 
     def _hold(self, run: Run) -> None:
         if len(self._early) >= self._config.early_count_max:
             # Anchored: the oldest are wanted next. Unanchored: a snapshot will begin near the newest.
-            del self._early[-1 if self._is_anchored else 0]
-        insort(self._early, run)
+            del self._early[self._early_firsts.pop(-1 if self._is_anchored else 0)]
+        self._early[run.first_input_seq] = run
+        insort(self._early_firsts, run.first_input_seq)
+
+    def _drop_early(self, is_dropped: Callable[[Run], bool]) -> None:
+        self._early = {first: run for first, run in self._early.items() if not is_dropped(run)}
+        self._early_firsts = sorted(self._early)
 
     def _drain(self) -> None:
         if not self._is_anchored:
             return
-        progress = True
-        while progress and self._early:
-            progress = False
-            waiting = []
-            for run in self._early:
-                if run.epoch > self.lineage.epoch:
-                    waiting.append(run)  # whether it counts is not known yet
-                elif not self.lineage.covers(run):
-                    progress = True  # nothing waits for it
-                elif self._is_next(run):
-                    self._accept(run)
-                    progress = True
-                elif not self._is_known(run):
-                    self._check(run)
-                    waiting.append(run)
-            progress = progress and len(waiting) < len(self._early)
-            self._early = waiting
+        while (run := self._early.pop(self._next_input_seq, None)) is not None:
+            self._accept(run)
+        passed = bisect_left(self._early_firsts, self._next_input_seq)
+        for first in self._early_firsts[:passed]:
+            self._pass(self._early.pop(first, None))
+        del self._early_firsts[:passed]
 
-    def _check(self, run: Run) -> None:
-        next_source = self._next_source_seqs.get(run.source_stream_id, FIRST_SEQ)
-        behind = run.first_message_seq <= self._next_message_seq and run.message_count > 0
-        if behind and run.epoch == self.lineage.epoch and run.first_source_seq < next_source:
-            raise OutOfStep(
-                f"message_seq {run.first_message_seq} is decided for source stream {run.source_stream_id}, source_seq "
-                f"{run.first_source_seq}, but everything before {next_source} has its place here already"
-            )
-
-    def _misses_source(self) -> bool:
-        """True while the active is known to have consumed source messages that no decision heard here covers."""
-        ends = self._known_source_ends
-        if not ends:
-            return False
-        for stream, end in list(ends.items()):
-            if end <= self._next_source_seqs.get(stream, FIRST_SEQ):
-                del ends[stream]
-        return bool(ends)
+    def _pass(self, run: Run | None) -> None:
+        """A held run that begins before the position: settled, unless it reaches beyond it."""
+        if run is None or run.end_input_seq <= self._next_input_seq or self._is_single_source:
+            return  # a channel of one source stream needs no decisions but declared gaps, which begin epochs
+        raise OutOfStep(f"{run} was decided, but input_seq {self._next_input_seq} is next here")
 
     def _watch(self, now_ns: int) -> None:
-        if not self.has_hole:
+        if not self.has_gap:
             self._request_at_ns = None
         elif self._request_at_ns is None:
             self._request_at_ns = now_ns + self._config.request_after_ns

@@ -1,13 +1,16 @@
 """The newest sequencing decisions of a channel, so that an adapter that missed some can ask for them.
 
 Bounded: what has been forgotten is caught up by snapshot instead. Kept as bytes, not as objects: tens of thousands of
-tuples would be looked at by every full collection of cyclic garbage, and the stream would stand still for it. Never
-turns many rows into runs itself, for the same reason: whoever asked does, in a thread of its own.
+tuples would be examined by every full collection of cyclic garbage, and the stream would pause for it. Never turns
+many rows into runs itself, for the same reason: the caller does, in a thread of its own.
+
+Invariant: the runs are consecutive: each begins at the `input_seq` at which the one before it ends.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,21 +20,21 @@ from numpy.typing import NDArray
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
-# A run's fields, in their order, as C would lay them out: numpy is slow with what is not aligned. Said twice, because
-# packing a single row with numpy takes three times as long.
-ROW = struct.Struct("@IqHqII?0q")
-ROW_DTYPE = np.dtype(list(zip(Run._fields, ("u4", "i8", "u2", "i8", "u4", "u4", "?"), strict=True)), align=True)
+# A run's fields, in their order, as C would lay them out: numpy is slow with what is not aligned. Declared twice,
+# because packing a single row with numpy takes three times as long.
+ROW = struct.Struct("@IqqHqII?0q")
+ROW_DTYPE = np.dtype(list(zip(Run._fields, ("u4", "i8", "i8", "u2", "i8", "u4", "u4", "?"), strict=True)), align=True)
 assert ROW.size == ROW_DTYPE.itemsize
 Rows: TypeAlias = NDArray[Any]
 
 
 class DecisionLogTooShort(Exception):
-    """The log does not reach back to the position asked for, or the position is ahead of it: take a snapshot."""
+    """The log does not continue the position asked for: take a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsReply:
-    """Decisions behind a position.
+    """Decisions after a position.
 
     Attributes:
         lineage: the history they belong to, the replying adapter's.
@@ -57,8 +60,8 @@ class LoggedRuns:
 class DecisionLog:
     """The last `count_max` runs of one channel, in order.
 
-    At 1,000 runs a second the default remembers about a minute: longer than any adapter should be away without a
-    snapshot, and 2 MB.
+    At 1,000 runs a second the default remembers about a minute, longer than any adapter should be away without a
+    snapshot, in 3 MB.
     """
 
     def __init__(self, count_max: int = 65_536) -> None:
@@ -66,76 +69,57 @@ class DecisionLog:
         self._ring = np.zeros(count_max * ROW.size, np.uint8)
         self._memory = self._ring.data
         self._count = 0  # appended since the restart
-        self._begins_at = FIRST_SEQ  # the position before the oldest remembered run
-        self._begins_at_source: dict[int, int] = {}
+        self._begins_at = FIRST_SEQ  # the input_seq of the oldest remembered run
 
-    def restart(self, position: MessageStreamState) -> None:
-        """Forget everything; decisions will follow from `position`."""
+    def restart(self, next_input_seq: int) -> None:
+        """Forget everything; decisions will follow from here."""
         self._count = 0
-        self._begins_at, self._begins_at_source = position.next_message_seq, dict(position.next_source_seqs)
+        self._begins_at = next_input_seq
 
     def append(self, run: Run) -> None:
         """Add the next decision; beyond `count_max` the oldest is forgotten."""
         place = self._count % self._count_max * ROW.size
         if self._count >= self._count_max:
-            forgotten = Run(*ROW.unpack_from(self._memory, place))
-            self._begins_at = forgotten.end_message_seq
-            self._begins_at_source[forgotten.source_stream_id] = forgotten.end_source_seq
+            self._begins_at = Run(*ROW.unpack_from(self._memory, place)).end_input_seq
         ROW.pack_into(self._memory, place, *run)
         self._count += 1
 
     def since(self, position: MessageStreamState, lineage: Lineage, count_max: int = 10_000) -> LoggedRuns:
-        """The decisions behind `position`, at most `count_max` of them.
+        """The decisions after `position`, at most `count_max` of them.
+
+        In a channel of one source stream, whose adapters cut their runs as they like, the first may begin before it.
 
         Args:
-            lineage: the history that this log tells.
+            lineage: the history of this log.
 
         Raises:
             DecisionLogTooShort: a snapshot is needed.
         """
-        if not lineage.holds(position.epoch, position.next_message_seq):
+        wanted = position.next_input_seq
+        if not lineage.holds(position.epoch, wanted):
             raise DecisionLogTooShort(
-                f"message_seq {position.next_message_seq} of epoch {position.epoch} is not in the history "
-                f"{lineage.entries}"
+                f"input_seq {wanted} of epoch {position.epoch} is not in the history {lineage.entries}"
             )
-        behind = _behind(self._in_order(), position)
-        self._check_reach(behind, position)
-        return LoggedRuns(lineage, behind[:count_max])
-
-    def _in_order(self) -> Rows:
-        """What is remembered, the oldest first."""
-        end = self._count % self._count_max * ROW.size
-        newest = self._ring[:end]
-        if self._count < self._count_max:
-            return newest.view(ROW_DTYPE)
-        in_order = np.concatenate([self._ring[end:], newest])  # as bytes: row by row it takes ten times as long
-        return in_order.view(ROW_DTYPE)
-
-    def _check_reach(self, behind: Rows, position: MessageStreamState) -> None:
-        """The chosen runs must join the position without a seam: in the channel, and in each source stream."""
-        # In each source stream, too: a decision before the log that made no message shows nowhere else.
-        lies_before = position.next_message_seq < self._begins_at or any(
-            position.next_source_seqs.get(stream, FIRST_SEQ) < seq for stream, seq in self._begins_at_source.items()
-        )
-        if lies_before:
-            raise DecisionLogTooShort("the position lies before the log")
-        # Missed decisions that made no message have no place of their own among the messages.
-        has_place = (behind["message_count"] > 0) | (behind["first_message_seq"] > position.next_message_seq)
-        firsts = behind["first_message_seq"][has_place]
-        if len(firsts) and firsts[0] != position.next_message_seq:
+        if wanted < self._begins_at:
+            raise DecisionLogTooShort(f"the log begins at input_seq {self._begins_at}, after {wanted}")
+        oldest = max(0, self._count - self._count_max)
+        first = bisect_right(range(oldest, self._count), wanted, key=lambda index: self._run(index).end_input_seq)
+        rows = self._rows(oldest + first, min(oldest + first + count_max, self._count))
+        if (
+            len(rows)
+            and rows[0]["first_input_seq"] == wanted
+            and rows[0]["first_message_seq"] != position.next_message_seq
+        ):
             raise DecisionLogTooShort(
-                f"the log continues at message_seq {firsts[0]}, not at {position.next_message_seq}"
+                f"input_seq {wanted} is at message_seq {rows[0]['first_message_seq']}, not {position.next_message_seq}"
             )
-        streams, places = np.unique(behind["source_stream_id"], return_index=True)
-        for stream, first in zip(streams.tolist(), behind["first_source_seq"][places].tolist(), strict=True):
-            if first != position.next_source_seqs.get(stream, FIRST_SEQ):
-                raise DecisionLogTooShort(f"the log continues source stream {stream} at {first}")
+        return LoggedRuns(lineage, rows)
 
+    def _run(self, index: int) -> Run:
+        return Run(*ROW.unpack_from(self._memory, index % self._count_max * ROW.size))
 
-def _behind(rows: Rows, position: MessageStreamState) -> Rows:
-    """A copy of the rows that are not covered by a position."""
-    ends = rows["first_source_seq"] + rows["source_count"]
-    is_behind = np.ones(len(rows), bool)
-    for stream, next_source_seq in position.next_source_seqs.items():
-        is_behind &= (rows["source_stream_id"] != stream) | (ends > next_source_seq)
-    return rows[is_behind]
+    def _rows(self, begin: int, end: int) -> Rows:
+        """A copy of the runs begin … end - 1, counted since the restart."""
+        places = np.arange(begin, end) % self._count_max
+        chosen: Rows = self._ring.view(ROW_DTYPE)[places]
+        return chosen

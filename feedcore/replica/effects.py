@@ -1,12 +1,14 @@
 """What the adapter's core asks its shell to do. The order of the effects in a returned list is a contract.
 
-The shell performs them one after another: `for effect in engine.on_…(…, now_ns): perform(effect)`.
+The shell performs them one after another: `perform(engine.on_…(…, now_ns), handler)`. `perform` is the one dispatch of
+effects, for the production loop and the simulator alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, assert_never
 
 from feedcore.replica.channel_state import ChannelSnapshot
 from feedcore.replica.states import ReplicaState
@@ -16,16 +18,16 @@ from feedcore.wire.position import MessageStreamState
 
 @dataclass(frozen=True, slots=True)
 class AppendToJournal:
-    """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that whatever a
-    client may have heard can be replayed by whoever sent it."""
+    """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that its
+    sender can replay whatever a client may have heard."""
 
     packet: OutputPacket
 
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Append the channel's state to the output journal, behind every packet that it includes: a restart of this adapter
-    goes on from there (`AdapterEngine.resume_from`) and needs only what it missed."""
+    """Append the channel's state to the output journal, after every packet that it includes: a restart of this adapter
+    continues from there (`AdapterEngine.resume_from`) and needs only what it missed."""
 
     snapshot: ChannelSnapshot
 
@@ -48,7 +50,7 @@ class RequestSource:
 
 @dataclass(frozen=True, slots=True)
 class RequestRuns:
-    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions behind
+    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions after
     `position`."""
 
     channel_id: int
@@ -75,27 +77,27 @@ class RequestBuckets:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberForGood:
-    """Tell the output journal that its newest provisional packets, `message_seq` first…end - 1 of the channel, are now
-    decisions of `epoch`, which begins at the first of them; replay serves them as such. Comes before any packet of
-    the epoch."""
+class CommitProvisional:
+    """The newest provisional packets in the output journal, `input_seq` first…end - 1 of the channel, are now decisions
+    of `epoch`, which begins at the first of them; replay serves them as such. Comes before any packet of the epoch."""
 
     channel_id: int
     epoch: int
-    first_message_seq: int
-    end_message_seq: int
+    first_input_seq: int
+    end_input_seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptOffer:
-    """Tell the lease store that this adapter has the offer of `epoch`: the holder may be ordered to end its own."""
+    """Report to the lease store that this adapter has the offer of `epoch`; now the holder may be ordered to end its
+    own."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLease:
-    """Tell the lease store that this adapter has given up `epoch`; comes behind the heartbeats that tell the heir."""
+    """Report to the lease store that this adapter has given up `epoch`; comes after the heartbeats that say so."""
 
     epoch: int
 
@@ -132,7 +134,7 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class StateMoved:
-    """A channel's replica moved; log it, count it, tell the admin server."""
+    """A channel's replica moved; log it, count it, report it to the admin server."""
 
     channel_id: int
     old: ReplicaState
@@ -149,6 +151,7 @@ class RunsLost:
     last_source_seq: int
 
 
+ServerRequest: TypeAlias = AcceptOffer | ReleaseLease | RequestEpoch | RequestHandOver | AskToFail | RenewLease
 AdapterEffect: TypeAlias = (
     AppendToJournal
     | SaveState
@@ -157,13 +160,54 @@ AdapterEffect: TypeAlias = (
     | RequestRuns
     | RequestSnapshot
     | RequestBuckets
-    | NumberForGood
-    | AcceptOffer
-    | ReleaseLease
-    | RequestEpoch
-    | RequestHandOver
-    | AskToFail
-    | RenewLease
+    | CommitProvisional
+    | ServerRequest
     | StateMoved
     | RunsLost
 )
+
+
+class EffectHandler(Protocol):
+    """A shell: one method per effect; `ask_server` takes those that the admin server answers."""
+
+    def append_to_journal(self, packet: OutputPacket) -> None: ...
+    def transmit(self, packet: OutputPacket) -> None: ...
+    def save_state(self, snapshot: ChannelSnapshot) -> None: ...
+    def request_source(self, request: RequestSource) -> None: ...
+    def request_runs(self, request: RequestRuns) -> None: ...
+    def request_snapshot(self, request: RequestSnapshot) -> None: ...
+    def request_buckets(self, request: RequestBuckets) -> None: ...
+    def commit_provisional(self, committed: CommitProvisional) -> None: ...
+    def ask_server(self, request: ServerRequest) -> None: ...
+    def on_state_moved(self, moved: StateMoved) -> None: ...
+    def on_runs_lost(self, lost: RunsLost) -> None: ...
+
+
+def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
+    """Perform effects in their order."""
+    for effect in effects:
+        match effect:
+            case AppendToJournal():
+                handler.append_to_journal(effect.packet)
+            case Transmit():
+                handler.transmit(effect.packet)
+            case SaveState():
+                handler.save_state(effect.snapshot)
+            case RequestSource():
+                handler.request_source(effect)
+            case RequestRuns():
+                handler.request_runs(effect)
+            case RequestSnapshot():
+                handler.request_snapshot(effect)
+            case RequestBuckets():
+                handler.request_buckets(effect)
+            case CommitProvisional():
+                handler.commit_provisional(effect)
+            case AcceptOffer() | ReleaseLease() | RequestEpoch() | RequestHandOver() | AskToFail() | RenewLease():
+                handler.ask_server(effect)
+            case StateMoved():
+                handler.on_state_moved(effect)
+            case RunsLost():
+                handler.on_runs_lost(effect)
+            case _:
+                assert_never(effect)

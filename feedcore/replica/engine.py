@@ -8,7 +8,7 @@ Invariant: an effect that transmits as active is returned only while `LeaseView.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.lease.admin_contact import AdminContact
@@ -21,7 +21,7 @@ from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns, RunsR
 from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
 from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.production import LineConfig, ProductionLine
-from feedcore.replica.replica import FOLLOWING, ChannelReplica
+from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.position import MessageStreamState, Run
@@ -258,7 +258,7 @@ class AdapterEngine:
         if due is not None:
             effects.append(due)
         for replica in self.replicas.values():
-            replica.has_admin = self.has_admin(now_ns)
+            replica.channel.has_admin = self.has_admin(now_ns)
             effects += replica.on_timer(now_ns)
         return effects
 
@@ -298,8 +298,8 @@ class AdapterEngine:
         Raises:
             NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
         """
-        replica = self._replica_in((ReplicaState.ACTIVE,), channel_id)
-        if replica.decider.is_holding:
+        replica = self._active_replica(channel_id)
+        if replica.is_holding:
             raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
         return replica.line.snapshot()
 
@@ -309,17 +309,19 @@ class AdapterEngine:
         Raises:
             NotActive: this adapter does not decide for the channel.
         """
-        return self._replica_in((ReplicaState.ACTIVE,), channel_id).line.buckets(chosen)
+        return self._active_replica(channel_id).line.buckets(chosen)
 
     def runs_since(self, channel_id: int, position: MessageStreamState) -> LoggedRuns:
-        """Decisions behind a position.
+        """Decisions after a position.
 
         Raises:
             NotActive: this adapter is not in the group.
             DecisionLogTooShort: the caller needs a snapshot.
         """
-        line = self._replica_in((ReplicaState.ACTIVE, *FOLLOWING), channel_id).line
-        return line.log.since(position, line.lineage)
+        replica = self.replicas[channel_id]
+        if not replica.is_placed:
+            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
+        return replica.line.log.since(position, replica.line.lineage)
 
     # ---- inside: the lease ----
 
@@ -381,15 +383,15 @@ class AdapterEngine:
             tuple(replica.status() for replica in replicas),
             self.peers.heard_report_ids(),
             abstains,
-            any(is_repeated(replica.out_of_sync_at_ns, self.config.failing, now_ns) for replica in replicas),
+            any(is_repeated(replica.channel.out_of_sync_at_ns, self.config.failing, now_ns) for replica in replicas),
             self.health,
         )
 
     def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
         return [effect for replica in self.replicas.values() for effect in do(replica)]
 
-    def _replica_in(self, states: Collection[ReplicaState], channel_id: int) -> ChannelReplica:
+    def _active_replica(self, channel_id: int) -> ChannelReplica:
         replica = self.replicas[channel_id]
-        if replica.state not in states:
+        if replica.state is not ReplicaState.ACTIVE:
             raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
         return replica

@@ -1,224 +1,227 @@
-"""What a backup of a channel does: applies decisions, goes by its own where none are needed, sends provisionally.
+"""The role of a backup with a place in the channel: applies the active's decisions as they come (protocol 5.2 to 5.7).
 
-Part of `feedcore.replica.replica`, which says when. It holds what is here and not yet converted: decisions in `intake`,
-source messages in the trackers and the backlog.
-
-Invariant: the line's decided position, the intake's and the trackers' continue each other without a seam while
-`is_anchored`.
+Three states: SYNCHRONIZED, RESYNCHRONIZING while something is outstanding, DETACHED while the active is silent. It
+transmits as its own only what was decided, or what needs no decision.
 """
 
 from __future__ import annotations
 
-from feedcore.replica.backlog import Backlog
+from feedcore.counters import Counter
+from feedcore.replica.applying import anticipate, apply_decisions
 from feedcore.replica.bucket_repair import BucketRepair
-from feedcore.replica.channel_state import Buckets
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_intake import DecisionIntake, OutOfStep
+from feedcore.replica.channel import Channel
+from feedcore.replica.channel_state import Buckets, ChannelStatus
+from feedcore.replica.config import OnSilence
+from feedcore.replica.decision_intake import OutOfStep
 from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.provisional import Provisional, Throttle
-from feedcore.replica.source_tracker import SourceTracker
-from feedcore.wire.lineage import decode_lineage
-from feedcore.wire.output_packet import HEARTBEAT_BIT, OutputFlag, OutputPacket
-from feedcore.wire.position import FIRST_SEQ, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns
+from feedcore.replica.production import ConversionDiverged
+from feedcore.replica.role import BackupRole, Succession, ToAhead, ToFollowing, ToJoining
+from feedcore.replica.source_tracker import Slice
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.position import Run
 
 
-class Follower:
-    """The backup's side of one channel."""
+class PlacedBackup(BackupRole):
+    """What a backup with a place does, whether it follows or is ahead: takes decisions, asks for those it missed."""
 
-    def __init__(self, line: ProductionLine, config: ReplicaConfig) -> None:
-        self.line = line
-        self.intake = DecisionIntake(config.intake)
-        self.trackers = {stream: SourceTracker(stream, config.tracker) for stream in line.next_source_seqs}
-        self.backlog = Backlog(self.trackers)
-        self.repair = BucketRepair()
-        self.throttle = Throttle(config.throttle_message_count, config.throttle_pause_ns)
-        self.is_single_source = len(self.trackers) == 1
+    is_transmitting = True
 
-    # ---- places ----
+    def __init__(self, channel: Channel, now_ns: int, quiet_end: int) -> None:
+        super().__init__(channel)
+        self.quiet_end = quiet_end
+        self._waits_first: Run | None = None  # the decision that waits first, and since when
+        self._waits_since_ns = now_ns
 
-    def anchor(self, now_ns: int) -> None:
-        """Begin at the line's position: everything heard so far is sorted in from there."""
-        self.intake.anchor(self.line.position())
-        self._put_back()
-        for stream, tracker in self.trackers.items():
-            self.backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
+    def on_slices(
+        self, source_stream_id: int, slices: list[Slice], effects: list[AdapterEffect], now_ns: int
+    ) -> Succession | None:
+        channel = self.channel
+        channel.backlog.add(source_stream_id, slices)
+        succession = self.apply(effects, now_ns) if self.is_due_to_apply() else None
+        if succession is None and channel.backlog.message_count > channel.config.backlog_count_max:
+            return self.leave(f"{channel.backlog.message_count} source messages wait for decisions", now_ns)
+        return succession
 
-    def unanchor(self) -> None:
-        """Without a place in the channel: from now on only hold.
+    def is_due_to_apply(self) -> bool:
+        """False if source messages alone change nothing."""
+        return True
 
-        The source messages that wait stay: whoever decides may be gone before it has told where to go on, and the next
-        one to decide may be this adapter (protocol 5.1).
-        """
-        self.repair.end()
-        self.intake.unanchor()
-        self._put_back()
+    def on_runs(self, reply: RunsReply, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        if reply.lineage.epoch < self.channel.intake.epoch:
+            return None
+        try:
+            self.channel.take_runs(reply, now_ns)
+        except OutOfStep as contradiction:
+            return self.leave(str(contradiction), now_ns, is_trouble=True)
+        return self.apply(effects, now_ns)
 
-    def _put_back(self) -> None:
-        for stream, tracker in self.trackers.items():
-            tracker.unanchor(self.backlog.take_stream(stream))
+    def on_runs_refused(self, reason: str, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        if self.channel.is_active_silent(now_ns):
+            return None  # no adapter decides: there is nothing to join
+        return self.leave(reason, now_ns)
 
-    def follow_on(self) -> None:
-        """This adapter decided until now: from its position on it follows."""
-        self.intake.lineage = self.line.lineage
-        self.intake.anchor(self.line.position())
+    def request_runs(self, effects: list[AdapterEffect], now_ns: int) -> None:
+        """Ask the active for the decisions that were missed, if it is time."""
+        channel = self.channel
+        if channel.intake.is_request_due(now_ns) and channel.active.adapter_id:
+            channel.counters.add(Counter.RUN_REQUESTS)
+            effects.append(RequestRuns(channel.channel_id, channel.active.adapter_id, channel.intake.position()))
 
-    # ---- what is heard ----
+    def is_stuck(self, now_ns: int) -> bool:
+        """The active had source messages that no adapter has any more: only a snapshot leads past them."""
+        ready = self.channel.intake.ready
+        front = ready[0] if ready else None
+        if front is not self._waits_first:
+            self._waits_first, self._waits_since_ns = front, now_ns
+        return front is not None and now_ns - self._waits_since_ns >= self.channel.config.stuck_after_ns
 
-    def hear(self, packet: OutputPacket, now_ns: int) -> None:
-        """Another adapter's packet: history, decisions, or where the decisions end.
 
-        Raises:
-            PacketRefused: it names a source stream that the channel does not have, or no history.
-            OutOfStep: what was applied here contradicts it.
-        """
-        intake = self.intake
-        if packet.flags & HEARTBEAT_BIT:
-            if packet.epoch > intake.epoch and packet.payload:
-                intake.on_lineage(decode_lineage(packet.payload), self.line.position())
-            if packet.epoch == intake.epoch:
-                intake.on_next_message_seq(packet.first_message_seq, now_ns)
-            return
-        for run in packet.runs:
-            if run.source_stream_id not in self.trackers:
-                raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {run.source_stream_id} in a decision")
-        intake.on_runs(packet.runs, now_ns)
-        self._note_source_ends(packet.runs, now_ns)
+class Following(PlacedBackup):
+    """Owns the repair of differing buckets, how long something has been outstanding, and the limit of a catch-up."""
 
-    def take(self, reply: RunsReply, now_ns: int) -> None:
-        """The decisions asked for.
-
-        Raises:
-            OutOfStep: what was applied here contradicts them.
-        """
-        self.intake.on_lineage(reply.lineage, self.line.position())
-        self.intake.on_runs(reply.runs, now_ns)
-        self._note_source_ends(reply.runs, now_ns)
-
-    def _note_source_ends(self, runs: tuple[Run, ...], now_ns: int) -> None:
-        for run in runs:
-            self.trackers[run.source_stream_id].note_end(run.end_source_seq, now_ns)
-
-    # ---- what is done ----
+    def __init__(self, channel: Channel, now_ns: int, terms: ToFollowing) -> None:
+        super().__init__(channel, now_ns, terms.quiet_end)
+        self._repair = BucketRepair()
+        self._catch_up_by_ns = terms.catch_up_by_ns
+        is_catching_up = terms.state is ReplicaState.RESYNCHRONIZING
+        self._blocked_since_ns: int | None = now_ns if is_catching_up else None
 
     @property
-    def is_blocked(self) -> bool:
-        """True while decisions, or the source messages that they need, are outstanding."""
-        return bool(self.intake.ready) or self.intake.has_hole
+    def is_savable(self) -> bool:  # type: ignore[override]  # a constant in most roles
+        return self.channel.state is ReplicaState.SYNCHRONIZED
 
-    def apply(self, effects: list[AdapterEffect], now_ns: int, *, quiet_end: int = 0, is_quiet: bool = False) -> None:
-        """Convert and transmit every decided run whose source messages are here.
+    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        return self.apply(effects, now_ns) if self.channel.state is ReplicaState.RESYNCHRONIZING else None
 
-        Args:
-            quiet_end: runs that end before were transmitted in a former life; they are not again.
-            is_quiet: only those are applied.
+    def is_due_to_apply(self) -> bool:
+        channel = self.channel
+        is_waiting = channel.state is ReplicaState.SYNCHRONIZED and not channel.intake.ready
+        return not is_waiting or channel.is_single_source
 
-        Raises:
-            ConversionDiverged: this replica's conversion state is not the active's.
-        """
-        ready, repair = self.intake.ready, self.repair
-        if ready and self.line.provisional is not None and not self._leads_past(self.line.provisional):
-            return
-        while ready:
-            if repair.buckets and not repair.may_apply(self.line.position()):
-                return
-            run = ready[0]
-            is_old = run.end_message_seq <= quiet_end
-            if is_quiet and not is_old:
-                return
-            packets = self._apply_one(run, now_ns)
-            if packets is None:
-                return
-            ready.popleft()
-            if not is_old:
-                for packet in packets:
-                    effects += (AppendToJournal(packet), Transmit(packet))
+    def hear_active(self, adapter_id: int, epoch: int, effects: list[AdapterEffect], now_ns: int) -> None:
+        channel = self.channel
+        if channel.is_active_silent(now_ns):
+            channel.flaps.on_silence(now_ns)
+        super().hear_active(adapter_id, epoch, effects, now_ns)
+        if channel.state is ReplicaState.DETACHED and channel.flaps.may_return(now_ns):
+            channel.move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard", effects)
 
-    def _leads_past(self, provisional: Provisional) -> bool:
-        """True if the decisions here, with the source messages here, cover all that was sent ahead.
+    # ---- applying ----
 
-        Until then none of them is taken: whoever is granted the lease half-way could not number for good what it sent,
-        of which a part would have other numbers already.
-        """
-        if not provisional.is_past(self.intake.position().next_source_seqs):
-            return False  # not even with all of them
-        behind = {stream for stream, end in provisional.ends.items() if end > self.line.next_source_seqs[stream]}
-        for run in self.intake.ready:
-            known_end = self.trackers[run.source_stream_id].next_source_seq or 0
-            if run.end_source_seq > known_end and not run.is_source_gap:
-                return False
-            if run.end_source_seq >= provisional.ends[run.source_stream_id]:
-                behind.discard(run.source_stream_id)
-            if not behind:
-                return True
-        return False
+    def apply(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        channel, repair = self.channel, self._repair
+        try:
+            apply_decisions(channel, effects, now_ns, quiet_end=self.quiet_end, repair=repair)
+            while self._set_buckets():
+                apply_decisions(channel, effects, now_ns, quiet_end=self.quiet_end, repair=repair)
+        except ConversionDiverged as divergence:
+            channel.counters.add(Counter.DIGESTS_UNEQUAL)
+            return self.leave(str(divergence), now_ns, is_trouble=True)
+        succession = self._judge(effects, now_ns)
+        if succession is not None:
+            return succession
+        if channel.is_single_source and not repair.is_under_way:
+            anticipate(channel, effects)
+        return self.due_promotion(now_ns)
 
-    def _apply_one(self, run: Run, now_ns: int) -> list[OutputPacket] | None:
-        """None if its source messages are not here."""
-        line, stream = self.line, run.source_stream_id
-        tracker = self.trackers[stream]
-        if run.is_source_gap:
-            packet = line.follow_gap(run, OutputFlag.NONE, self.intake.lineage)
-            self.backlog.drop_before(stream, run.end_source_seq)
-            self.backlog.add(stream, tracker.skip_to(run.end_source_seq, now_ns))
-            return [packet]
-        if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:
+    def _judge(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """Which state fits what is outstanding and who is heard."""
+        channel = self.channel
+        if not channel.is_blocked:
+            self._blocked_since_ns = None
+            if channel.state is ReplicaState.SYNCHRONIZED and channel.active.heard_at_ns == now_ns:
+                return None  # the hot path: every packet of the active's comes by here
+        elif self._blocked_since_ns is None:
+            self._blocked_since_ns = now_ns
+        since = self._blocked_since_ns
+        if channel.state is ReplicaState.RESYNCHRONIZING and since is None:
+            self._catch_up_by_ns = None
+            channel.move(ReplicaState.SYNCHRONIZED, "nothing outstanding", effects)
+        is_long = since is not None and now_ns - since >= channel.config.resynchronizing_after_ns
+        if channel.state is ReplicaState.SYNCHRONIZED and is_long:
+            channel.move(ReplicaState.RESYNCHRONIZING, "decisions or source messages are outstanding", effects)
+        if channel.state is not ReplicaState.DETACHED and channel.is_active_silent(now_ns):
+            channel.move(ReplicaState.DETACHED, "the active is silent", effects)
+        if channel.state is ReplicaState.DETACHED and self._may_proceed(now_ns):
+            return ToAhead("neither the active nor an admin server is heard", self.quiet_end)
+        return None
+
+    def _may_proceed(self, now_ns: int) -> bool:
+        channel, config = self.channel, self.channel.config
+        return (
+            not channel.has_admin
+            and config.on_silence is OnSilence.PROCEED
+            and channel.active.silent_ns(now_ns) >= config.proceed_after_ns
+            and not channel.undecided_count()
+            and not self._repair.is_under_way  # what it would send is known to be wrong
+        )
+
+    # ---- conversion state ----
+
+    def compare(self, status: ChannelStatus, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        """Duty 4: where buckets of the conversion state differ at the same position, set them to the active's."""
+        channel, theirs = self.channel, status.digest
+        ours = channel.line.digests_at.get(theirs.input_seq)
+        if ours is None or ours.epoch != theirs.epoch or self._repair.is_under_way:
             return None
-        first = run.first_source_seq if line.provisional is None else line.provisional.unconverted_from(run)
-        pieces = self.backlog.take(stream, run.end_source_seq - first)
-        return line.follow(run, pieces, self.intake.lineage)
+        if ours.digests == theirs.digests:
+            channel.counters.add(Counter.DIGESTS_EQUAL)
+            return None
+        channel.counters.add(Counter.DIGESTS_UNEQUAL)
+        channel.out_of_sync_at_ns.append(now_ns)
+        if len(ours.digests) != len(theirs.digests):
+            return self.leave("the active's conversion state has another number of buckets", now_ns)
+        pairs = zip(ours.digests, theirs.digests, strict=True)
+        differing = tuple(bucket for bucket, (mine, foreign) in enumerate(pairs) if mine != foreign)
+        self._repair.begin(differing, now_ns)
+        effects.append(RequestBuckets(channel.channel_id, channel.active.adapter_id, differing))
+        return None
 
-    def set_buckets(self) -> bool:
-        """True if this was just the position of the active's answer and the buckets that differed were set.
+    def on_buckets(self, answer: Buckets, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        if not self._repair.is_under_way:
+            return None
+        if not self._repair.on_answer(answer, self.channel.line.position(), now_ns):
+            return self._ask_for_buckets_again(effects, now_ns)
+        return self.apply(effects, now_ns)
+
+    def _ask_for_buckets_again(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        repair, channel = self._repair, self.channel
+        if repair.take_try(now_ns):
+            effects.append(RequestBuckets(channel.channel_id, channel.active.adapter_id, repair.buckets))
+            return None
+        return self.leave(f"buckets {repair.buckets[:8]} differ and could not be set", now_ns)
+
+    def _set_buckets(self) -> bool:
+        """True if this was the position of the active's answer and the buckets that differed were set.
 
         Raises:
             ConversionDiverged: the state still differs.
         """
-        if not self.repair.buckets:
+        if not self._repair.buckets:
             return False
-        answer: Buckets | None = self.repair.due_answer(self.line.position())
+        answer = self._repair.due_answer(self.channel.line.position())
         if answer is None:
             return False
-        self.repair.end()
-        self.line.set_buckets(answer)
+        self._repair.end()
+        self.channel.line.set_buckets(answer)
         return True
 
-    def may_anticipate(self) -> bool:
-        """True if the numbering needs no decisions: one source stream, and an epoch in which one was heard.
+    # ---- time ----
 
-        Not before: an epoch that its active asked for in order to declare a source gap begins with that.
-        """
-        line = self.line
-        return (
-            self.is_single_source
-            and not self.intake.ready
-            and not self.repair.is_under_way
-            and line.epoch == self.intake.epoch
-            and line.next_message_seq > line.lineage.first_message_seq
-        )
+    def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+        self.request_runs(effects, now_ns)
+        if self._repair.is_late(now_ns):
+            succession = self._ask_for_buckets_again(effects, now_ns)
+            if succession is not None:
+                return succession
+        if self._catch_up_by_ns is not None and now_ns >= self._catch_up_by_ns:
+            return ToJoining("what follows its own journal does not come")
+        if self.is_stuck(now_ns) and self.channel.state is not ReplicaState.DETACHED:
+            return ToJoining(f"the source messages of {self._waits_first} do not come")
+        return self.apply(effects, now_ns)
 
-    def anticipate(self, effects: list[AdapterEffect]) -> None:
-        """Number, convert and transmit what is here, as the active does or will."""
-        for piece in self.backlog.take_all():
-            for packet in self.line.decide(piece, OutputFlag.NONE):
-                self.intake.advance(packet.runs[0])
-                effects += (AppendToJournal(packet), Transmit(packet))
-
-    def forward(self, effects: list[AdapterEffect], now_ns: int, *, is_throttled: bool) -> None:
-        """Convert and send provisionally what is here, with pauses if somebody decides again."""
-        if is_throttled and not self.throttle.may_send(now_ns):
-            return
-        for piece in self.backlog.take_all():
-            if is_throttled and not self.throttle.may_send(now_ns):  # a pause began: the rest waits, in its order
-                self.backlog.add(piece.packet.source_stream_id, [piece])
-                continue
-            packets = self.line.forward(piece)
-            for packet in packets:
-                effects += (AppendToJournal(packet), Transmit(packet))
-            if is_throttled:
-                self.throttle.on_sent(sum(packet.message_count for packet in packets), now_ns)
-
-
-__all__ = ["Follower", "OutOfStep"]
+    def next_deadline_ns(self) -> int | None:
+        channel = self.channel
+        due = (channel.intake.next_deadline_ns(), self._repair.next_deadline_ns(), self._catch_up_by_ns)
+        return min((at_ns for at_ns in due if at_ns is not None), default=None)

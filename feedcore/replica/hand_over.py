@@ -17,9 +17,9 @@ class HandOver:
         self._ended: tuple[int, int] | None = None  # (epoch, its end)
         self._offer: tuple[int, int] | None = None  # (epoch, until when its beginning is waited for)
 
-    def on_ended(self, epoch: int, end_message_seq: int) -> None:
-        """An epoch was given up at this `message_seq`."""
-        self._ended = epoch, end_message_seq
+    def on_ended(self, epoch: int, end_input_seq: int) -> None:
+        """An epoch was given up at this `input_seq`."""
+        self._ended = epoch, end_input_seq
 
     def await_end(self, epoch: int, now_ns: int) -> None:
         """This adapter holds `epoch`, which begins where the one before it ends."""
@@ -47,7 +47,7 @@ class HandOver:
 
         Args:
             newest_epoch: the newest whose history is known.
-            applied_end: one past the last `message_seq` applied.
+            applied_end: one past the last `input_seq` applied.
             is_blocked: decisions are outstanding.
         """
         if self._offer is None:
@@ -62,5 +62,5 @@ class HandOver:
         return epoch if is_level or now_ns >= until_ns else None
 
     def is_at_end(self, position: MessageStreamState) -> bool:
-        """True if this is where the epoch was given up: whoever stands there repeats it."""
-        return self._ended == (position.epoch, position.next_message_seq)
+        """True if this is where the epoch was given up: every adapter that stands there repeats it."""
+        return self._ended == (position.epoch, position.next_input_seq)

@@ -4,8 +4,8 @@ Active and backup run the very same line; they differ only in who decides the or
 owns the position (message stream state), the conversion state and the decision log, so that the three never drift
 apart.
 
-Invariant: conversion state is the state after exactly the source messages before `next_source_seqs`; every
-`message_seq` before `next_message_seq` has been decided; equal positions mean equal digests.
+Invariant: conversion state is the state after exactly the source messages before `next_input_seq`, all of which have
+been decided; equal positions mean equal digests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from feedcore.wire.output_packet import (
 )
 from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
-DIGEST_INTERVAL_MESSAGES = 8_192  # a digest costs about 0.1 ms: at 100,000 messages a second, about 1 %
+DIGEST_INTERVAL_MESSAGES = 8_192  # source messages; a digest costs about 0.1 ms: at 100,000 a second, about 1 %
 DIGESTS_KEPT = 8  # a backup may lag the active by this many intervals and still compare
 
 
@@ -51,7 +51,8 @@ class LineConfig:
 
     Attributes:
         datagram_size_max: bytes of an output datagram, header and seal included.
-        digest_interval_messages: a digest is taken where a decision ends at or behind a multiple of it.
+        digest_interval_messages: a digest is taken where a decision ends at or after a multiple of it, counted in
+            source messages.
     """
 
     feed_id: int
@@ -68,12 +69,13 @@ class ProductionLine:
 
     def __init__(self, config: LineConfig, converter: Converter, counters: CounterSet) -> None:
         self.lineage = Lineage()
+        self.next_input_seq = FIRST_SEQ
         self.next_message_seq = FIRST_SEQ
         self.next_source_seqs: dict[int, int] = dict.fromkeys(config.source_stream_ids, FIRST_SEQ)
         self.log = DecisionLog()
         self.provisional: Provisional | None = None  # what was sent ahead of any decision
         self.digest = DigestPoint()  # the newest
-        self.digests_at: dict[int, DigestPoint] = {}  # by message_seq
+        self.digests_at: dict[int, DigestPoint] = {}  # by input_seq
         self._config = config
         self._converter = converter
         self._counters = counters
@@ -91,13 +93,13 @@ class ProductionLine:
 
     def position(self) -> MessageStreamState:
         """The message stream state now."""
-        return MessageStreamState(self.epoch, self.next_message_seq, dict(self.next_source_seqs))
+        return MessageStreamState(self.epoch, self.next_input_seq, self.next_message_seq, dict(self.next_source_seqs))
 
     def open_epoch(self, epoch: int) -> None:
         """Decisions from here on belong to `epoch`."""
-        if epoch <= self.epoch:  # the lease store counts anew, having lost its own past: so does the history
+        if epoch <= self.epoch:  # the lease store lost its own past and counts from the start: so does the history
             self.lineage = Lineage()
-        self.lineage = self.lineage.opened(epoch, self.next_message_seq)
+        self.lineage = self.lineage.opened(epoch, self.next_input_seq, self.next_message_seq)
 
     def snapshot(self) -> ChannelSnapshot:
         """Conversion state at the present position."""
@@ -115,7 +117,7 @@ class ProductionLine:
         return tuple(self._converter.digests().tolist())
 
     def install(self, snapshot: ChannelSnapshot) -> None:
-        """Go on from another adapter's snapshot, or a saved one.
+        """Continue from another adapter's snapshot, or a saved one.
 
         Raises:
             ValueError: the conversion state is another table's; nothing has changed.
@@ -125,12 +127,13 @@ class ProductionLine:
         self._converter.restore(snapshot.conversion_state)
         if snapshot.digests and self.digests() != snapshot.digests:
             self._converter.restore(before)
-            raise SnapshotRefused(f"the snapshot at message_seq {snapshot.position.next_message_seq} is damaged")
+            raise SnapshotRefused(f"the snapshot at input_seq {snapshot.position.next_input_seq} is damaged")
         self.lineage = snapshot.lineage
+        self.next_input_seq = snapshot.position.next_input_seq
         self.next_message_seq = snapshot.position.next_message_seq
         self.next_source_seqs.update(snapshot.position.next_source_seqs)
         self.provisional = None
-        self.log.restart(self.position())
+        self.log.restart(self.next_input_seq)
         self._restart_digests()
         self._counters.add(Counter.SNAPSHOTS_INSTALLED)
 
@@ -140,7 +143,7 @@ class ProductionLine:
         Raises:
             ConversionDiverged: the state is still not the active's.
         """
-        assert buckets.position.next_message_seq == self.next_message_seq
+        assert buckets.position.next_input_seq == self.next_input_seq
         try:
             self._converter.restore_buckets(buckets.data)
         except ValueError as mismatch:
@@ -157,7 +160,7 @@ class ProductionLine:
         packets = []
         skip, left = piece.skip, piece.message_count
         while left:
-            packet, consumed = self._convert(piece, skip, left, flags, self.next_message_seq)
+            packet, consumed = self._convert(piece, skip, left, flags, self.next_input_seq, self.next_message_seq)
             self._close_run(packet.runs[0])
             packets.append(packet)
             skip += consumed
@@ -169,6 +172,7 @@ class ProductionLine:
         """Declare the next source messages of a stream lost: one run, one gap marker message."""
         run = Run(
             self.epoch,
+            self.next_input_seq,
             self.next_message_seq,
             source_stream_id,
             self.next_source_seqs[source_stream_id],
@@ -191,28 +195,31 @@ class ProductionLine:
         Raises:
             ConversionDiverged: nothing was transmitted; this replica must join anew.
         """
+        assert run.first_input_seq == self.next_input_seq
         assert run.first_message_seq == self.next_message_seq
         assert run.first_source_seq == self.next_source_seqs[run.source_stream_id]
         self._enter(run, lineage)
         packets = []
-        seq = run.first_message_seq
+        message_seq = run.first_message_seq
+        input_seq = run.end_input_seq - sum(piece.message_count for piece in pieces)
         for piece in pieces:
             skip, left = piece.skip, piece.message_count
             while left:
-                packet, consumed = self._convert(piece, skip, left, OutputFlag.NONE, seq)
+                packet, consumed = self._convert(piece, skip, left, OutputFlag.NONE, input_seq, message_seq)
                 packets.append(packet)
-                seq = packet.end_message_seq
+                input_seq += consumed
+                message_seq += packet.message_count
                 skip += consumed
                 left -= consumed
         if self.provisional is not None:
-            packets = self._behind_what_was_sent(run, packets, self.provisional)
-        elif seq != run.end_message_seq:
-            raise self._diverged(run, seq - run.first_message_seq)
+            packets = self._after_what_was_sent(run, packets, self.provisional)
+        elif message_seq != run.end_message_seq:
+            raise self._diverged(run, message_seq - run.first_message_seq)
         self._close_run(run)
         self._counters.add(Counter.RUNS_FOLLOWED)
         return packets
 
-    def _behind_what_was_sent(
+    def _after_what_was_sent(
         self, run: Run, packets: list[OutputPacket], provisional: Provisional
     ) -> list[OutputPacket]:
         """The front of the run was converted and sent before: the rest takes the run's last numbers."""
@@ -242,18 +249,20 @@ class ProductionLine:
             self.provisional.ends[run.source_stream_id] = run.end_source_seq
         self._close_run(run)
         payload = encode_runs((run,)) + encode_source_gap(run)
-        return self._packet((run,), 1, run.first_message_seq, 0, payload, flags)
+        return self._packet((run,), 0, payload, flags)
 
     # ---- ahead of any decision ----
 
     def forward(self, piece: Slice) -> list[OutputPacket]:
         """Convert and send on this adapter's own count; the decided position stays where it is."""
         if self.provisional is None:
-            self.provisional = Provisional(self.next_message_seq, self.next_source_seqs)
+            self.provisional = Provisional(self.position())
         provisional, packets = self.provisional, []
         skip, left = piece.skip, piece.message_count
         while left:
-            packet, consumed = self._convert(piece, skip, left, OutputFlag.PROVISIONAL, provisional.next_message_seq)
+            packet, consumed = self._convert(
+                piece, skip, left, OutputFlag.PROVISIONAL, provisional.next_input_seq, provisional.next_message_seq
+            )
             provisional.note(packet.runs[0])
             packets.append(packet)
             skip += consumed
@@ -261,25 +270,33 @@ class ProductionLine:
         self._counters.add(Counter.PACKETS_PROVISIONAL, len(packets))
         return packets
 
-    def number_for_good(self, epoch: int) -> int:
-        """Open an epoch whose first decisions are what was sent provisionally; the end of those."""
+    def commit_provisional(self, epoch: int) -> int:
+        """Open an epoch whose first decisions are what was sent provisionally; returns the `input_seq` after those."""
         self.open_epoch(epoch)
         provisional, self.provisional = self.provisional, None
         if provisional is None:
-            return self.next_message_seq
+            return self.next_input_seq
         for run in provisional.runs:
             self.log.append(run._replace(epoch=epoch))
+        self.next_input_seq = provisional.next_input_seq
         self.next_message_seq = provisional.next_message_seq
         self.next_source_seqs.update(provisional.ends)
         if not provisional.is_whole:
-            self.log.restart(self.position())
+            self.log.restart(self.next_input_seq)
         self._restart_digests()
-        return self.next_message_seq
+        return self.next_input_seq
 
-    def heartbeat(self, flags: int, next_message_seq: int | None = None) -> OutputPacket:
-        """The next `message_seq`, so that the loss of the last message is seen, and the history it stands in."""
-        seq = self.next_message_seq if next_message_seq is None else next_message_seq
-        return self._packet((), 0, seq, 0, self.lineage.encode(self._payload_end), flags | OutputFlag.HEARTBEAT)
+    def heartbeat(self, flags: int, released: tuple[int, int] | None = None) -> OutputPacket:
+        """The next numbers, so that the loss of the last message is seen, and the history they stand in.
+
+        Args:
+            released: the next `input_seq` and `message_seq`, where not everything decided has left.
+        """
+        payload = self.lineage.encode(self._payload_end)
+        packet = self._packet((), 0, payload, flags | OutputFlag.HEARTBEAT)
+        if released is not None:
+            packet = packet._replace(first_input_seq=released[0], first_message_seq=released[1])
+        return packet
 
     # ---- inside ----
 
@@ -288,7 +305,9 @@ class ProductionLine:
             self.lineage = lineage.up_to(run.epoch)
             assert self.lineage.epoch == run.epoch
 
-    def _convert(self, piece: Slice, skip: int, left: int, flags: int, first_message: int) -> tuple[OutputPacket, int]:
+    def _convert(
+        self, piece: Slice, skip: int, left: int, flags: int, first_input: int, first_message: int
+    ) -> tuple[OutputPacket, int]:
         """One output packet from the front of what is left of a slice."""
         source = piece.packet
         consumed, count, end = self._converter.convert(
@@ -298,14 +317,16 @@ class ProductionLine:
         stream = source.source_stream_id
         first_source = source.first_source_seq + skip
         RUN.pack_into(self._out_view, 0, stream, consumed, count, 0, first_source)
-        run = Run(self.lineage.epoch, first_message, stream, first_source, consumed, count)
+        run = Run(self.lineage.epoch, first_input, first_message, stream, first_source, consumed, count)
         payload = bytes(self._out_view[:end])
-        return self._packet((run,), count, first_message, source.sent_at_ns, payload, flags), consumed
+        return self._packet((run,), source.sent_at_ns, payload, flags), consumed
 
-    def _packet(
-        self, runs: tuple[Run, ...], count: int, first: int, source_sent_at_ns: int, payload: bytes, flags: int
-    ) -> OutputPacket:
+    def _packet(self, runs: tuple[Run, ...], source_sent_at_ns: int, payload: bytes, flags: int) -> OutputPacket:
+        """A packet of one run, or none: then its numbers are the next ones."""
         config = self._config
+        count, first_input, first_message = 0, self.next_input_seq, self.next_message_seq
+        if runs:
+            _, first_input, first_message, _, _, _, count, _ = runs[0]
         self._counters.counts[Counter.PACKETS_OUT] += 1
         self._counters.counts[Counter.MESSAGES_OUT] += count
         return OutputPacket(
@@ -315,8 +336,8 @@ class ProductionLine:
             config.adapter_id,
             config.session,
             self.lineage.epoch,
-            first,
-            self.lineage.first_message_seq,
+            first_input,
+            first_message,
             count,
             runs,
             source_sent_at_ns,
@@ -329,17 +350,18 @@ class ProductionLine:
 
         Both sides close the same runs, so both take digests at the same positions.
         """
+        self.next_input_seq = run.end_input_seq
         self.next_message_seq = run.end_message_seq
         self.next_source_seqs[run.source_stream_id] = run.end_source_seq
         self.log.append(run)
         if self.provisional is not None:
             if self.provisional.is_past(self.next_source_seqs):
-                self.provisional = None  # whoever decides is past all that was sent ahead: the counter is set
+                self.provisional = None  # the decisions are past all that was sent ahead: the counter is set
                 self._restart_digests()
-        elif self.next_message_seq >= self._digest_due_at:
+        elif self.next_input_seq >= self._digest_due_at:
             self._digest_due_at = self._next_multiple()
-            self.digest = DigestPoint(self.next_message_seq, dict(self.next_source_seqs), self.digests())
-            self.digests_at[self.next_message_seq] = self.digest
+            self.digest = DigestPoint(run.epoch, self.next_input_seq, self.digests())
+            self.digests_at[self.next_input_seq] = self.digest
             while len(self.digests_at) > DIGESTS_KEPT:
                 del self.digests_at[next(iter(self.digests_at))]
 
@@ -351,7 +373,7 @@ class ProductionLine:
 
     def _next_multiple(self) -> int:
         interval = self._config.digest_interval_messages
-        return (self.next_message_seq // interval + 1) * interval
+        return (self.next_input_seq // interval + 1) * interval
 
 
 def _shifted(packet: OutputPacket, shift: int) -> OutputPacket:

@@ -1,8 +1,8 @@
-"""What an adapter sent on its own numbering while nobody decided (docs/protocol.md clause 6.8), and how it slows down
-when somebody does again.
+"""What an adapter sent on its own numbering while no adapter decided (docs/protocol.md clause 6.8), and how it slows
+down once one decides again.
 
-Invariant: `ends` is where conversion stands in each source stream; it is never behind the decided position, and once
-it is nowhere ahead of it there is nothing provisional any more.
+Invariant: `ends` is where conversion stands in each source stream; it is never before the decided position, and once
+it is nowhere after it nothing is provisional any more.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from feedcore.wire.position import Run
+from feedcore.wire.position import MessageStreamState, Run
 
-RUNS_MAX = 65_536  # as many as a decision log remembers: beyond it whoever missed some takes a snapshot
+RUNS_MAX = 65_536  # as many as a decision log remembers: an adapter that missed more takes a snapshot
 
 
 class Provisional:
     """One stretch of provisional output of one channel.
 
     Args:
-        next_message_seq: the decided position, from which the provisional count goes on.
-        next_source_seqs: likewise.
+        decided: the decided position, from which the provisional count continues.
     """
 
-    def __init__(self, next_message_seq: int, next_source_seqs: Mapping[int, int]) -> None:
-        self.next_message_seq = next_message_seq
-        self.ends = dict(next_source_seqs)
+    def __init__(self, decided: MessageStreamState) -> None:
+        self.next_input_seq = decided.next_input_seq
+        self.next_message_seq = decided.next_message_seq
+        self.ends = dict(decided.next_source_seqs)
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
         self.is_whole = True  # no run was forgotten
 
@@ -33,7 +33,7 @@ class Provisional:
         """A run was converted and sent."""
         self.is_whole = self.is_whole and len(self.runs) < RUNS_MAX
         self.runs.append(run)
-        self.next_message_seq = run.end_message_seq
+        self.next_input_seq, self.next_message_seq = run.end_input_seq, run.end_message_seq
         self.ends[run.source_stream_id] = run.end_source_seq
 
     def unconverted_from(self, run: Run) -> int:
@@ -46,7 +46,7 @@ class Provisional:
 
 
 class Throttle:
-    """Pauses after every k-th message, so that the one who decides gets past the one who is ahead (duty 3).
+    """Pauses after every k-th message, so that the active gets past the backup that is ahead (duty 3).
 
     Args:
         message_count: k.

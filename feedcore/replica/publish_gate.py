@@ -1,7 +1,7 @@
 """The `acked` publish mode: what the active decided waits until a backup has acknowledged it (protocol clause 5.6).
 
 The decision travels ahead as an announcement. A backup applies it and transmits; any packet of its in the same epoch
-that stands at `message_seq` n says that it has everything before n. Losing the active then loses no decision that
+that ends at `input_seq` n says that it has everything before n. Losing the active then loses no decision that
 a client has seen. When nobody acknowledges in time the active goes on alone, counts it, and waits again once a backup
 has caught up to where it began to go on alone.
 
@@ -35,12 +35,12 @@ class PublishGate:
         self._held_count_max = held_count_max
         self._held: deque[tuple[OutputPacket, int]] = deque()
         self._announce_at_ns = 0
-        self._alone_from: int | None = 1  # going on alone since this message_seq; None: acknowledgements come
+        self._alone_from: int | None = 1  # going on alone since this input_seq; None: acknowledgements come
 
-    def begin(self, next_message_seq: int) -> None:
+    def begin(self, next_input_seq: int) -> None:
         """A new term: nothing waits, and whether anybody acknowledges is to be seen."""
         assert not self._held
-        self._alone_from = next_message_seq
+        self._alone_from = next_input_seq
 
     @property
     def is_alone(self) -> bool:
@@ -52,9 +52,12 @@ class PublishGate:
         """True while something decided has not left."""
         return bool(self._held)
 
-    def released_end(self, next_message_seq: int) -> int:
-        """One past the last `message_seq` that has left."""
-        return self._held[0][0].first_message_seq if self._held else next_message_seq
+    def released(self) -> tuple[int, int] | None:
+        """The `input_seq` and `message_seq` after what has left; None if everything has."""
+        if not self._held:
+            return None
+        first = self._held[0][0]
+        return first.first_input_seq, first.first_message_seq
 
     def publish(self, packets: list[OutputPacket], now_ns: int) -> list[AdapterEffect]:
         """Newly decided packets."""
@@ -69,14 +72,14 @@ class PublishGate:
             effects += self._go_alone()
         return effects
 
-    def on_acknowledged(self, end_message_seq: int) -> list[AdapterEffect]:
-        """A backup has everything before `end_message_seq`."""
+    def on_acknowledged(self, end_input_seq: int) -> list[AdapterEffect]:
+        """A backup has everything before `end_input_seq`."""
         if self._alone_from is not None:
-            if end_message_seq >= self._alone_from:
+            if end_input_seq >= self._alone_from:
                 self._alone_from = None
             return []
         released = []
-        while self._held and self._held[0][0].end_message_seq <= end_message_seq:
+        while self._held and self._held[0][0].end_input_seq <= end_input_seq:
             released.append(self._held.popleft()[0])
         return _leaving(released)
 
@@ -110,7 +113,7 @@ class PublishGate:
 
     def _go_alone(self) -> list[AdapterEffect]:
         self._counters.add(Counter.PACKETS_UNACKED, len(self._held))
-        self._alone_from = self._held[-1][0].end_message_seq
+        self._alone_from = self._held[-1][0].end_input_seq
         return self.let_out()
 
 

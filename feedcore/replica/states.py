@@ -1,54 +1,106 @@
-"""The states of an adapter's replica of one channel, and the one table of legal moves (docs/protocol.md clause 5)."""
+"""The states of an adapter's replica of one channel, and the one table of legal moves (docs/protocol.md clause 5).
+
+The table is checked at every move, and the state diagram in docs/protocol.md is made of it (`state_diagram`).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
+
+STORY_LENGTH = 32
 
 
 class ReplicaState(Enum):
     """One sentence each; the value is what logs, the admin CLI and metrics show."""
 
-    JOINING = "joining"  # has no usable conversion state yet: waits for a snapshot, then catches up
+    JOINING = "joining"  # has no place in the channel yet: waits for a snapshot, or for what follows its own journal
     SYNCHRONIZED = "synchronized"  # applies the active's decisions as they come
     RESYNCHRONIZING = "resynchronizing"  # knows it misses decisions or source messages, and asks for them
-    DETACHED = "detached"  # the active is silent: neither output nor sync channel speaks
-    AHEAD = "ahead"  # transmitted on its own numbering what the active had not
+    DETACHED = "detached"  # the active is silent: neither its output nor its sync channel is heard
+    AHEAD = "ahead"  # transmits provisionally, on its own numbering, what no active has decided
     ACTIVE = "active"  # decides
     FAILED = "failed"  # left the group and says why; an admin readmits it
 
 
-LEGAL_MOVES: dict[ReplicaState, frozenset[ReplicaState]] = {
-    ReplicaState.JOINING: frozenset({ReplicaState.RESYNCHRONIZING, ReplicaState.ACTIVE, ReplicaState.FAILED}),
-    ReplicaState.SYNCHRONIZED: frozenset(
-        {
-            ReplicaState.JOINING,
-            ReplicaState.RESYNCHRONIZING,
-            ReplicaState.DETACHED,
-            ReplicaState.ACTIVE,
-            ReplicaState.FAILED,
-        }
-    ),
-    ReplicaState.RESYNCHRONIZING: frozenset(
-        {
-            ReplicaState.JOINING,
-            ReplicaState.SYNCHRONIZED,
-            ReplicaState.DETACHED,
-            ReplicaState.ACTIVE,
-            ReplicaState.FAILED,
-        }
-    ),
-    ReplicaState.DETACHED: frozenset(
-        {
-            ReplicaState.JOINING,
-            ReplicaState.SYNCHRONIZED,
-            ReplicaState.AHEAD,
-            ReplicaState.ACTIVE,
-            ReplicaState.FAILED,
-        }
-    ),
-    ReplicaState.AHEAD: frozenset(
-        {ReplicaState.JOINING, ReplicaState.RESYNCHRONIZING, ReplicaState.ACTIVE, ReplicaState.FAILED}
-    ),
-    ReplicaState.ACTIVE: frozenset({ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED, ReplicaState.FAILED}),
-    ReplicaState.FAILED: frozenset({ReplicaState.JOINING}),
+_S = ReplicaState
+_REJOINED = "contradiction, or decisions no longer available"
+_GRANTED = "lease granted"
+_FAILED = "failed by the admin server"
+MOVES: dict[ReplicaState, dict[ReplicaState, str]] = {
+    _S.JOINING: {
+        _S.RESYNCHRONIZING: "snapshot installed, or its own journal continued",
+        _S.ACTIVE: "lease granted, no better candidate",
+        _S.FAILED: "failed by the admin server, or the snapshot is another table's",
+    },
+    _S.RESYNCHRONIZING: {
+        _S.SYNCHRONIZED: "nothing outstanding",
+        _S.DETACHED: "the active silent for 100 ms",
+        _S.JOINING: _REJOINED,
+        _S.ACTIVE: _GRANTED,
+        _S.FAILED: _FAILED,
+    },
+    _S.SYNCHRONIZED: {
+        _S.RESYNCHRONIZING: "decisions or source messages outstanding for 50 ms",
+        _S.DETACHED: "the active silent for 100 ms",
+        _S.JOINING: _REJOINED,
+        _S.ACTIVE: _GRANTED,
+        _S.FAILED: _FAILED,
+    },
+    _S.DETACHED: {
+        _S.SYNCHRONIZED: "the active is heard",
+        _S.AHEAD: "no admin server either, on_silence = proceed",
+        _S.JOINING: _REJOINED,
+        _S.ACTIVE: _GRANTED,
+        _S.FAILED: _FAILED,
+    },
+    _S.AHEAD: {
+        _S.RESYNCHRONIZING: "the active is past all that was sent ahead",
+        _S.JOINING: _REJOINED,
+        _S.ACTIVE: "lease granted, what was sent is committed",
+        _S.FAILED: _FAILED,
+    },
+    _S.ACTIVE: {
+        _S.SYNCHRONIZED: "handed over",
+        _S.DETACHED: "lease ran out or lost, or a newer epoch is heard",
+        _S.FAILED: _FAILED,
+    },
+    _S.FAILED: {_S.JOINING: "readmitted"},
 }
+assert set(MOVES) == set(ReplicaState)
+
+
+class IllegalMove(AssertionError):
+    """A move that `MOVES` does not have: a bug; the text is the replica's story."""
+
+
+class StateRecord:
+    """The present state of one replica, and how it came to be.
+
+    Attributes:
+        state: JOINING at first, always.
+    """
+
+    def __init__(self) -> None:
+        self.state = ReplicaState.JOINING
+        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
+
+    def enter(self, new: ReplicaState, reason: str) -> ReplicaState:
+        """Move; returns the state left.
+
+        Raises:
+            IllegalMove: the table does not have it.
+        """
+        old = self.state
+        self._story.append(f"{old.value} -> {new.value}: {reason}")
+        if new not in MOVES[old]:
+            raise IllegalMove("; ".join(self._story))
+        self.state = new
+        return old
+
+
+def state_diagram() -> str:
+    """The table as a Mermaid state diagram, for docs/protocol.md."""
+    lines = ["stateDiagram-v2", f"    [*] --> {ReplicaState.JOINING.value}"]
+    lines += [f"    {old.value} --> {new.value}: {why}" for old, moves in MOVES.items() for new, why in moves.items()]
+    return "\n".join(lines)

@@ -1,8 +1,8 @@
 """The output packet: one datagram of one adapter's output stream, in the normalised second format.
 
-Little-endian (docs/protocol.md clause 3): the header (`OUTPUT_LAYOUT`), the runs (`RUN_LAYOUT` each), the messages (each
-a frame header, `FRAME_LAYOUT`, then an SBE message header and body). The header travels in clear and authenticated;
-runs and messages are sealed (`transport.sealing`). This codec sees the plaintext only. `packet_counter`,
+Little-endian (docs/protocol.md clause 3): the header (`OUTPUT_LAYOUT`), the runs (`RUN_LAYOUT` each), the messages
+(each a frame header, `FRAME_LAYOUT`, then an SBE message header and body). The header travels in clear and
+authenticated; runs and messages are sealed (`transport.sealing`). This codec sees the plaintext only. `packet_counter`,
 `incarnation`, `key_id` and `sent_at_ns` belong to the transport, which fills them in as it seals.
 
 Invariant: a packet that is not provisional covers the source messages `first_input_seq` … `end_input_seq - 1` of its

@@ -11,6 +11,7 @@ from feedcore.replica.effects import AdapterEffect, Transmit
 from feedcore.replica.engine import AdapterEngine
 from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.role import ToJoining
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
@@ -73,6 +74,10 @@ class Adapter:
         """A source packet: one message a value, of the stream's own symbol."""
         rows = [(stream % 2, value) for value in values]
         return self.engine.on_source_datagram(encode_source(stream, first, rows, 0, 0), now_ns)
+
+    def lose_place(self, now_ns: int) -> None:
+        """Join anew, for whatever reason."""
+        self.replica._succeed(ToJoining("a test says so"), [], now_ns)
 
     def tell(self, other: Adapter, now_ns: int) -> list[AdapterEffect]:
         """This adapter's report reaches another."""

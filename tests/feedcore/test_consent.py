@@ -62,7 +62,7 @@ def test_who_knows_a_newer_epoch_withholds_consent() -> None:
     without_admin(active, backup, now_ns=100 * MS)
     active.tell(backup, 200 * MS)
     state = backup.report(201 * MS)
-    newer = replace(state.channels[0], lineage=state.channels[0].lineage.opened(2, 1))
+    newer = replace(state.channels[0], lineage=state.channels[0].lineage.opened(2, 1, 1))
     active.engine.on_peer_state(replace(state, channels=(newer,)), 202 * MS)
     assert active.state is ReplicaState.DETACHED
 

@@ -85,11 +85,11 @@ def test_values_that_do_not_mend_it_lead_to_a_snapshot() -> None:
     assert backup.state is ReplicaState.JOINING
 
 
-def test_positions_that_differ_in_the_sources_numbers_alone_are_not_compared() -> None:
+def test_positions_of_different_epochs_are_not_compared() -> None:
     active, backup = pair(replica=CONFIG)
     step(active, backup, 1, 30 * MS)
     state = active.report(40 * MS)
-    moved = replace(state.channels[0].digest, source_seqs={1: 5, 2: 2}, digests=(7,) * 16)
+    moved = replace(state.channels[0].digest, epoch=2, digests=(7,) * 16)
     other = replace(state, channels=(replace(state.channels[0], digest=moved),))
     assert not of(backup.engine.on_peer_state(other, 41 * MS), RequestBuckets)
     assert backup.counters.counts[Counter.DIGESTS_UNEQUAL] == 0

@@ -1,4 +1,4 @@
-"""What the decision log gives is joined to the position asked for without a seam, or a snapshot is needed."""
+"""What the decision log gives continues the position asked for without a gap, or a snapshot is needed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,45 @@ from feedcore.replica.decision_log import DecisionLog, DecisionLogTooShort
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.position import MessageStreamState, Run
 
-LINEAGE = Lineage().opened(1, 1)
+LINEAGE = Lineage().opened(1, 1, 1)
 
 
 def history(counts: list[tuple[int, int, int]]) -> Iterator[tuple[Run, MessageStreamState]]:
-    """Runs of (source stream, source messages, messages), each with the position behind it."""
-    next_seq, next_source = 1, {1: 1, 2: 1}
+    """Runs of (source stream, source messages, messages), each with the position after it."""
+    next_input, next_seq, next_source = 1, 1, {1: 1, 2: 1}
     for stream, source_count, message_count in counts:
-        run = Run(1, next_seq, stream, next_source[stream], source_count, message_count)
+        run = Run(1, next_input, next_seq, stream, next_source[stream], source_count, message_count)
+        next_input += source_count
         next_seq += message_count
         next_source[stream] += source_count
-        yield run, MessageStreamState(1, next_seq, dict(next_source))
+        yield run, MessageStreamState(1, next_input, next_seq, dict(next_source))
 
 
 def test_a_decision_without_messages_before_the_log_is_missed_all_the_same() -> None:
-    (_, before), (silent, behind) = history([(1, 1, 1), (2, 1, 0)])
+    (_, before), (silent, after) = history([(1, 1, 1), (2, 1, 0)])
     log = DecisionLog()
-    log.restart(behind)
+    log.restart(after.next_input_seq)
     assert silent.end_message_seq == before.next_message_seq
-    with pytest.raises(DecisionLogTooShort, match="before the log"):
+    with pytest.raises(DecisionLogTooShort, match="the log begins at input_seq 3, after 2"):
         log.since(before, LINEAGE)
-    assert log.since(behind, LINEAGE).reply().runs == ()
+    assert log.since(after, LINEAGE).reply().runs == ()
+
+
+def test_a_position_that_contradicts_the_logs_numbers_needs_a_snapshot() -> None:
+    (first, _), (second, _) = history([(1, 2, 1), (2, 1, 1)])
+    log = DecisionLog()
+    log.append(first)
+    log.append(second)
+    with pytest.raises(DecisionLogTooShort, match="is at message_seq 2, not 3"):
+        log.since(MessageStreamState(1, 3, 3, {1: 3, 2: 1}), LINEAGE)
+
+
+def test_a_position_inside_a_run_gets_the_whole_run() -> None:
+    (first, _), (second, _) = history([(1, 3, 3), (1, 1, 1)])
+    log = DecisionLog()
+    log.append(first)
+    log.append(second)
+    assert log.since(MessageStreamState(1, 2, 2, {1: 2}), LINEAGE).reply().runs == (first, second)
 
 
 @given(
@@ -41,15 +59,15 @@ def test_a_decision_without_messages_before_the_log_is_missed_all_the_same() -> 
     st.integers(1, 8),
     st.integers(0, 20),
 )
-def test_a_log_gives_just_what_is_behind_a_position_of_its_history_or_refuses(
+def test_a_log_gives_exactly_what_follows_a_position_of_its_history_or_refuses(
     counts: list[tuple[int, int, int]], restarted_at: int, count_max: int, asked_at: int
 ) -> None:
     told = list(history(counts))
-    positions = [MessageStreamState(1, 1, {1: 1, 2: 1}), *(position for _, position in told)]
+    positions = [MessageStreamState(1, 1, 1, {1: 1, 2: 1}), *(position for _, position in told)]
     runs = [run for run, _ in told]
     restarted_at, asked_at = min(restarted_at, len(runs)), min(asked_at, len(runs))
     log = DecisionLog(count_max)
-    log.restart(positions[restarted_at])
+    log.restart(positions[restarted_at].next_input_seq)
     for run in runs[restarted_at:]:
         log.append(run)
     is_remembered = asked_at >= max(restarted_at, len(runs) - count_max)

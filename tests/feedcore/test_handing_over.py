@@ -22,7 +22,7 @@ def test_the_heir_opens_its_epoch_where_the_old_one_ended_and_the_old_active_fol
     assert active.state is ReplicaState.SYNCHRONIZED
     first = hear(heir, last, 34 * MS)
     assert heir.state is ReplicaState.ACTIVE
-    assert heir.replica.line.lineage.entries == ((1, 1), (2, 3))
+    assert heir.replica.line.lineage.entries == ((1, 1, 1), (2, 3, 3))
     assert of(heir.engine.on_timer(34 * MS), RenewLease) == [RenewLease(2)]
     hear(active, first, 35 * MS)
     active.source(2, 1, [17], 36 * MS)
@@ -42,7 +42,7 @@ def test_the_heir_applies_what_it_has_not_heard_before_it_begins() -> None:
     effects = heir.source(1, 1, [11, 13], 36 * MS)
     assert heir.state is ReplicaState.ACTIVE
     assert [(packet.epoch, packet.first_message_seq) for packet in data(effects)] == [(1, 1)]
-    assert heir.replica.line.lineage.entries[-1] == (2, 3)
+    assert heir.replica.line.lineage.entries[-1] == (2, 3, 3)
 
 
 def test_the_heir_begins_without_the_end_if_that_does_not_come() -> None:
@@ -92,7 +92,7 @@ def test_an_heir_that_has_not_begun_hands_nothing_over() -> None:
 def test_an_heir_that_lost_its_place_meanwhile_begins_where_it_stood() -> None:
     active, heir = pair()
     active.source(1, 1, [11, 13], 30 * MS)  # unheard
-    heir.replica._rejoin("a test says so", 30 * MS)
+    heir.lose_place(30 * MS)
     heir.engine.on_lease_offered(2, 1, 32 * MS + LEASE_NS, 32 * MS)
     hear(heir, active.engine.on_hand_over(1, 2, 33 * MS), 34 * MS)
     assert heir.state is ReplicaState.JOINING

@@ -16,7 +16,7 @@ def test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited()
     _, backup = pair()
     backup.source(1, 1, VALUES, 30 * MS)
     backup.source(2, 1, [23], 30 * MS)
-    backup.replica._rejoin("a test says so", 40 * MS)
+    backup.lose_place(40 * MS)
     backup.source(1, 5, [29], 50 * MS)
     decided = [run for packet in data(backup.activate(5, SECOND)) for run in packet.runs]
     assert sorted((run.source_stream_id, run.first_source_seq, run.source_count) for run in decided) == [
@@ -31,7 +31,7 @@ def test_what_waited_is_decided_once_by_the_snapshots_place_in_it() -> None:
     active, backup = pair()
     decided = active.source(1, 1, VALUES[:2], 30 * MS)
     backup.source(1, 1, VALUES, 30 * MS)  # another cut of the same messages
-    backup.replica._rejoin("a test says so", 40 * MS)
+    backup.lose_place(40 * MS)
     backup.engine.on_snapshot(active.engine.snapshot(CHANNEL), 41 * MS)
     hear(backup, decided, 42 * MS)
     assert backup.next_message_seq == 3

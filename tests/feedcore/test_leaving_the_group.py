@@ -67,7 +67,7 @@ def test_the_admin_server_is_asked_and_its_word_counts() -> None:
     third = Adapter(3)
     third.follow(active)
     backup.engine.health = 0.2
-    backup.replica.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
+    backup.replica.channel.out_of_sync_at_ns.extend([MS, 2 * MS, 3 * MS])
     (request,) = of(third.tell(backup, 30 * MS), AskToFail)
     assert "0.20" in request.reason
     assert not of(third.tell(backup, 40 * MS), AskToFail)  # not at every sync interval

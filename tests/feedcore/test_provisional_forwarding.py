@@ -1,10 +1,10 @@
-"""Sending ahead of any decision, and finding back: number for good, or slow down and set the counter (clause 6.8)."""
+"""Sending ahead of any decision, and returning: commit it, or slow down and set the counter (clause 6.8)."""
 
 from __future__ import annotations
 
 from feedcore.counters import Counter
 from feedcore.replica.config import OnSilence, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, NumberForGood
+from feedcore.replica.effects import AppendToJournal, CommitProvisional
 from feedcore.replica.provisional import Throttle
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag
@@ -47,18 +47,18 @@ def test_with_an_admin_server_in_contact_it_waits_for_the_lease() -> None:
     assert backup.state is ReplicaState.DETACHED
 
 
-def test_a_grant_numbers_for_good_what_was_sent() -> None:
+def test_a_grant_commits_what_was_sent() -> None:
     _, backup = left_alone()
     sent = data(backup.source(1, 1, VALUES, SECOND)) + data(backup.source(2, 1, [23], SECOND))
     effects = backup.activate(5, SECOND + MS)
-    assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 6)]
-    assert backup.replica.line.lineage.entries == ((1, 1), (5, 1))
+    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6)]
+    assert backup.replica.line.lineage.entries == ((1, 1, 1), (5, 1, 1))
     assert backup.next_message_seq == sent[-1].end_message_seq == 6
     reply = backup.engine.runs_since(1, left_alone()[0].replica.line.position()).reply()
     assert [(run.epoch, run.first_message_seq, run.source_count) for run in reply.runs] == [(5, 1, 4), (5, 5, 1)]
 
 
-def test_another_joins_what_was_numbered_for_good_without_a_snapshot() -> None:
+def test_another_joins_what_was_committed_without_a_snapshot() -> None:
     active, backup = left_alone()
     other = Adapter(3)
     other.follow(active, 60 * MS)
@@ -127,9 +127,9 @@ def test_an_active_whose_lease_ran_out_unconfirmed_goes_on_provisionally() -> No
 def test_joining_anew_forgets_nothing_of_what_was_sent_until_a_snapshot_is_here() -> None:
     _, backup = left_alone()
     backup.source(1, 1, VALUES, SECOND)
-    backup.replica._rejoin("a test says so", SECOND)
+    backup.lose_place(SECOND)
     effects = backup.activate(5, SECOND + MS)
-    assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 5)]
+    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 5)]
     assert not data(effects)
 
 
@@ -139,8 +139,8 @@ def test_decisions_are_taken_only_when_they_lead_past_all_that_was_sent() -> Non
     backup.source(2, 1, [23], SECOND)
     hear(backup, active.source(2, 1, [23], SECOND), SECOND + MS)
     assert backup.next_message_seq == 1
-    effects = backup.activate(5, SECOND + 2 * MS)  # half-way: everything that was sent is numbered for good
-    assert of(effects, NumberForGood) == [NumberForGood(1, 5, 1, 6)]
+    effects = backup.activate(5, SECOND + 2 * MS)  # half-way: everything that was sent is committed
+    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6)]
 
 
 def test_source_messages_that_wait_are_bounded_whatever_the_state() -> None:

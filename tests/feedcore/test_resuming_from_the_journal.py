@@ -7,11 +7,13 @@ from feedcore.replica.channel_state import ChannelSnapshot
 from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.decision_log import RunsReply
 from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
-from feedcore.replica.own_past import CATCH_UP_NS_MAX, STATE_SIZE_MAX, TRIES_MAX, OwnPast
+from feedcore.replica.joining import CATCH_UP_NS_MAX
 from feedcore.replica.production import LineConfig, ProductionLine
 from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.restart_state import TRIES_MAX
+from feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
 from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
+from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.position import MessageStreamState, Run
 from feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, ToyConverter, encode_source
@@ -33,13 +35,17 @@ def a_replica(snapshot: ChannelSnapshot | None, runs: tuple[Run, ...] = ()) -> t
 
 def a_snapshot(epoch: int = 2, next_seq: int = 101, state: bytes | None = None) -> ChannelSnapshot:
     """As an output journal has it."""
-    position = MessageStreamState(epoch, next_seq, {1: next_seq})
-    return ChannelSnapshot(1, position, Lineage(((epoch, 50),)), ToyConverter().snapshot() if state is None else state)
+    position = MessageStreamState(epoch, next_seq, next_seq, {1: next_seq})
+    return ChannelSnapshot(
+        1, position, Lineage((EpochStart(epoch, 50, 50),)), ToyConverter().snapshot() if state is None else state
+    )
 
 
 def reply(*runs: Run, epoch_3_from: int | None = None) -> RunsReply:
     """The active's answer; its history is epoch 2 from 50 on, and perhaps epoch 3."""
-    entries = ((2, 50),) if epoch_3_from is None else ((2, 50), (3, epoch_3_from))
+    entries = (EpochStart(2, 50, 50),)
+    if epoch_3_from is not None:
+        entries = (*entries, EpochStart(3, epoch_3_from, epoch_3_from))
     return RunsReply(Lineage(entries), runs)
 
 
@@ -52,26 +58,26 @@ def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
     replica, counters = a_replica(a_snapshot())
     (request,) = [each for each in replica.on_timer(0) if isinstance(each, RequestRuns)]
     assert request == RequestRuns(1, ACTIVE, a_snapshot().position)
-    replica.on_runs(reply(Run(2, 101, 1, 101, 3, 3), Run(3, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
+    replica.on_runs(reply(Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages are here
     assert counters.counts[Counter.STATES_RESUMED] == 1
     assert replica.line.next_message_seq == 101
-    assert list(replica.intake.ready) == [Run(2, 101, 1, 101, 3, 3), Run(3, 104, 1, 104, 2, 2)]
+    assert list(replica.intake.ready) == [Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2)]
 
 
-def test_a_past_that_a_newer_epoch_numbered_anew_is_dropped_for_a_snapshot() -> None:
+def test_a_past_that_a_newer_epoch_renumbered_is_dropped_for_a_snapshot() -> None:
     replica, counters = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(reply(Run(3, 101, 1, 101, 3, 3), epoch_3_from=99), MS)
+    replica.on_runs(reply(Run(3, 101, 101, 1, 101, 3, 3), epoch_3_from=99), MS)
     assert replica.state is ReplicaState.JOINING
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
     assert counters.counts[Counter.STATES_RESUMED] == 0
 
 
-def test_decisions_that_leave_a_seam_are_no_continuation() -> None:
+def test_decisions_that_leave_a_gap_do_not_continue_the_past() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(reply(Run(2, 102, 1, 102, 3, 3)), MS)
+    replica.on_runs(reply(Run(2, 102, 102, 1, 102, 3, 3)), MS)
     assert replica.state is ReplicaState.JOINING
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
 
@@ -96,7 +102,7 @@ def test_another_tables_state_is_dropped_for_a_snapshot() -> None:
 def test_a_past_whose_continuation_does_not_come_is_left_for_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(reply(Run(2, 101, 1, 101, 3, 3)), MS)
+    replica.on_runs(reply(Run(2, 101, 101, 1, 101, 3, 3)), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # the source messages are not here
     assert asked(replica.on_timer(1_000 * MS)) == []
     ends_at_ns = MS + CATCH_UP_NS_MAX
@@ -112,34 +118,34 @@ def test_promoted_alone_it_goes_on_where_it_was() -> None:
     replica, _ = a_replica(a_snapshot(epoch=2))
     replica.promote(4, MS)
     assert replica.state is ReplicaState.ACTIVE
-    assert replica.line.position() == MessageStreamState(4, 101, {1: 101})
+    assert replica.line.position() == MessageStreamState(4, 101, 101, {1: 101})
     old_hand, _ = a_replica(a_snapshot(epoch=9))  # of an epoch that the lease store has forgotten
     old_hand.promote(4, MS)
-    assert old_hand.line.lineage == Lineage(((4, 101),))
+    assert old_hand.line.lineage == Lineage((EpochStart(4, 101, 101),))
 
 
-def test_what_was_transmitted_behind_the_saved_state_is_applied_again_in_silence() -> None:
-    transmitted = (Run(2, 101, 1, 101, 1, 1), Run(3, 102, 1, 102, 2, 2))
+def test_what_was_transmitted_after_the_saved_state_is_applied_again_without_transmitting() -> None:
+    transmitted = (Run(2, 101, 101, 1, 101, 1, 1), Run(3, 102, 102, 1, 102, 2, 2))
     replica, _ = a_replica(a_snapshot(), transmitted)
     messages = [(1, 11), (1, 13), (1, 17), (1, 19)]
     datagram = encode_source(1, 101, messages, 0, 0)
     assert replica.on_source_packet(decode_source_packet(datagram, FEED_ID), MS) == []
-    assert replica.line.position() == MessageStreamState(3, 104, {1: 104})
+    assert replica.line.position() == MessageStreamState(3, 104, 104, {1: 104})
     effects = replica.promote(4, 2 * MS)
     sent = [effect.packet for effect in effects if isinstance(effect, Transmit) and effect.packet.message_count]
     assert [(packet.epoch, packet.first_message_seq, packet.message_count) for packet in sent] == [(4, 104, 1)]
-    assert replica.line.lineage == Lineage(((2, 50), (3, 102), (4, 104)))
+    assert replica.line.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 102, 102), EpochStart(4, 104, 104)))
 
 
-def test_state_is_saved_now_and_then_when_there_is_something_new_and_it_is_small() -> None:
-    past = OwnPast(100, 0)
-    assert not past.is_due({1: 2}, 99)
-    assert past.is_due({1: 2}, 100)
-    assert not past.is_due({1: 2}, 200)
-    assert past.is_due({1: 3}, 300)
-    assert past.is_small_enough(STATE_SIZE_MAX)
-    assert not past.is_small_enough(STATE_SIZE_MAX + 1)
-    assert not past.is_due({1: 9}, 10**15)
+def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small() -> None:
+    savings = SaveSchedule(100, 0)
+    assert not savings.is_due(2, 99)
+    assert savings.is_due(2, 100)
+    assert not savings.is_due(2, 200)
+    assert savings.is_due(3, 300)
+    assert savings.is_small_enough(STATE_SIZE_MAX)
+    assert not savings.is_small_enough(STATE_SIZE_MAX + 1)
+    assert not savings.is_due(9, 10**15)
 
 
 def test_an_active_that_stops_leaves_its_state() -> None:
@@ -147,7 +153,7 @@ def test_an_active_that_stops_leaves_its_state() -> None:
     assert replica.on_stop() == []
     replica.promote(1, MS)
     assert replica.on_stop() == []  # nothing was converted yet
-    replica.line.next_source_seqs[1] = 2
+    replica.on_source_packet(decode_source_packet(encode_source(1, 1, [(1, 11)], 0, 0), FEED_ID), MS)
     (effect,) = replica.on_stop()
     assert isinstance(effect, SaveState)
     assert effect.snapshot.position == replica.line.position()

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, assert_never
 
 from feedcore.counters import CounterSet
 from feedcore.lease.peers import ConsentConfig
+from feedcore.replica.channel_state import ChannelSnapshot
 from feedcore.replica.config import PublishMode, ReplicaConfig
 from feedcore.replica.decision_intake import IntakeConfig
 from feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
-    AppendToJournal,
     AskToFail,
-    NumberForGood,
+    CommitProvisional,
     ReleaseLease,
     RenewLease,
-    RequestBuckets,
     RequestEpoch,
     RequestHandOver,
-    RequestRuns,
-    RequestSnapshot,
-    RequestSource,
     RunsLost,
-    SaveState,
+    ServerRequest,
     StateMoved,
     Transmit,
+    perform,
 )
 from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.replica.source_tracker import TrackerConfig
@@ -80,24 +77,10 @@ class AdapterActor:
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
         self._ended_ns: int | None = None  # its former life
-        self._actions: dict[type, Callable[[Any], None]] = {
-            AppendToJournal: self._append,
-            SaveState: lambda effect: self.journal.append(effect.snapshot),
-            Transmit: self._transmit,
-            RequestSource: self._calls.request_source,
-            RequestRuns: self._calls.request_runs,
-            RequestSnapshot: self._calls.request_snapshot,
-            RequestBuckets: self._calls.request_buckets,
-            NumberForGood: self._number_for_good,
-            AcceptOffer: lambda effect: cluster.admin.on_offer_accepted(self, effect.epoch),
-            ReleaseLease: lambda effect: cluster.admin.on_released(self, effect.epoch),
-            RequestEpoch: lambda effect: cluster.admin.on_next_epoch(self, effect.epoch),
-            RequestHandOver: lambda effect: cluster.admin.on_hand_over_wish(self, effect.epoch, effect.reason),
-            AskToFail: lambda effect: cluster.admin.on_ask_to_fail(self, effect.reason),
-            RenewLease: lambda effect: cluster.admin.on_renew(self, effect.epoch),
-            StateMoved: self._tell_move,
-            RunsLost: self._tell_loss,
-        }
+        self.request_source = self._calls.request_source
+        self.request_runs = self._calls.request_runs
+        self.request_snapshot = self._calls.request_snapshot
+        self.request_buckets = self._calls.request_buckets
 
     # ---- life ----
 
@@ -271,29 +254,34 @@ class AdapterActor:
             self._calls.tell_state()
         self._world.after(self._plan.timing.sync_interval_ns, self._report, life)
 
-    # ---- inside: effects ----
+    # ---- effects (feedcore.replica.effects.EffectHandler) ----
 
     def _perform(self, effects: list[AdapterEffect]) -> None:
         self._cluster.on_effects(self, effects)
-        actions = self._actions
-        for effect in effects:
-            actions[type(effect)](effect)
+        perform(effects, self)
 
-    def _append(self, effect: AppendToJournal) -> None:
-        self.journal.append(effect.packet)
+    def append_to_journal(self, packet: OutputPacket) -> None:
+        """Kept from here on."""
+        self.journal.append(packet)
         if self._plan.publish is PublishMode.ACKED:
-            self._cluster.checks.content.on_journalled(effect.packet)
+            self._cluster.checks.content.on_journalled(packet)
 
-    def _number_for_good(self, effect: NumberForGood) -> None:
-        packets = self.journal.number_for_good(effect)
-        text = "{} numbers channel {} {}..{} for good in epoch {}: {} packets"
-        first, last = effect.first_message_seq, effect.end_message_seq - 1
-        self._world.tell(text, self.name, effect.channel_id, first, last, effect.epoch, len(packets))
-        self._cluster.on_numbered(packets)
+    def save_state(self, snapshot: ChannelSnapshot) -> None:
+        """Kept from here on."""
+        self.journal.append(snapshot)
 
-    def _transmit(self, effect: Transmit) -> None:
-        world, packet = self._world, effect.packet
-        self._cluster.on_transmit(self, effect)
+    def commit_provisional(self, committed: CommitProvisional) -> None:
+        """In the journal."""
+        packets = self.journal.commit_provisional(committed)
+        text = "{} commits channel {} input {}..{} in epoch {}: {} packets"
+        first, last = committed.first_input_seq, committed.end_input_seq - 1
+        self._world.tell(text, self.name, committed.channel_id, first, last, committed.epoch, len(packets))
+        self._cluster.on_committed(packets)
+
+    def transmit(self, packet: OutputPacket) -> None:
+        """To everybody who listens."""
+        world = self._world
+        self._cluster.on_transmit(self, packet)
         if world.is_verbose:
             world.tell("{} transmits {}", self.name, brief(packet))
         multicast = world.multicast
@@ -305,16 +293,37 @@ class AdapterActor:
             for link, hear in self._listeners:
                 multicast(link, hear, packet)
 
-    def _tell_move(self, effect: StateMoved) -> None:
+    def ask_server(self, request: ServerRequest) -> None:
+        """Over the adapter's stream to the admin server."""
+        admin = self._cluster.admin
+        match request:
+            case AcceptOffer(epoch):
+                admin.on_offer_accepted(self, epoch)
+            case ReleaseLease(epoch):
+                admin.on_released(self, epoch)
+            case RequestEpoch(epoch):
+                admin.on_next_epoch(self, epoch)
+            case RequestHandOver(epoch, reason):
+                admin.on_hand_over_wish(self, epoch, reason)
+            case AskToFail(reason):
+                admin.on_ask_to_fail(self, reason)
+            case RenewLease(epoch):
+                admin.on_renew(self, epoch)
+            case _:
+                assert_never(request)
+
+    def on_state_moved(self, moved: StateMoved) -> None:
+        """Told, checked and reported."""
         text = "{} channel {}: {} -> {}: {}"
-        self._world.tell(text, self.name, effect.channel_id, effect.old.value, effect.new.value, effect.reason)
-        self._cluster.on_moved(self, effect)
+        self._world.tell(text, self.name, moved.channel_id, moved.old.value, moved.new.value, moved.reason)
+        self._cluster.on_moved(self, moved)
         self._cluster.admin.on_report(self)
 
-    def _tell_loss(self, effect: RunsLost) -> None:
+    def on_runs_lost(self, lost: RunsLost) -> None:
+        """Told."""
         text = "{} declares source {} {}..{} lost"
-        first, last = effect.first_source_seq, effect.last_source_seq
-        self._world.tell(text, self.name, effect.source_stream_id, first, last)
+        first, last = lost.first_source_seq, lost.last_source_seq
+        self._world.tell(text, self.name, lost.source_stream_id, first, last)
 
 
 def _config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> EngineConfig:
@@ -352,5 +361,5 @@ def brief(packet: OutputPacket) -> str:
         f"{' LOST' if run.is_source_gap else ''} -> {run.message_count}"
         for run in packet.runs
     )
-    place = f"epoch {packet.epoch} (from {packet.epoch_first_message_seq}) message_seq {packet.first_message_seq}"
+    place = f"epoch {packet.epoch} input_seq {packet.first_input_seq} message_seq {packet.first_message_seq}"
     return f"channel {packet.channel_id} {flags}: {place} + {packet.message_count} [{runs}]"

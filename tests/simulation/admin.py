@@ -279,7 +279,7 @@ class AdminActor:
         decisions = self.lease.on_report(
             adapter.adapter_id,
             min((channel.state for channel in state.channels), key=WORST.index),
-            sum(channel.position.next_message_seq for channel in state.channels),
+            sum(channel.position.next_input_seq for channel in state.channels),
             state.health,
             self._world.now_ns,
             history_epoch=min(channel.position.epoch for channel in state.channels),

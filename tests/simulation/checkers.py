@@ -6,7 +6,8 @@ with what the source sent. What it cannot see step by step it sees at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from feedcore.merge.effects import (
     Deliver,
@@ -19,7 +20,6 @@ from feedcore.merge.effects import (
     SourceGap,
     Takeover,
 )
-from feedcore.wire.control_messages import SBE_MESSAGE_HEADER, SOURCE_GAP_BODY
 from feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     OUTPUT_FRAME,
@@ -31,7 +31,7 @@ from feedcore.wire.output_packet import (
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.toy_feed import BODY_IDENTITY_SIZE, OUT_BODY
 
-Message = tuple[int, int, bytes]  # source_stream_id, source_seq, body
+Place = tuple[int, int, int]  # channel, epoch, input_seq
 
 
 class Violation(AssertionError):
@@ -46,42 +46,43 @@ class Violation(AssertionError):
         self.invariant = invariant
 
 
+class Input(NamedTuple):
+    """A source message of a packet, and what it became."""
+
+    source_stream_id: int
+    source_seq: int
+    bodies: tuple[bytes, ...]
+
+
 class PacketReader:
-    """Messages of packets; adapters make equal payloads, so each is taken apart once."""
+    """Source messages of packets; adapters make equal payloads, so each is taken apart once."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, list[Message]] = {}
+        self._known: dict[bytes, list[Input]] = {}
 
-    def messages(self, packet: OutputPacket) -> list[Message]:
-        """Every message of a packet, in order."""
+    def inputs(self, packet: OutputPacket) -> list[Input]:
+        """Every source message of a packet, in order of `input_seq`."""
         known = self._known.get(packet.payload)
         if known is None:
-            known = self._known[packet.payload] = list(_messages(packet))
+            known = self._known[packet.payload] = list(_inputs(packet))
         return known
 
 
-def _messages(packet: OutputPacket) -> Iterable[Message]:
+def _inputs(packet: OutputPacket) -> Iterator[Input]:
     frames = message_frames(packet)
     for run in packet.runs:
         base = run.first_message_seq - packet.first_message_seq
+        bodies: dict[int, list[bytes]] = {}
         for offset, length in frames[base : base + run.message_count]:
             source_offset = OUTPUT_FRAME.unpack_from(packet.payload, offset)[1]
-            body = packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length]
-            yield run.source_stream_id, run.first_source_seq + source_offset, body
+            bodies.setdefault(source_offset, []).append(packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length])
+        for place in range(run.source_count):
+            yield Input(run.source_stream_id, run.first_source_seq + place, tuple(bodies.get(place, ())))
 
 
 def is_application(body: bytes) -> bool:
     """True for the toy feed's own messages, False for tandemfeed's (a declared source gap)."""
     return body[4:6] == b"\x01\x00"
-
-
-def identities(message: Message) -> tuple[tuple[int, int], ...]:
-    """The source messages that a message stands for."""
-    stream, source_seq, body = message
-    if is_application(body):
-        return ((stream, source_seq),)
-    _, first, last = SOURCE_GAP_BODY.unpack(body[SBE_MESSAGE_HEADER.size :])
-    return tuple((stream, lost) for lost in range(first, last + 1))
 
 
 class Truth:
@@ -114,62 +115,65 @@ class ContentChecker:
     """
 
     def __init__(self, reader: PacketReader, truth: Truth, undecided_channels: frozenset[int] = frozenset()) -> None:
-        # (channel, epoch, message_seq) -> source identities: several in a declared source gap
-        self.where: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
+        self.where: dict[Place, tuple[int, int]] = {}  # source identities
         self._reader, self._truth, self._undecided = reader, truth, undecided_channels
-        self._bodies: dict[tuple[int, int, int], Message] = {}
-        self._decided: set[tuple[int, int, int]] = set()
-        self._seen: dict[tuple[int, int, int], bytes] = {}
+        self._inputs: dict[Place, tuple[Input, int]] = {}  # with the message_seq before it
+        self._decided: set[Place] = set()
+        self._seen: dict[Place, tuple[int, bytes]] = {}
 
     def on_transmit(self, packet: OutputPacket, *, is_active: bool, journal: OutputJournal) -> None:
         """A packet goes out. `journal`: its sender's."""
         if packet.flags & ANNOUNCEMENT_BIT:
             self._announce(packet)
             return
-        if not packet.message_count or packet.flags & PROVISIONAL_BIT:
+        if not packet.runs or packet.flags & PROVISIONAL_BIT:
             return
         if not journal.holds(packet):
-            raise Violation(
-                "8", f"adapter {packet.adapter_id} transmits {packet.first_message_seq}, not journalled yet"
-            )
-        place = (packet.channel_id, packet.epoch, packet.first_message_seq)
-        if self._seen.get(place) == packet.payload:
+            raise Violation("8", f"adapter {packet.adapter_id} transmits {packet.first_input_seq}, not journalled yet")
+        place = (packet.channel_id, packet.epoch, packet.first_input_seq)
+        if self._seen.get(place) == (packet.first_message_seq, packet.payload):
             return
-        self._seen[place] = packet.payload
+        self._seen[place] = packet.first_message_seq, packet.payload
         self.note(packet, is_active=is_active)
 
     def note(self, packet: OutputPacket, *, is_active: bool) -> None:
-        """The packet's messages are the content of their place. `is_active`: they are decisions."""
-        for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
-            self._note((packet.channel_id, packet.epoch, seq), message, packet.adapter_id, is_active)
+        """The packet's source messages are the content of their places. `is_active`: they are decisions."""
+        message_seq = packet.first_message_seq
+        for input_seq, found in enumerate(self._reader.inputs(packet), packet.first_input_seq):
+            self._note((packet.channel_id, packet.epoch, input_seq), (found, message_seq), packet.adapter_id, is_active)
+            message_seq += len(found.bodies)
 
     def on_journalled(self, packet: OutputPacket) -> None:
         """A packet is in a journal, whether or not it will go out: a gap may name it."""
-        if packet.message_count and not packet.flags & PROVISIONAL_BIT:
-            for seq, message in enumerate(self._reader.messages(packet), packet.first_message_seq):
-                self.where.setdefault((packet.channel_id, packet.epoch, seq), identities(message))
+        if packet.runs and not packet.flags & PROVISIONAL_BIT:
+            for input_seq, found in enumerate(self._reader.inputs(packet), packet.first_input_seq):
+                self.where.setdefault((packet.channel_id, packet.epoch, input_seq), found[:2])
 
     def _announce(self, packet: OutputPacket) -> None:
-        """Decisions without their messages: whoever hears of them may transmit them."""
-        for seq in range(packet.first_message_seq, packet.end_message_seq):
-            self._decided.add((packet.channel_id, packet.epoch, seq))
+        """Decisions without their messages: every adapter that hears of them may transmit them."""
+        for input_seq in range(packet.first_input_seq, packet.end_input_seq):
+            self._decided.add((packet.channel_id, packet.epoch, input_seq))
 
-    def _note(self, key: tuple[int, int, int], message: Message, adapter_id: int, is_active: bool) -> None:
-        known = self._bodies.setdefault(key, message)
-        self.where[key] = identities(known)
-        if known != message and not self._is_excused(known, message):
-            raise Violation(
-                "4", f"(channel, epoch, message_seq) {key} is source {known[:2]} and {message[:2]}, or differs"
-            )
+    def _note(self, place: Place, found: tuple[Input, int], adapter_id: int, is_active: bool) -> None:
+        known = self._inputs.setdefault(place, found)
+        self.where[place] = known[0][:2]
+        if known != found and not self._is_excused(known, found):
+            raise Violation("4", f"(channel, epoch, input_seq) {place} is {known} and {found}")
         if is_active:
-            self._decided.add(key)
-        elif key not in self._decided and key[0] not in self._undecided:
-            raise Violation("6", f"adapter {adapter_id} transmitted {key}, which was not decided")
+            self._decided.add(place)
+        elif place not in self._decided and place[0] not in self._undecided:
+            raise Violation("6", f"adapter {adapter_id} transmitted {place}, which was not decided")
 
-    def _is_excused(self, known: Message, message: Message) -> bool:
-        if known[:2] != message[:2] or not is_application(known[2]) or not is_application(message[2]):
+    def _is_excused(self, known: tuple[Input, int], found: tuple[Input, int]) -> bool:
+        if known[1] != found[1] or known[0][:2] != found[0][:2] or len(known[0].bodies) != len(found[0].bodies):
             return False
-        return OUT_BODY.unpack(known[2])[4] in self._truth.corrupted and known[2][-1] == message[2][-1]
+        pairs = zip(known[0].bodies, found[0].bodies, strict=True)
+        return all(one == other or self._are_excused(one, other) for one, other in pairs)
+
+    def _are_excused(self, one: bytes, other: bytes) -> bool:
+        if not is_application(one) or not is_application(other):
+            return False
+        return OUT_BODY.unpack(one)[4] in self._truth.corrupted and one[-1] == other[-1]
 
 
 class DeliveryChecker:
@@ -188,7 +192,7 @@ class DeliveryChecker:
         self._reader, self._truth, self._is_live, self._may_gap = reader, truth, is_live, may_gap
         self._counts = {stream: [0] * len(truth.expected[stream]) for stream in streams}
         self._last_source_seq = dict.fromkeys(self._counts, 0)
-        self._last_message_seq: dict[int, int] = {}  # by epoch
+        self._end_input_seq: dict[int, int] = {}  # by epoch
         self._gaps: list[Gap] = []
         self._lost: set[tuple[int, int]] = set()
         self._has_ended = False
@@ -198,9 +202,8 @@ class DeliveryChecker:
         if isinstance(effect, Deliver):
             self._deliver(effect)
         elif isinstance(effect, Filled):
-            for message in self._reader.messages(effect.packet)[effect.first_index : effect.end_index]:
-                if is_application(message[2]):
-                    self._take(*message)
+            for found in self._reader.inputs(effect.packet):
+                self._take(found)
         elif isinstance(effect, Gap):
             self._on_gap(effect)
         elif isinstance(effect, ProvisionalGap):
@@ -214,18 +217,17 @@ class DeliveryChecker:
         elif isinstance(effect, Takeover):
             self._has_ended = False  # what the old active alone had is decided anew: the end comes again
 
-    def at_end(self, where: dict[tuple[int, int, int], tuple[tuple[int, int], ...]], channel: int) -> None:
+    def at_end(self, where: dict[Place, tuple[int, int]], channel: int) -> None:
         """Everything was delivered, or named by a gap.
 
         Args:
-            where: source identities of each (channel, epoch, message_seq) that was ever transmitted.
+            where: the source identity of each (channel, epoch, input_seq) that was ever transmitted.
         """
         gaps = self._gaps
         excused = {
             identity
-            for (known, _, seq), found in where.items()
-            for identity in found
-            if gaps and known == channel and any(gap.first_message_seq <= seq <= gap.last_message_seq for gap in gaps)
+            for (known, _, seq), identity in where.items()
+            if gaps and known == channel and any(gap.first_input_seq <= seq < gap.end_input_seq for gap in gaps)
         }
         for stream, counts in self._counts.items():
             is_owed = not self._is_live
@@ -240,33 +242,33 @@ class DeliveryChecker:
 
     def _deliver(self, effect: Deliver) -> None:
         packet = effect.packet
-        if effect.first_index == effect.end_index:
-            return
         if self._has_ended:
-            raise Violation("1", f"{self.name} was told the end and then got {effect.first_message_seq}")
-        if not packet.flags & PROVISIONAL_BIT:  # a provisional packet's message_seq means nothing to others
-            last = self._last_message_seq.get(packet.epoch, 0)
-            if effect.first_message_seq <= last:
-                raise Violation(
-                    "3", f"{self.name} got {effect.first_message_seq} of epoch {packet.epoch} behind {last}"
-                )
-            self._last_message_seq[packet.epoch] = packet.first_message_seq + effect.end_index - 1
-        for stream, source_seq, body in self._reader.messages(packet)[effect.first_index : effect.end_index]:
-            if source_seq < self._last_source_seq[stream]:
+            raise Violation("1", f"{self.name} was told the end and then got {packet.first_input_seq}")
+        if not packet.flags & PROVISIONAL_BIT:  # a provisional packet's numbers mean nothing to others
+            end = self._end_input_seq.get(packet.epoch, 0)
+            if packet.first_input_seq < end:
+                text = f"{self.name} got {packet.first_input_seq} of epoch {packet.epoch} after {end - 1}"
+                raise Violation("3", text)
+            self._end_input_seq[packet.epoch] = packet.end_input_seq
+        for found in self._reader.inputs(packet):
+            stream, source_seq = found.source_stream_id, found.source_seq
+            if source_seq <= self._last_source_seq[stream]:
                 last = self._last_source_seq[stream]
-                raise Violation("2", f"{self.name} got source {stream} {source_seq} behind {last}")
+                raise Violation("2", f"{self.name} got source {stream} {source_seq} after {last}")
             self._last_source_seq[stream] = source_seq
-            self._take(stream, source_seq, body)
-            self.order.append((stream, source_seq))
+            self._take(found)
+            if found.bodies:
+                self.order.append((stream, source_seq))
 
-    def _take(self, stream: int, source_seq: int, body: bytes) -> None:
-        copy = self._counts[stream][source_seq - 1]
+    def _take(self, found: Input) -> None:
+        stream, source_seq, bodies = found
         wanted = self._truth.expected[stream][source_seq - 1]
-        if copy >= len(wanted):
+        if self._counts[stream][source_seq - 1] and bodies:
             raise Violation("1", f"{self.name} got source {stream} {source_seq} again")
-        if not self._truth.is_right(body, wanted[copy]):
+        is_right = len(bodies) == len(wanted)
+        if not is_right or not all(self._truth.is_right(*pair) for pair in zip(bodies, wanted, strict=True)):
             raise Violation("1", f"{self.name} got other content for source {stream} {source_seq}")
-        self._counts[stream][source_seq - 1] += 1
+        self._counts[stream][source_seq - 1] += len(bodies)
 
     def _on_gap(self, gap: Gap) -> None:
         if not self._may_gap:

@@ -126,7 +126,8 @@ class ClientActor:
     def _ask(self, request: RequestReplay) -> None:
         """As many adapters' replay services as copies are wanted; the next request asks others, each in its turn."""
         adapters = list(self._cluster.adapters)
-        turn = self._turns[bool(request.ranges)] = (self._turns[bool(request.ranges)] + 1) % len(adapters)
+        is_numbered = bool(request.input_ranges or request.message_range)
+        turn = self._turns[is_numbered] = (self._turns[is_numbered] + 1) % len(adapters)
         adapters = adapters[turn:] + adapters[:turn]
         adapters.sort(key=lambda adapter: request.lateness(adapter.adapter_id))
         for adapter in adapters[: request.copy_count]:
@@ -136,7 +137,8 @@ class ClientActor:
         """At the adapter."""
         adapter, request = question
         if adapter.is_alive and not adapter.is_paused:
-            packets = adapter.journal.replay(request.channel_id, request.ranges)
+            packets = adapter.journal.replay(request.channel_id, request.input_ranges)
+            packets += adapter.journal.replay_messages(request.channel_id, request.message_range)
             packets += adapter.journal.replay_provisional(request.channel_id, request.source_ranges)
             self._world.call(self._world.link(adapter.name, self.name), self._hear, packets)
 
@@ -150,7 +152,6 @@ def tell(effect: MergeEffect) -> str:
     if isinstance(effect, Deliver):
         packet = effect.packet
         runs = [(run.source_stream_id, run.first_source_seq, run.end_source_seq - 1) for run in packet.runs]
-        end = packet.first_message_seq + effect.end_index
         where = f"epoch {packet.epoch} from adapter {packet.adapter_id}, {runs}"
-        return f"delivers {effect.first_message_seq}..{end - 1} of {where}"
+        return f"delivers input {packet.first_input_seq}..{packet.end_input_seq - 1} of {where}"
     return str(effect)

@@ -8,7 +8,7 @@ from random import Random
 
 from feedcore.counters import Counter
 from feedcore.merge.effects import MergeEffect
-from feedcore.replica.effects import AdapterEffect, StateMoved, Transmit
+from feedcore.replica.effects import AdapterEffect, StateMoved
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
@@ -138,15 +138,14 @@ class Cluster:
             for effect in effects:
                 self._trace.update(f"{self.world.now_ns} {adapter.name} {effect!r}\n".encode())
 
-    def on_transmit(self, adapter: AdapterActor, effect: Transmit) -> None:
+    def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
         """An adapter puts a packet on the wire."""
-        packet = effect.packet
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
         self.checks.content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
 
-    def on_numbered(self, packets: tuple[OutputPacket, ...]) -> None:
-        """Provisional packets have become decisions; whoever hears of them may transmit them."""
+    def on_committed(self, packets: tuple[OutputPacket, ...]) -> None:
+        """Provisional packets have become decisions; every adapter that hears of them may transmit them."""
         for packet in packets:
             self.checks.content.note(packet, is_active=True)
 

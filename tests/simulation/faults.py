@@ -71,7 +71,7 @@ class Strikes:
         places = self._cluster.truth.corrupted.setdefault(symbol, {})
         for channel, converter in adapter.converters.items():
             converter.sums[symbol] ^= 1 << 40
-            places[channel] = max(places.get(channel, 0), adapter.engine.replicas[channel].line.next_message_seq)
+            places[channel] = max(places.get(channel, 0), adapter.engine.replicas[channel].line.next_input_seq)
         self._world.tell("{}: the state of symbol {} changes by itself", adapter.name, symbol)
 
     def _pause_client(self, fault: Fault) -> None:

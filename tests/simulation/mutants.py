@@ -13,14 +13,16 @@ from typing import Any
 
 from admin_server.lease_core import FeedLease, Granted
 from feedcore.lease.lease_view import LeaseView
-from feedcore.merge.followed_lineage import FollowedLineage
 from feedcore.merge.gap_repair import GapRepair
+from feedcore.merge.history_gate import HistoryGate
 from feedcore.merge.merger import StreamMerger
-from feedcore.replica.deciding import Decider
+from feedcore.replica.channel import Channel
+from feedcore.replica.deciding import Deciding
 from feedcore.replica.decision_intake import DecisionIntake
 from feedcore.replica.effects import AppendToJournal, Transmit
+from feedcore.replica.following import Following
 from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.role import ToDeciding
 from feedcore.replica.source_tracker import SourceTracker
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import UNLIMITED
@@ -98,9 +100,9 @@ def _counts_from_now(right: Method) -> Method:
 
 def _keeps_its_counter(right: Method) -> Method:
     def install(self: ProductionLine, snapshot: Any) -> None:
-        counter = self.next_message_seq
+        counter = self.next_input_seq
         right(self, snapshot)
-        self.next_message_seq = counter
+        self.next_input_seq = counter
 
     return install
 
@@ -114,15 +116,13 @@ def _twice(right: Method) -> Method:
 
 
 def _decides_as_backup(right: Method) -> Method:
-    def on_source_packet(self: ChannelReplica, *arguments: Any) -> Any:
-        if self.state is not ReplicaState.SYNCHRONIZED:
-            return right(self, *arguments)
-        self.state = ReplicaState.ACTIVE
-        effects = right(self, *arguments)
-        self.state = ReplicaState.SYNCHRONIZED
-        return effects
+    def on_slices(self: Following, stream: int, slices: Any, effects: list[Any], now_ns: int) -> Any:
+        if self.channel.state is not ReplicaState.SYNCHRONIZED:
+            return right(self, stream, slices, effects, now_ns)
+        decider = Deciding(self.channel, ToDeciding(self.channel.line.epoch))
+        return decider.on_slices(stream, slices, effects, now_ns)
 
-    return on_source_packet
+    return on_slices
 
 
 def _has_no_patience(right: Method) -> Method:
@@ -162,7 +162,7 @@ def _forgets_reservations(right: Method) -> Method:
 
 
 def _transmits_first(right: Method) -> Method:
-    def decide(self: Decider, piece: Any, effects: list[Any], now_ns: int) -> None:
+    def decide(self: Deciding, piece: Any, effects: list[Any], now_ns: int) -> None:
         place = len(effects)
         right(self, piece, effects, now_ns)
         effects[place:] = sorted(effects[place:], key=lambda effect: isinstance(effect, AppendToJournal))
@@ -172,8 +172,8 @@ def _transmits_first(right: Method) -> Method:
 
 
 def _says_the_end_early(right: Method) -> Method:
-    def heartbeat(self: ChannelReplica, now_ns: int) -> Transmit:
-        packet = right(self, now_ns).packet
+    def heartbeat(self: Channel, *arguments: Any) -> Transmit:
+        packet = right(self, *arguments).packet
         return Transmit(packet._replace(flags=packet.flags | OutputFlag.END_OF_STREAM))
 
     return heartbeat
@@ -181,7 +181,7 @@ def _says_the_end_early(right: Method) -> Method:
 
 MUTANTS = (
     Mutant("the client forgets which source messages it delivered", StreamMerger, "_deliver", _forgets_sources, 300),
-    Mutant("the client takes packets of epochs that ended", FollowedLineage, "end_of", _always(UNLIMITED), 1_500),
+    Mutant("the client takes packets of epochs that ended", HistoryGate, "end_of", _always(UNLIMITED), 1_500),
     Mutant("the client gives a hole up at once", GapRepair, "is_hopeless", _always(True), 50),
     Mutant("the client is deaf for heartbeats", StreamMerger, "_on_heartbeat", _always(None), 20),
     Mutant("a lease never ends at its holder", LeaseView, "on_granted", _never_ends, 300),
@@ -189,12 +189,12 @@ MUTANTS = (
     Mutant("the counter is not set with a snapshot", ProductionLine, "install", _keeps_its_counter, 50),
     Mutant("a snapshot's position is one too far", ProductionLine, "snapshot", _off_by_one, 50),
     Mutant("a decision is applied twice", DecisionIntake, "_accept", _twice, 20),
-    Mutant("a backup decides by itself", ChannelReplica, "on_source_packet", _decides_as_backup, 20),
+    Mutant("a backup decides by itself", Following, "on_slices", _decides_as_backup, 20),
     Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience, 50),
     Mutant("a source gap is never declared", SourceTracker, "lost", _always(None), 100),
-    Mutant("a packet is journalled after it is transmitted", Decider, "decide", _transmits_first, 20),
-    Mutant("the end is said before it came", ChannelReplica, "_heartbeat", _says_the_end_early, 50),
-    Mutant("digests are not compared", ChannelReplica, "_compare", _always([]), 1_500),
+    Mutant("a packet is journalled after it is transmitted", Deciding, "_decide", _transmits_first, 20),
+    Mutant("the end is said before it came", Channel, "heartbeat", _says_the_end_early, 50),
+    Mutant("digests are not compared", Following, "compare", _always(None), 1_500),
     Mutant("the lease store grants an epoch again", FeedLease, "_consider", _reuses_the_epoch, 100),
     Mutant("a restored store forgets reserved epochs", FeedLease, "restore", _forgets_reservations, 1_000),
 )

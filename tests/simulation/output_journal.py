@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.effects import NumberForGood
+from feedcore.replica.effects import CommitProvisional
 from feedcore.wire.output_packet import PROVISIONAL_BIT, RETRANSMISSION_BIT, OutputFlag, OutputPacket
 from feedcore.wire.position import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Numbering:
+class Commit:
     """Provisional packets are decisions of an epoch from here on."""
 
     channel_id: int
     packets: tuple[OutputPacket, ...]
 
 
-Entry = OutputPacket | ChannelSnapshot | Numbering
+Entry = OutputPacket | ChannelSnapshot | Commit
 
 
 class OutputJournal:
-    """Entries in the order of appending; a lookup finds what a newer numbering has not replaced, as in production."""
+    """Entries in the order of appending; a lookup finds what a newer epoch has not replaced, as in production."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._channels: dict[int, tuple[list[int], list[OutputPacket]]] = {}
+        self._channels: dict[int, tuple[list[int], list[OutputPacket]]] = {}  # first input_seqs, packets
 
     def holds(self, packet: OutputPacket) -> bool:
         """True if replay would find this packet."""
         firsts, packets = self._channels.get(packet.channel_id, ([], []))
-        place = bisect_right(firsts, packet.first_message_seq) - 1
+        place = bisect_right(firsts, packet.first_input_seq) - 1
         return place >= 0 and packets[place] == packet
 
     def append(self, entry: Entry) -> None:
@@ -50,38 +51,37 @@ class OutputJournal:
                 self._index(entry)
         return lost
 
-    def number_for_good(self, effect: NumberForGood) -> tuple[OutputPacket, ...]:
+    def commit_provisional(self, effect: CommitProvisional) -> tuple[OutputPacket, ...]:
         """The newest provisional packets of a channel are decisions of an epoch; returns them as such."""
         found: list[OutputPacket] = []
-        end_seq = effect.end_message_seq
+        end_seq = effect.end_input_seq
         for entry in reversed(self._entries):
             if not isinstance(entry, OutputPacket) or entry.channel_id != effect.channel_id:
                 continue
-            if not entry.flags & PROVISIONAL_BIT or entry.end_message_seq != end_seq:
+            if not entry.flags & PROVISIONAL_BIT or entry.end_input_seq != end_seq:
                 continue
-            if entry.first_message_seq < effect.first_message_seq or (found and end_seq == effect.first_message_seq):
+            if entry.first_input_seq < effect.first_input_seq:
                 break
-            end_seq = entry.first_message_seq
+            end_seq = entry.first_input_seq
             found.append(
                 entry._replace(
                     flags=entry.flags & ~PROVISIONAL_BIT | OutputFlag.FROM_ACTIVE,
                     epoch=effect.epoch,
-                    epoch_first_message_seq=effect.first_message_seq,
                     runs=tuple(run._replace(epoch=effect.epoch) for run in entry.runs),
                 )
             )
-        numbering = Numbering(effect.channel_id, tuple(reversed(found)))
-        self.append(numbering)
-        return numbering.packets
+        commit = Commit(effect.channel_id, tuple(reversed(found)))
+        self.append(commit)
+        return commit.packets
 
     def resumable(self) -> list[tuple[ChannelSnapshot, list[Run]]]:
-        """The newest state of each channel, and the decisions behind it."""
+        """The newest state of each channel, and the decisions after it."""
         newest: dict[int, tuple[ChannelSnapshot, list[Run]]] = {}
         for entry in self._entries:
             if isinstance(entry, ChannelSnapshot):
                 newest[entry.channel_id] = entry, []
             elif entry.channel_id in newest:
-                for packet in entry.packets if isinstance(entry, Numbering) else (entry,):
+                for packet in entry.packets if isinstance(entry, Commit) else (entry,):
                     if not packet.flags & PROVISIONAL_BIT:
                         newest[entry.channel_id][1].extend(packet.runs)
         return list(newest.values())
@@ -89,7 +89,7 @@ class OutputJournal:
     def replay_provisional(
         self, channel_id: int, source_ranges: tuple[tuple[int, int, int], ...]
     ) -> list[OutputPacket]:
-        """The provisional packets that hold these source messages (stream, first, last), as retransmissions."""
+        """The provisional packets that hold these source messages (stream, first, end), as retransmissions."""
         return [
             entry._replace(flags=entry.flags | RETRANSMISSION_BIT)
             for entry in self._entries
@@ -97,38 +97,44 @@ class OutputJournal:
             and entry.flags & PROVISIONAL_BIT
             and entry.channel_id == channel_id
             and any(
-                run.source_stream_id == stream and run.first_source_seq <= last and run.end_source_seq > first
+                run.source_stream_id == stream and run.first_source_seq < end and run.end_source_seq > first
                 for run in entry.runs
-                for stream, first, last in source_ranges
+                for stream, first, end in source_ranges
             )
         ]
 
-    def replay(self, channel_id: int, ranges: tuple[tuple[int, int], ...]) -> list[OutputPacket]:
-        """The packets that hold these `message_seq`, each once, flagged as retransmissions."""
-        if channel_id not in self._channels:
-            return []
-        firsts, packets = self._channels[channel_id]
-        found, behind = [], 0
-        for first_seq, last_seq in ranges:
-            for place in range(max(behind, bisect_right(firsts, first_seq) - 1), len(firsts)):
+    def replay(self, channel_id: int, input_ranges: Iterable[tuple[int, int]]) -> list[OutputPacket]:
+        """The packets that hold these `input_seq`, (first, end) each; each packet once, as a retransmission."""
+        firsts, packets = self._channels.get(channel_id, ([], []))
+        found, done = [], 0
+        for first_seq, end_seq in input_ranges:
+            for place in range(max(done, bisect_right(firsts, first_seq) - 1), len(firsts)):
                 packet = packets[place]
-                if packet.first_message_seq > last_seq:
+                if packet.first_input_seq >= end_seq:
                     break
-                behind = place + 1
-                if packet.end_message_seq > first_seq:
+                done = place + 1
+                if packet.end_input_seq > first_seq:
                     found.append(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
         return found
 
+    def replay_messages(self, channel_id: int, message_range: tuple[int, int] | None) -> Iterator[OutputPacket]:
+        """The packets that hold these `message_seq`, (first, end), as retransmissions."""
+        if message_range is not None:
+            first_seq, end_seq = message_range
+            for packet in self._channels.get(channel_id, ([], []))[1]:
+                if packet.first_message_seq < end_seq and packet.end_message_seq > first_seq:
+                    yield packet._replace(flags=packet.flags | RETRANSMISSION_BIT)
+
     def _index(self, entry: Entry) -> None:
-        if isinstance(entry, Numbering):
+        if isinstance(entry, Commit):
             for packet in entry.packets:
                 self._index(packet)
             return
-        if isinstance(entry, ChannelSnapshot) or not entry.message_count or entry.flags & PROVISIONAL_BIT:
+        if isinstance(entry, ChannelSnapshot) or not entry.runs or entry.flags & PROVISIONAL_BIT:
             return
         firsts, packets = self._channels.setdefault(entry.channel_id, ([], []))
-        while firsts and firsts[-1] >= entry.first_message_seq:
+        while firsts and firsts[-1] >= entry.first_input_seq:
             firsts.pop()
             packets.pop()
-        firsts.append(entry.first_message_seq)
+        firsts.append(entry.first_input_seq)
         packets.append(entry)

@@ -34,7 +34,7 @@ class StateChecker:
         if self._truth.corrupted and not is_end:
             return
         for channel, streams in enumerate(self._plan.channels, 1):
-            known: dict[tuple[int, ...], tuple[str, bytes]] = {}
+            known: dict[tuple[int, int], tuple[str, bytes]] = {}
             for adapter in self._adapters:
                 if not adapter.is_alive or adapter.engine.replicas[channel].state not in IN_STEP:
                     continue
@@ -43,25 +43,20 @@ class StateChecker:
                 state = self._state(adapter, channel)
                 self._compare_one(adapter.name, channel, streams, ends, state)
                 # An active that lost its lease unheard may differ for a while: it decided what nobody else knows of.
-                other, first = known.setdefault((line.epoch, line.next_message_seq, *ends), (adapter.name, state))
+                other, first = known.setdefault((line.epoch, line.next_input_seq), (adapter.name, state))
                 if first != state:
                     raise Violation("7", f"{other} and {adapter.name} differ in channel {channel} at {ends}")
 
     def _state(self, adapter: AdapterActor, channel: int) -> bytes:
-        """Its conversion state, but for symbols that were corrupted behind the last position where all have a digest.
-
-        A decision without messages may be applied late, and then digests at one message_seq cannot be compared.
-        """
+        """Its conversion state, but for symbols that were corrupted after the last position where all have a digest."""
         converter = adapter.converters[channel]
         digests = [each.engine.replicas[channel].line.digest for each in self._adapters]
         first = digests[0]
-        is_comparable = all(
-            (digest.message_seq, digest.source_seqs) == (first.message_seq, first.source_seqs) for digest in digests
-        )
+        is_comparable = all((digest.epoch, digest.input_seq) == (first.epoch, first.input_seq) for digest in digests)
         hidden = [
             symbol
             for symbol, places in self._truth.corrupted.items()
-            if not is_comparable or first.message_seq <= places[channel]
+            if not is_comparable or first.input_seq <= places[channel]
         ]
         kept = [symbol for symbol in range(SYMBOLS) if symbol not in hidden]
         return converter.snapshot_buckets(kept) if hidden else converter.snapshot()
@@ -93,15 +88,13 @@ class ConvergenceChecker:
             return
         adapters = {
             adapter.name: [
-                (replica.state.value, replica.line.next_message_seq, *replica.line.next_source_seqs.items())
+                (replica.state.value, replica.line.next_input_seq, *replica.line.next_source_seqs.items())
                 for replica in adapter.engine.replicas.values()
             ]
             for adapter in self._adapters
         }
         clients = {
-            client.name: {
-                channel: (channel in client.ended, m.next_message_seq) for channel, m in client.mergers.items()
-            }
+            client.name: {channel: (channel in client.ended, m.next_input_seq) for channel, m in client.mergers.items()}
             for client in self._clients
         }
         raise Violation("9", f"not converged after {calm_ns // MS} ms of calm: {adapters}, {clients}")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atandemfeed/v1/common.proto\x12\rtandemfeed.v1\"\xc5\x01\n\x12MessageStreamState\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x18\n\x10next_message_seq\x18\x02 \x01(\x04\x12O\n\x10next_source_seqs\x18\x03 \x03(\x0b\x32\x35.tandemfeed.v1.MessageStreamState.NextSourceSeqsEntry\x1a\x35\n\x13NextSourceSeqsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa7\x01\n\x03Run\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x19\n\x11\x66irst_message_seq\x18\x02 \x01(\x04\x12\x18\n\x10source_stream_id\x18\x03 \x01(\r\x12\x18\n\x10\x66irst_source_seq\x18\x04 \x01(\x04\x12\x14\n\x0csource_count\x18\x05 \x01(\r\x12\x15\n\rmessage_count\x18\x06 \x01(\r\x12\x15\n\ris_source_gap\x18\x07 \x01(\x08\"4\n\rSequenceRange\x12\x11\n\tfirst_seq\x18\x01 \x01(\x04\x12\x10\n\x08last_seq\x18\x02 \x01(\x04\"\x9e\x01\n\x0bHealthState\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x1e\n\x16memory_available_ratio\x18\x02 \x01(\x01\x12\x11\n\tcpu_ratio\x18\x03 \x01(\x01\x12\x13\n\x0b\x65rror_count\x18\x04 \x01(\x04\x12\x1b\n\x13messages_per_second\x18\x05 \x01(\x01\x12\x1b\n\x13source_lag_messages\x18\x06 \x01(\x04\"8\n\x0cLineageEntry\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x19\n\x11\x66irst_message_seq\x18\x02 \x01(\x04\"\xe8\x03\n\x0c\x43hannelState\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x15\n\rreplica_state\x18\x02 \x01(\t\x12\x33\n\x08position\x18\x03 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x1a\n\x12\x64igest_message_seq\x18\x05 \x01(\x04\x12\x0f\n\x07\x64igests\x18\x06 \x03(\x06\x12M\n\x12\x64igest_source_seqs\x18\x07 \x03(\x0b\x32\x31.tandemfeed.v1.ChannelState.DigestSourceSeqsEntry\x12,\n\x07lineage\x18\x08 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x12S\n\x15\x61vailable_source_seqs\x18\t \x03(\x0b\x32\x34.tandemfeed.v1.ChannelState.AvailableSourceSeqsEntry\x1a\x37\n\x15\x44igestSourceSeqsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a:\n\x18\x41vailableSourceSeqsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01J\x04\x08\x04\x10\x05\"\xde\x03\n\x10\x46\x65\x65\x64\x41\x64\x61pterState\x12\x12\n\nadapter_id\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12-\n\x08\x63hannels\x18\x03 \x03(\x0b\x32\x1b.tandemfeed.v1.ChannelState\x12*\n\x06health\x18\x04 \x01(\x0b\x32\x1a.tandemfeed.v1.HealthState\x12\x11\n\treport_id\x18\x05 \x01(\x04\x12M\n\x10heard_report_ids\x18\x06 \x03(\x0b\x32\x33.tandemfeed.v1.FeedAdapterState.HeardReportIdsEntry\x12\x10\n\x08\x61\x62stains\x18\x07 \x01(\x08\x12\x13\n\x0bout_of_sync\x18\x08 \x01(\x08\x12N\n\x10refused_messages\x18\t \x03(\x0b\x32\x34.tandemfeed.v1.FeedAdapterState.RefusedMessagesEntry\x1a\x35\n\x13HeardReportIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x36\n\x14RefusedMessagesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"R\n\x12\x43hannelDescription\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11source_stream_ids\x18\x03 \x03(\r\"P\n\x17SourceStreamDescription\x12\x18\n\x10source_stream_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\"\x8b\x02\n\x0f\x46\x65\x65\x64\x44\x65scription\x12\x0f\n\x07\x66\x65\x65\x64_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\r\x12\x33\n\x08\x63hannels\x18\x04 \x03(\x0b\x32!.tandemfeed.v1.ChannelDescription\x12>\n\x0esource_streams\x18\x05 \x03(\x0b\x32&.tandemfeed.v1.SourceStreamDescription\x12\x1e\n\x16source_replay_endpoint\x18\x06 \x01(\t\x12\x19\n\x11\x64\x61tagram_size_max\x18\x07 \x01(\r\x12\x18\n\x10token_public_key\x18\x08 \x01(\x0c\"\xe6\x01\n\x12\x41\x64\x61pterDescription\x12\x12\n\nadapter_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0crpc_endpoint\x18\x03 \x01(\t\x12=\n\x06groups\x18\x04 \x03(\x0b\x32-.tandemfeed.v1.AdapterDescription.GroupsEntry\x12\x13\n\x0bincarnation\x18\x05 \x01(\r\x12\x15\n\rreplica_state\x18\x06 \x01(\t\x1a-\n\x0bGroupsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\tStreamKey\x12\x0e\n\x06key_id\x18\x01 \x01(\r\x12\x12\n\nchannel_id\x18\x02 \x01(\r\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x1a\n\x12not_before_unix_ns\x18\x04 \x01(\x03\x12\x17\n\x0f\x65xpires_unix_ns\x18\x05 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atandemfeed/v1/common.proto\x12\rtandemfeed.v1\"\xdd\x01\n\x12MessageStreamState\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x16\n\x0enext_input_seq\x18\x02 \x01(\x04\x12\x18\n\x10next_message_seq\x18\x03 \x01(\x04\x12O\n\x10next_source_seqs\x18\x04 \x03(\x0b\x32\x35.tandemfeed.v1.MessageStreamState.NextSourceSeqsEntry\x1a\x35\n\x13NextSourceSeqsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xc0\x01\n\x03Run\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x17\n\x0f\x66irst_input_seq\x18\x02 \x01(\x04\x12\x19\n\x11\x66irst_message_seq\x18\x03 \x01(\x04\x12\x18\n\x10source_stream_id\x18\x04 \x01(\r\x12\x18\n\x10\x66irst_source_seq\x18\x05 \x01(\x04\x12\x14\n\x0csource_count\x18\x06 \x01(\r\x12\x15\n\rmessage_count\x18\x07 \x01(\r\x12\x15\n\ris_source_gap\x18\x08 \x01(\x08\"4\n\rSequenceRange\x12\x11\n\tfirst_seq\x18\x01 \x01(\x04\x12\x10\n\x08last_seq\x18\x02 \x01(\x04\"\x9e\x01\n\x0bHealthState\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x1e\n\x16memory_available_ratio\x18\x02 \x01(\x01\x12\x11\n\tcpu_ratio\x18\x03 \x01(\x01\x12\x13\n\x0b\x65rror_count\x18\x04 \x01(\x04\x12\x1b\n\x13messages_per_second\x18\x05 \x01(\x01\x12\x1b\n\x13source_lag_messages\x18\x06 \x01(\x04\"Q\n\x0cLineageEntry\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x17\n\x0f\x66irst_input_seq\x18\x02 \x01(\x04\x12\x19\n\x11\x66irst_message_seq\x18\x03 \x01(\x04\"\xee\x02\n\x0c\x43hannelState\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x15\n\rreplica_state\x18\x02 \x01(\t\x12\x33\n\x08position\x18\x03 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x14\n\x0c\x64igest_epoch\x18\x04 \x01(\r\x12\x18\n\x10\x64igest_input_seq\x18\x05 \x01(\x04\x12\x0f\n\x07\x64igests\x18\x06 \x03(\x06\x12,\n\x07lineage\x18\x07 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x12S\n\x15\x61vailable_source_seqs\x18\x08 \x03(\x0b\x32\x34.tandemfeed.v1.ChannelState.AvailableSourceSeqsEntry\x1a:\n\x18\x41vailableSourceSeqsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xde\x03\n\x10\x46\x65\x65\x64\x41\x64\x61pterState\x12\x12\n\nadapter_id\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12-\n\x08\x63hannels\x18\x03 \x03(\x0b\x32\x1b.tandemfeed.v1.ChannelState\x12*\n\x06health\x18\x04 \x01(\x0b\x32\x1a.tandemfeed.v1.HealthState\x12\x11\n\treport_id\x18\x05 \x01(\x04\x12M\n\x10heard_report_ids\x18\x06 \x03(\x0b\x32\x33.tandemfeed.v1.FeedAdapterState.HeardReportIdsEntry\x12\x10\n\x08\x61\x62stains\x18\x07 \x01(\x08\x12\x13\n\x0bout_of_sync\x18\x08 \x01(\x08\x12N\n\x10refused_messages\x18\t \x03(\x0b\x32\x34.tandemfeed.v1.FeedAdapterState.RefusedMessagesEntry\x1a\x35\n\x13HeardReportIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x36\n\x14RefusedMessagesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"R\n\x12\x43hannelDescription\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11source_stream_ids\x18\x03 \x03(\r\"P\n\x17SourceStreamDescription\x12\x18\n\x10source_stream_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\"\x8b\x02\n\x0f\x46\x65\x65\x64\x44\x65scription\x12\x0f\n\x07\x66\x65\x65\x64_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\r\x12\x33\n\x08\x63hannels\x18\x04 \x03(\x0b\x32!.tandemfeed.v1.ChannelDescription\x12>\n\x0esource_streams\x18\x05 \x03(\x0b\x32&.tandemfeed.v1.SourceStreamDescription\x12\x1e\n\x16source_replay_endpoint\x18\x06 \x01(\t\x12\x19\n\x11\x64\x61tagram_size_max\x18\x07 \x01(\r\x12\x18\n\x10token_public_key\x18\x08 \x01(\x0c\"\xe6\x01\n\x12\x41\x64\x61pterDescription\x12\x12\n\nadapter_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0crpc_endpoint\x18\x03 \x01(\t\x12=\n\x06groups\x18\x04 \x03(\x0b\x32-.tandemfeed.v1.AdapterDescription.GroupsEntry\x12\x13\n\x0bincarnation\x18\x05 \x01(\r\x12\x15\n\rreplica_state\x18\x06 \x01(\t\x1a-\n\x0bGroupsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\tStreamKey\x12\x0e\n\x06key_id\x18\x01 \x01(\r\x12\x12\n\nchannel_id\x18\x02 \x01(\r\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x1a\n\x12not_before_unix_ns\x18\x04 \x01(\x03\x12\x17\n\x0f\x65xpires_unix_ns\x18\x05 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MESSAGESTREAMSTATE_NEXTSOURCESEQSENTRY']._loaded_options = None
   _globals['_MESSAGESTREAMSTATE_NEXTSOURCESEQSENTRY']._serialized_options = b'8\001'
-  _globals['_CHANNELSTATE_DIGESTSOURCESEQSENTRY']._loaded_options = None
-  _globals['_CHANNELSTATE_DIGESTSOURCESEQSENTRY']._serialized_options = b'8\001'
   _globals['_CHANNELSTATE_AVAILABLESOURCESEQSENTRY']._loaded_options = None
   _globals['_CHANNELSTATE_AVAILABLESOURCESEQSENTRY']._serialized_options = b'8\001'
   _globals['_FEEDADAPTERSTATE_HEARDREPORTIDSENTRY']._loaded_options = None
@@ -44,39 +42,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADAPTERDESCRIPTION_GROUPSENTRY']._loaded_options = None
   _globals['_ADAPTERDESCRIPTION_GROUPSENTRY']._serialized_options = b'8\001'
   _globals['_MESSAGESTREAMSTATE']._serialized_start=46
-  _globals['_MESSAGESTREAMSTATE']._serialized_end=243
-  _globals['_MESSAGESTREAMSTATE_NEXTSOURCESEQSENTRY']._serialized_start=190
-  _globals['_MESSAGESTREAMSTATE_NEXTSOURCESEQSENTRY']._serialized_end=243
-  _globals['_RUN']._serialized_start=246
-  _globals['_RUN']._serialized_end=413
-  _globals['_SEQUENCERANGE']._serialized_start=415
-  _globals['_SEQUENCERANGE']._serialized_end=467
-  _globals['_HEALTHSTATE']._serialized_start=470
-  _globals['_HEALTHSTATE']._serialized_end=628
-  _globals['_LINEAGEENTRY']._serialized_start=630
-  _globals['_LINEAGEENTRY']._serialized_end=686
-  _globals['_CHANNELSTATE']._serialized_start=689
-  _globals['_CHANNELSTATE']._serialized_end=1177
-  _globals['_CHANNELSTATE_DIGESTSOURCESEQSENTRY']._serialized_start=1056
-  _globals['_CHANNELSTATE_DIGESTSOURCESEQSENTRY']._serialized_end=1111
-  _globals['_CHANNELSTATE_AVAILABLESOURCESEQSENTRY']._serialized_start=1113
-  _globals['_CHANNELSTATE_AVAILABLESOURCESEQSENTRY']._serialized_end=1171
-  _globals['_FEEDADAPTERSTATE']._serialized_start=1180
-  _globals['_FEEDADAPTERSTATE']._serialized_end=1658
-  _globals['_FEEDADAPTERSTATE_HEARDREPORTIDSENTRY']._serialized_start=1549
-  _globals['_FEEDADAPTERSTATE_HEARDREPORTIDSENTRY']._serialized_end=1602
-  _globals['_FEEDADAPTERSTATE_REFUSEDMESSAGESENTRY']._serialized_start=1604
-  _globals['_FEEDADAPTERSTATE_REFUSEDMESSAGESENTRY']._serialized_end=1658
-  _globals['_CHANNELDESCRIPTION']._serialized_start=1660
-  _globals['_CHANNELDESCRIPTION']._serialized_end=1742
-  _globals['_SOURCESTREAMDESCRIPTION']._serialized_start=1744
-  _globals['_SOURCESTREAMDESCRIPTION']._serialized_end=1824
-  _globals['_FEEDDESCRIPTION']._serialized_start=1827
-  _globals['_FEEDDESCRIPTION']._serialized_end=2094
-  _globals['_ADAPTERDESCRIPTION']._serialized_start=2097
-  _globals['_ADAPTERDESCRIPTION']._serialized_end=2327
-  _globals['_ADAPTERDESCRIPTION_GROUPSENTRY']._serialized_start=2282
-  _globals['_ADAPTERDESCRIPTION_GROUPSENTRY']._serialized_end=2327
-  _globals['_STREAMKEY']._serialized_start=2329
-  _globals['_STREAMKEY']._serialized_end=2442
+  _globals['_MESSAGESTREAMSTATE']._serialized_end=267
+  _globals['_MESSAGESTREAMSTATE_NEXTSOURCESEQSENTRY']._serialized_start=214
+  _globals['_MESSAGESTREAMSTATE_NEXTSOURCESEQSENTRY']._serialized_end=267
+  _globals['_RUN']._serialized_start=270
+  _globals['_RUN']._serialized_end=462
+  _globals['_SEQUENCERANGE']._serialized_start=464
+  _globals['_SEQUENCERANGE']._serialized_end=516
+  _globals['_HEALTHSTATE']._serialized_start=519
+  _globals['_HEALTHSTATE']._serialized_end=677
+  _globals['_LINEAGEENTRY']._serialized_start=679
+  _globals['_LINEAGEENTRY']._serialized_end=760
+  _globals['_CHANNELSTATE']._serialized_start=763
+  _globals['_CHANNELSTATE']._serialized_end=1129
+  _globals['_CHANNELSTATE_AVAILABLESOURCESEQSENTRY']._serialized_start=1071
+  _globals['_CHANNELSTATE_AVAILABLESOURCESEQSENTRY']._serialized_end=1129
+  _globals['_FEEDADAPTERSTATE']._serialized_start=1132
+  _globals['_FEEDADAPTERSTATE']._serialized_end=1610
+  _globals['_FEEDADAPTERSTATE_HEARDREPORTIDSENTRY']._serialized_start=1501
+  _globals['_FEEDADAPTERSTATE_HEARDREPORTIDSENTRY']._serialized_end=1554
+  _globals['_FEEDADAPTERSTATE_REFUSEDMESSAGESENTRY']._serialized_start=1556
+  _globals['_FEEDADAPTERSTATE_REFUSEDMESSAGESENTRY']._serialized_end=1610
+  _globals['_CHANNELDESCRIPTION']._serialized_start=1612
+  _globals['_CHANNELDESCRIPTION']._serialized_end=1694
+  _globals['_SOURCESTREAMDESCRIPTION']._serialized_start=1696
+  _globals['_SOURCESTREAMDESCRIPTION']._serialized_end=1776
+  _globals['_FEEDDESCRIPTION']._serialized_start=1779
+  _globals['_FEEDDESCRIPTION']._serialized_end=2046
+  _globals['_ADAPTERDESCRIPTION']._serialized_start=2049
+  _globals['_ADAPTERDESCRIPTION']._serialized_end=2279
+  _globals['_ADAPTERDESCRIPTION_GROUPSENTRY']._serialized_start=2234
+  _globals['_ADAPTERDESCRIPTION_GROUPSENTRY']._serialized_end=2279
+  _globals['_STREAMKEY']._serialized_start=2281
+  _globals['_STREAMKEY']._serialized_end=2394
 # @@protoc_insertion_point(module_scope)

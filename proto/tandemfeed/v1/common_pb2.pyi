@@ -45,9 +45,11 @@ class MessageStreamState(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_INPUT_SEQ_FIELD_NUMBER: _builtins.int
     NEXT_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     NEXT_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    next_input_seq: _builtins.int
     next_message_seq: _builtins.int
     @_builtins.property
     def next_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
@@ -57,12 +59,13 @@ class MessageStreamState(_message.Message):
         self,
         *,
         epoch: _builtins.int = ...,
+        next_input_seq: _builtins.int = ...,
         next_message_seq: _builtins.int = ...,
         next_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "next_message_seq", b"next_message_seq", "next_source_seqs", b"next_source_seqs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "next_input_seq", b"next_input_seq", "next_message_seq", b"next_message_seq", "next_source_seqs", b"next_source_seqs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -70,11 +73,12 @@ Global___MessageStreamState: _TypeAlias = MessageStreamState  # noqa: Y015
 
 @_typing.final
 class Run(_message.Message):
-    """The sequencing decision for consecutive messages."""
+    """The sequencing decision for consecutive source messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_INPUT_SEQ_FIELD_NUMBER: _builtins.int
     FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     SOURCE_STREAM_ID_FIELD_NUMBER: _builtins.int
     FIRST_SOURCE_SEQ_FIELD_NUMBER: _builtins.int
@@ -82,6 +86,7 @@ class Run(_message.Message):
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     IS_SOURCE_GAP_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    first_input_seq: _builtins.int
     first_message_seq: _builtins.int
     source_stream_id: _builtins.int
     first_source_seq: _builtins.int
@@ -92,6 +97,7 @@ class Run(_message.Message):
         self,
         *,
         epoch: _builtins.int = ...,
+        first_input_seq: _builtins.int = ...,
         first_message_seq: _builtins.int = ...,
         source_stream_id: _builtins.int = ...,
         first_source_seq: _builtins.int = ...,
@@ -101,7 +107,7 @@ class Run(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_message_seq", b"first_message_seq", "first_source_seq", b"first_source_seq", "is_source_gap", b"is_source_gap", "message_count", b"message_count", "source_count", b"source_count", "source_stream_id", b"source_stream_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_input_seq", b"first_input_seq", "first_message_seq", b"first_message_seq", "first_source_seq", b"first_source_seq", "is_source_gap", b"is_source_gap", "message_count", b"message_count", "source_count", b"source_count", "source_stream_id", b"source_stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -174,18 +180,21 @@ class LineageEntry(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_INPUT_SEQ_FIELD_NUMBER: _builtins.int
     FIRST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    first_input_seq: _builtins.int
     first_message_seq: _builtins.int
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
+        first_input_seq: _builtins.int = ...,
         first_message_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_message_seq", b"first_message_seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_input_seq", b"first_input_seq", "first_message_seq", b"first_message_seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,29 +202,9 @@ Global___LineageEntry: _TypeAlias = LineageEntry  # noqa: Y015
 
 @_typing.final
 class ChannelState(_message.Message):
-    """Everything an adapter tells of one channel."""
+    """Everything an adapter reports of one channel."""
 
     DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class DigestSourceSeqsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.int
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.int = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
     class AvailableSourceSeqsEntry(_message.Message):
@@ -240,26 +229,23 @@ class ChannelState(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     REPLICA_STATE_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
-    DIGEST_MESSAGE_SEQ_FIELD_NUMBER: _builtins.int
+    DIGEST_EPOCH_FIELD_NUMBER: _builtins.int
+    DIGEST_INPUT_SEQ_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
-    DIGEST_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
     AVAILABLE_SOURCE_SEQS_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     replica_state: _builtins.str
     """feedcore.replica.states.ReplicaState value"""
-    digest_message_seq: _builtins.int
-    """Conversion-state digests, one per bucket of symbols, taken at the first run boundary at or behind a multiple of
-    the digest interval, so that two adapters compare the same position.
+    digest_epoch: _builtins.int
+    """Conversion-state digests, one per bucket of symbols, taken at the first run boundary at or after a multiple of
+    the digest interval, so that two adapters compare the same position: (digest_epoch, digest_input_seq).
     """
+    digest_input_seq: _builtins.int
     @_builtins.property
     def position(self) -> Global___MessageStreamState: ...
     @_builtins.property
     def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def digest_source_seqs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
-        """the position's other half: next source_seq per source stream"""
-
     @_builtins.property
     def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___LineageEntry]: ...
     @_builtins.property
@@ -272,15 +258,15 @@ class ChannelState(_message.Message):
         channel_id: _builtins.int = ...,
         replica_state: _builtins.str = ...,
         position: Global___MessageStreamState | None = ...,
-        digest_message_seq: _builtins.int = ...,
+        digest_epoch: _builtins.int = ...,
+        digest_input_seq: _builtins.int = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
-        digest_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         lineage: _abc.Iterable[Global___LineageEntry] | None = ...,
         available_source_seqs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_source_seqs", b"available_source_seqs", "channel_id", b"channel_id", "digest_message_seq", b"digest_message_seq", "digest_source_seqs", b"digest_source_seqs", "digests", b"digests", "lineage", b"lineage", "position", b"position", "replica_state", b"replica_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_source_seqs", b"available_source_seqs", "channel_id", b"channel_id", "digest_epoch", b"digest_epoch", "digest_input_seq", b"digest_input_seq", "digests", b"digests", "lineage", b"lineage", "position", b"position", "replica_state", b"replica_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

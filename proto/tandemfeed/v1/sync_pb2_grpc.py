@@ -82,7 +82,7 @@ class AdapterSyncServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRuns(self, request, context):
-        """Decisions behind a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot.
+        """Decisions after a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

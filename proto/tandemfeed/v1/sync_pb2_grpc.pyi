@@ -39,7 +39,7 @@ class AdapterSyncStub:
     GetBuckets: _grpc.UnaryStreamMultiCallable[_sync_pb2.GetBucketsRequest, _sync_pb2.SnapshotChunk]
     """Some buckets of a channel's conversion state at a position. FAILED_PRECONDITION if the callee is not the active."""
     GetRuns: _grpc.UnaryUnaryMultiCallable[_sync_pb2.GetRunsRequest, _sync_pb2.GetRunsReply]
-    """Decisions behind a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
+    """Decisions after a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
 
 @_typing.type_check_only
 class AdapterSyncAsyncStub(AdapterSyncStub):
@@ -51,7 +51,7 @@ class AdapterSyncAsyncStub(AdapterSyncStub):
     GetBuckets: _aio.UnaryStreamMultiCallable[_sync_pb2.GetBucketsRequest, _sync_pb2.SnapshotChunk]  # type: ignore[assignment]
     """Some buckets of a channel's conversion state at a position. FAILED_PRECONDITION if the callee is not the active."""
     GetRuns: _aio.UnaryUnaryMultiCallable[_sync_pb2.GetRunsRequest, _sync_pb2.GetRunsReply]  # type: ignore[assignment]
-    """Decisions behind a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
+    """Decisions after a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
 
 class AdapterSyncServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -84,6 +84,6 @@ class AdapterSyncServicer(metaclass=_abc_1.ABCMeta):
         request: _sync_pb2.GetRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sync_pb2.GetRunsReply, _abc.Awaitable[_sync_pb2.GetRunsReply]]:
-        """Decisions behind a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
+        """Decisions after a position. OUT_OF_RANGE if the decision log no longer reaches back: take a snapshot."""
 
 def add_AdapterSyncServicer_to_server(servicer: AdapterSyncServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,119 @@
+"""Applying decisions to the source messages at hand: what every backup does, in whichever role."""
+
+from __future__ import annotations
+
+from feedcore.replica.bucket_repair import BucketRepair
+from feedcore.replica.channel import Channel
+from feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
+from feedcore.replica.provisional import Provisional, Throttle
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from feedcore.wire.position import FIRST_SEQ, Run
+
+
+def apply_decisions(
+    channel: Channel,
+    effects: list[AdapterEffect],
+    now_ns: int,
+    *,
+    quiet_end: int = FIRST_SEQ,
+    only_quiet: bool = False,
+    repair: BucketRepair | None = None,
+) -> None:
+    """Convert and transmit every decided run whose source messages are here.
+
+    Args:
+        quiet_end: runs that end at or before this `input_seq` were transmitted in a former life; they are not again.
+        only_quiet: apply no others.
+        repair: where it wants decisions to wait.
+
+    Raises:
+        ConversionDiverged: this replica's conversion state is not the active's.
+    """
+    ready, line = channel.intake.ready, channel.line
+    if ready and line.provisional is not None and not _leads_past(channel, line.provisional):
+        return
+    while ready:
+        if repair is not None and repair.buckets and not repair.may_apply(line.position()):
+            return
+        run = ready[0]
+        is_quiet = run.end_input_seq <= quiet_end
+        if only_quiet and not is_quiet:
+            return
+        packets = _apply_one(channel, run, now_ns)
+        if packets is None:
+            return
+        ready.popleft()
+        if not is_quiet:
+            publish(packets, effects)
+
+
+def anticipate(channel: Channel, effects: list[AdapterEffect]) -> None:
+    """Number, convert and transmit what is here and needs no decision, as the active does or will."""
+    count = min(channel.undecided_count(), channel.backlog.message_count)
+    if not count:
+        return
+    (stream,) = channel.trackers
+    for piece in channel.backlog.take(stream, count):
+        for packet in channel.line.decide(piece, OutputFlag.NONE):
+            channel.intake.advance(packet.runs[0])
+            publish((packet,), effects)
+
+
+def forward(
+    channel: Channel, throttle: Throttle, effects: list[AdapterEffect], now_ns: int, *, is_throttled: bool
+) -> None:
+    """Convert and send provisionally what is here, with pauses if an active decides again."""
+    if is_throttled and not throttle.may_send(now_ns):
+        return
+    for piece in channel.backlog.take_all():
+        if is_throttled and not throttle.may_send(now_ns):  # a pause began: the rest waits, in its order
+            channel.backlog.add(piece.packet.source_stream_id, [piece])
+            continue
+        packets = channel.line.forward(piece)
+        publish(packets, effects)
+        if is_throttled:
+            throttle.on_sent(sum(packet.message_count for packet in packets), now_ns)
+
+
+def publish(packets: list[OutputPacket] | tuple[OutputPacket, ...], effects: list[AdapterEffect]) -> None:
+    """Journal each packet, then transmit it."""
+    for packet in packets:
+        effects.append(AppendToJournal(packet))
+        effects.append(Transmit(packet))
+
+
+def _leads_past(channel: Channel, provisional: Provisional) -> bool:
+    """True if the decisions here, with the source messages here, cover all that was sent ahead.
+
+    Until then none of them is applied: an adapter granted the lease half-way could not commit what it sent, of which a
+    part would have other numbers already.
+    """
+    line, intake = channel.line, channel.intake
+    if not provisional.is_past(intake.position().next_source_seqs):
+        return False  # not even with all of them
+    missing = {stream for stream, end in provisional.ends.items() if end > line.next_source_seqs[stream]}
+    for run in intake.ready:
+        known_end = channel.trackers[run.source_stream_id].next_source_seq or 0
+        if run.end_source_seq > known_end and not run.is_source_gap:
+            return False
+        if run.end_source_seq >= provisional.ends[run.source_stream_id]:
+            missing.discard(run.source_stream_id)
+        if not missing:
+            return True
+    return False
+
+
+def _apply_one(channel: Channel, run: Run, now_ns: int) -> list[OutputPacket] | None:
+    """None if its source messages are not here."""
+    line, stream = channel.line, run.source_stream_id
+    tracker = channel.trackers[stream]
+    if run.is_source_gap:
+        packet = line.follow_gap(run, OutputFlag.NONE, channel.intake.lineage)
+        channel.backlog.drop_before(stream, run.end_source_seq)
+        channel.backlog.add(stream, tracker.skip_to(run.end_source_seq, now_ns))
+        return [packet]
+    if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:
+        return None
+    first = run.first_source_seq if line.provisional is None else line.provisional.unconverted_from(run)
+    pieces = channel.backlog.take(stream, run.end_source_seq - first)
+    return line.follow(run, pieces, channel.intake.lineage)

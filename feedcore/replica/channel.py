@@ -1,0 +1,180 @@
+"""One channel at one adapter: everything that outlives a role.
+
+Position and conversion state (`line`), the source input (`trackers`, `backlog`), the decisions heard (`intake`), who is
+active, and the present state. A role (`feedcore.replica.role`) works on it and owns what ends with the role.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.replica.active_view import ActiveView, FlapDamper
+from feedcore.replica.backlog import Backlog
+from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.decision_intake import DecisionIntake
+from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.effects import AdapterEffect, StateMoved, Transmit
+from feedcore.replica.hand_over import HandOver
+from feedcore.replica.production import ProductionLine
+from feedcore.replica.save_schedule import SaveSchedule
+from feedcore.replica.source_tracker import Slice, SourceTracker
+from feedcore.replica.states import ReplicaState, StateRecord
+from feedcore.wire.lineage import decode_lineage
+from feedcore.wire.output_packet import EPOCH_ENDED_BIT, HEARTBEAT_BIT, OutputFlag, OutputPacket
+from feedcore.wire.position import FIRST_SEQ, Run
+from feedcore.wire.refusal import PacketRefused, Refusal
+from feedcore.wire.source_packet import SourcePacket
+
+
+class Channel:
+    """What the roles of one channel's replica pass on to each other.
+
+    Attributes:
+        out_of_sync_at_ns: when it last had to leave the group's state: contradictions and differing digests.
+        has_admin: an admin server is in contact; the engine says so.
+    """
+
+    def __init__(
+        self, channel_id: int, line: ProductionLine, config: ReplicaConfig, counters: CounterSet, now_ns: int
+    ) -> None:
+        self.channel_id, self.line, self.config, self.counters = channel_id, line, config, counters
+        self.is_single_source = len(line.next_source_seqs) == 1
+        self.trackers = {stream: SourceTracker(stream, config.tracker) for stream in line.next_source_seqs}
+        self.backlog = Backlog(self.trackers)
+        self.intake = DecisionIntake(config.intake, is_single_source=self.is_single_source)
+        self.active = ActiveView(now_ns)
+        self.flaps = FlapDamper()
+        self.hand_over = HandOver(config.promotion_patience_ns)
+        self.record = StateRecord()
+        self.savings = SaveSchedule(config.state_interval_ns, now_ns)
+        self.out_of_sync_at_ns: deque[int] = deque(maxlen=8)
+        self.has_admin = True
+        self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
+        self._arrivals = 0
+
+    @property
+    def state(self) -> ReplicaState:
+        """The present state."""
+        return self.record.state
+
+    def move(self, new: ReplicaState, reason: str, effects: list[AdapterEffect]) -> None:
+        """Enter another state; an illegal move raises `IllegalMove`."""
+        old = self.record.enter(new, reason)
+        effects.append(StateMoved(self.channel_id, old, new, reason))
+
+    # ---- the place in the channel ----
+
+    def anchor(self, now_ns: int) -> None:
+        """Begin at the line's position: everything heard so far is sorted in from there."""
+        self.intake.anchor(self.line.position())
+        self._put_back()
+        for stream, tracker in self.trackers.items():
+            self.backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
+        self.intake.on_runs((), now_ns)
+
+    def unanchor(self) -> None:
+        """Without a place in the channel: from now on only hold.
+
+        The source messages that wait stay: the active may be gone before it has said where to continue, and the next
+        one to decide may be this adapter (protocol 5.1).
+        """
+        self.intake.unanchor()
+        self._put_back()
+
+    def follow_on(self) -> None:
+        """This adapter decided until now: from its position on it follows."""
+        self.intake.lineage = self.line.lineage
+        self.intake.anchor(self.line.position())
+
+    def _put_back(self) -> None:
+        for stream, tracker in self.trackers.items():
+            tracker.unanchor(self.backlog.take_stream(stream))
+
+    # ---- what is heard ----
+
+    def take_source(self, packet: SourcePacket, now_ns: int) -> list[Slice]:
+        """A source packet: what it makes available, in order."""
+        self._arrivals += 1
+        return self.trackers[packet.source_stream_id].on_packet(packet, self._arrivals, now_ns)
+
+    def hear(self, packet: OutputPacket, now_ns: int) -> None:
+        """Another adapter's packet: history, decisions, or where the decisions end.
+
+        Raises:
+            PacketRefused: it names a source stream that the channel does not have, or a malformed history.
+            OutOfStep: what was applied here contradicts it.
+        """
+        intake = self.intake
+        if packet.flags & HEARTBEAT_BIT:
+            if packet.flags & EPOCH_ENDED_BIT:
+                self.hand_over.on_ended(packet.epoch, packet.first_input_seq)
+            if packet.epoch > intake.epoch and packet.payload:
+                intake.on_lineage(decode_lineage(packet.payload), self.line.position())
+            if packet.epoch == intake.epoch:
+                intake.on_next_input_seq(packet.first_input_seq, now_ns)
+            return
+        for run in packet.runs:
+            if run.source_stream_id not in self.trackers:
+                raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {run.source_stream_id} in a decision")
+        intake.on_runs(packet.runs, now_ns)
+        self._note_source_ends(packet.runs, now_ns)
+
+    def take_runs(self, reply: RunsReply, now_ns: int) -> None:
+        """The decisions asked for.
+
+        Raises:
+            OutOfStep: what was applied here contradicts them.
+        """
+        self.intake.on_lineage(reply.lineage, self.line.position())
+        self.intake.on_runs(reply.runs, now_ns)
+        self._note_source_ends(reply.runs, now_ns)
+
+    def _note_source_ends(self, runs: tuple[Run, ...], now_ns: int) -> None:
+        for run in runs:
+            self.trackers[run.source_stream_id].note_end(run.end_source_seq, now_ns)
+
+    # ---- queries ----
+
+    @property
+    def is_blocked(self) -> bool:
+        """True while decisions, or the source messages that they need, are outstanding."""
+        return bool(self.intake.ready) or self.intake.has_gap
+
+    def is_active_silent(self, now_ns: int) -> bool:
+        """True if the active has not been heard for `detach_after_ns`."""
+        return self.active.silent_ns(now_ns) >= self.config.detach_after_ns
+
+    def undecided_count(self) -> int:
+        """How many source messages can be numbered without a decision: in a channel of one source stream those up to
+        the end of an epoch in which a decision was heard.
+
+        Not before: an epoch that its active asked for in order to declare a source gap begins with that.
+        """
+        line = self.line
+        if not self.is_single_source or self.intake.ready or line.next_input_seq == line.lineage.first_input_seq:
+            return 0
+        return max(0, self.intake.lineage.end_of(line.epoch) - line.next_input_seq)
+
+    # ---- what is said ----
+
+    def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> AdapterEffect:
+        """The next heartbeat. `released`: where not everything decided has left, how far it has."""
+        self.heartbeat_at_ns = now_ns + self.config.heartbeat_interval_ns
+        if self.hand_over.is_at_end(self.line.position()):
+            flags |= OutputFlag.EPOCH_ENDED
+        is_ended = all(
+            tracker.ended_at is not None and tracker.ended_at == self.line.next_source_seqs[stream]
+            for stream, tracker in self.trackers.items()
+        )
+        if is_ended and released is None:
+            flags |= OutputFlag.END_OF_STREAM
+        return Transmit(self.line.heartbeat(flags, released))
+
+    def ask_source(self, effects: list[AdapterEffect], now_ns: int) -> None:
+        """Ask the source journal for the source messages that are missing and due."""
+        for tracker in self.trackers.values():
+            requests = tracker.on_timer(now_ns)
+            if requests:
+                self.counters.add(Counter.SOURCE_GAP_REQUESTS, len(requests))
+                effects += requests

@@ -1,0 +1,41 @@
+"""When a channel's state is saved in the output journal, so that a restart of the adapter can continue from it."""
+
+from __future__ import annotations
+
+from feedcore.wire.position import FIRST_SEQ
+
+STATE_SIZE_MAX = 8 << 20  # taking and writing it holds the channel up by some milliseconds
+NEVER_NS = 1 << 62
+
+
+class SaveSchedule:
+    """Savings of one channel.
+
+    Args:
+        interval_ns: between two savings.
+    """
+
+    def __init__(self, interval_ns: int, now_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self._due_at_ns = now_ns + interval_ns
+        self._saved_input_seq = FIRST_SEQ
+
+    def is_due(self, next_input_seq: int, now_ns: int) -> bool:
+        """True if it is time to save, and the channel has moved since."""
+        if now_ns < self._due_at_ns:
+            return False
+        self._due_at_ns = now_ns + self._interval_ns
+        if next_input_seq == self._saved_input_seq:
+            return False
+        self._saved_input_seq = next_input_seq
+        return True
+
+    def is_small_enough(self, size: int) -> bool:
+        """False if a state of so many bytes is not worth a pause of the channel; then none is saved any more."""
+        if size > STATE_SIZE_MAX:
+            self._due_at_ns = NEVER_NS
+        return size <= STATE_SIZE_MAX
+
+    def next_deadline_ns(self) -> int:
+        """When to ask `is_due`."""
+        return self._due_at_ns
