@@ -1,8 +1,9 @@
 """Where in the output journal provisional packets lie, and which of them were committed.
 
-A provisional packet's numbers are its sender's own count, from its decided position on, and mean nothing to others; so it
-is found by its source messages. When the sender is granted a lease, its provisional packets become the first decisions of
-the new epoch (the effect `CommitProvisional`); the journal keeps them as they were sent, beside a record that says so.
+A provisional packet's numbers are its sender's own count, from its decided position on, and mean nothing to others; so
+it is found by its source messages. When the sender is granted a lease, its provisional packets become the first
+decisions of the new epoch (the effect `CommitProvisional`); the journal keeps them as they were sent, beside a record
+that says so.
 """
 
 from __future__ import annotations

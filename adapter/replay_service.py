@@ -81,7 +81,7 @@ def refusal_of(ranges: Iterable[replay_pb2.NumberRange]) -> str | None:
     number_count = range_count = 0
     for each in ranges:
         if not FIRST_SEQ <= each.first < each.end:
-            return f"{each.first} to before {each.end} is not a range: it begins at {FIRST_SEQ} or later and ends after that"
+            return f"[{each.first}, {each.end}) is not a range: its first is at least {FIRST_SEQ}, its end beyond that"
         number_count += each.end - each.first
         range_count += 1
     if number_count > REPLAY_COUNT_MAX or range_count > REPLAY_RANGES_MAX:
