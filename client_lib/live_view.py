@@ -51,7 +51,7 @@ class LiveFigures:
             if isinstance(item, Filled):
                 self.filled += item.batch.message_count
             elif isinstance(item, Gap):
-                self.gaps += item.last_message_seq - item.first_message_seq + 1
+                self.gaps += item.message_count
             elif isinstance(item, ProvisionalGap):
                 self.gaps += item.last_source_seq - item.first_source_seq + 1
             elif isinstance(item, SourceGap):
@@ -79,6 +79,7 @@ class LiveFigures:
                 str(channel_id): {
                     "topic": channel.topic,
                     "epoch": channel.epoch,
+                    "next_input_seq": channel.next_input_seq,
                     "next_message_seq": channel.next_message_seq,
                     "next_source_seqs": {str(stream): seq for stream, seq in sorted(channel.next_source_seqs.items())},
                 }
@@ -149,9 +150,10 @@ def alarm_text(diverged: Diverged) -> str:
     """What a person is told of a divergence, and what to do."""
     one, other = diverged.adapter_ids
     return (
-        f"ALARM: adapters {one} and {other} sent different messages at channel {diverged.channel_id}, message "
-        f"{diverged.first_message_seq} (CRC-32 {diverged.digests[0]:08x} and {diverged.digests[1]:08x}): one is "
-        f"broken or forged. Compare their output journals there; confirm=2 delivers only what two adapters agree on."
+        f"ALARM: adapters {one} and {other} sent different content at channel {diverged.channel_id}, input "
+        f"{diverged.first_input_seq}, message {diverged.first_message_seq} (CRC-32 {diverged.digests[0]:08x} and "
+        f"{diverged.digests[1]:08x}): one is broken or forged. Compare their output journals there; confirm=2 delivers "
+        f"only what two adapters agree on."
     )
 
 

@@ -47,10 +47,11 @@ Letter = Replayed | GrantUpdated | Revoked
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """One channel's place in the stream. `next_message_seq` is None until the first packet is heard."""
+    """One channel's place in the stream. The next numbers are None until it is known where to begin."""
 
     topic: str
     epoch: int
+    next_input_seq: int | None
     next_message_seq: int | None
     next_source_seqs: Mapping[int, int]
 
@@ -201,6 +202,7 @@ class Subscription:
             channel_id: ChannelStatistics(
                 self._grant.topics_by_channel[channel_id],
                 merger.epoch,
+                merger.next_input_seq,
                 merger.next_message_seq,
                 dict(merger.next_source_seqs),
             )
@@ -272,26 +274,16 @@ class Subscription:
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
-                self._ready.append(self._batch(effect, now_ns))
+                self._ready.append(Batch(effect.packet, time.time_ns(), now_ns, self._decoder))
             elif isinstance(effect, RequestReplay):
                 self._replay.request(effect)
             elif isinstance(effect, Filled):
-                self._ready.append(FilledItem(self._batch(effect, now_ns)))
+                batch = Batch(effect.packet, time.time_ns(), now_ns, self._decoder)
+                self._ready.append(FilledItem(batch))
             else:
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
                 self._ready.append(effect)
-
-    def _batch(self, effect: Deliver | Filled, now_ns: int) -> Batch:
-        return Batch(
-            effect.packet,
-            effect.first_index,
-            effect.end_index,
-            effect.first_message_seq,
-            time.time_ns(),
-            now_ns,
-            self._decoder,
-        )
 
     def _next_deadline_ns(self) -> int | None:
         earliest: int | None = None
