@@ -135,7 +135,7 @@ def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
 
 def total_position(state: common_pb2.FeedAdapterState) -> int:
     """How far an adapter is, over all channels: comparable between adapters of one feed."""
-    return sum(channel.position.next_message_seq for channel in state.channels)
+    return sum(channel.position.next_input_seq for channel in state.channels)
 
 
 def history_epoch(state: common_pb2.FeedAdapterState) -> int:

@@ -72,7 +72,7 @@ def test_messages_of_variable_size_pass_through_the_whole_system(table: Converte
         followed = []
         for run in (each.runs[0] for each in decided):
             piece = Slice(source, run.first_source_seq - source.first_source_seq, run.source_count, number)
-            followed += backup.follow(run, [piece], Lineage(((1, 1),)))
+            followed += backup.follow(run, [piece], Lineage().opened(1, 1, 1))
         assert [each.payload for each in followed] == [each.payload for each in decided], "both make the same bytes"
         sent += sum(each.message_count for each in decided)
         for ours, theirs in zip(decided, followed, strict=True):
