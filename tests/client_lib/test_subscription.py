@@ -103,7 +103,7 @@ def test_what_nobody_has_is_a_gap_and_then_filled_if_it_turns_up(cluster: ToyClu
         for adapter in (a, b):
             adapter.send(packet(1, 1, 5), packet(11, 11, 5))
         items = collect(subscription, has_messages(10))
-        assert Gap(CHANNEL_ID, 6, 10) in items
+        assert Gap(CHANNEL_ID, 6, 11, 6, 11) in items
         assert message_seqs(items) == [*range(1, 6), *range(11, 16)]
         a.send(packet(6, 6, 5))
         late = collect(subscription, lambda items: any(isinstance(item, Filled) for item in items))
@@ -132,8 +132,8 @@ def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) 
         collect(subscription, has_messages(10))
         b.send(
             heartbeat(6, lineage=((1, 1), (2, 6)), flags=OutputFlag.FROM_ACTIVE),
-            packet(6, 1, 2, stream=2, epoch=2, epoch_first=6),  # numbered afresh where epoch 1 had stream 1
-            packet(8, 6, 8, epoch=2, epoch_first=6),
+            packet(6, 1, 2, stream=2, epoch=2),  # numbered afresh where epoch 1 had stream 1
+            packet(8, 6, 8, epoch=2),
         )
         items = collect(subscription, has_messages(5))
         assert any(isinstance(item, Takeover) and item.epoch == 2 and item.adapter_id == 2 for item in items)

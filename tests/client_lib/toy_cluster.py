@@ -28,7 +28,7 @@ from client_lib.items import Batch, Item
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Live
 from feedcore.topics import any_topic_matches
-from feedcore.wire.lineage import Lineage
+from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
 from feedcore.wire.position import Run
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
@@ -74,18 +74,18 @@ def packet(
     *,
     stream: int = 1,
     epoch: int = 1,
-    epoch_first: int = 1,
     adapter_id: int = 1,
     flags: int = OutputFlag.FROM_ACTIVE,
 ) -> OutputPacket:
-    """`count` messages, one for each source message; their content is a function of stream and source_seq."""
-    run = Run(epoch, first_message_seq, stream, first_source_seq, count, count)
+    """`count` messages, one for each source message, `input_seq` equal to `message_seq`; their content is a function of
+    stream and source_seq."""
+    run = Run(epoch, first_message_seq, first_message_seq, stream, first_source_seq, count, count)
     frames = b"".join(
         OUTPUT_FRAME.pack(len(body) + OUTPUT_FRAME.size, offset) + body
         for offset, body in ((at, note(stream * 1_000_000 + first_source_seq + at)) for at in range(count))
     )
     return OutputPacket(
-        flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, first_message_seq, epoch_first, count, (run,),
+        flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, first_message_seq, first_message_seq, count, (run,),
         time.time_ns(), 0, encode_runs((run,)) + frames,
     )  # fmt: skip
 
@@ -94,10 +94,10 @@ def heartbeat(
     next_message_seq: int, *, lineage: Sequence[tuple[int, int]] = ((1, 1),), adapter_id: int = 1, flags: int = 0
 ) -> OutputPacket:
     """An idle adapter's packet."""
-    told = Lineage(tuple(lineage))
+    told = Lineage(tuple(EpochStart(epoch, first, first) for epoch, first in lineage))
     return OutputPacket(
         OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, told.epoch, next_message_seq,
-        told.first_message_seq, 0, (), 0, 0, told.encode(1_000),
+        next_message_seq, 0, (), 0, 0, told.encode(1_000),
     )  # fmt: skip
 
 
@@ -195,16 +195,16 @@ class ToyAdmin(
 
 def _is_asked_for(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
     if each.flags & OutputFlag.PROVISIONAL:
-        run = each.runs[0]
         return any(
-            wanted.source_stream_id == run.source_stream_id
-            and run.first_source_seq <= wanted.range.last_seq
-            and run.end_source_seq > wanted.range.first_seq
+            run.source_stream_id == wanted.source_stream_id
+            and run.first_source_seq < wanted.range.end
+            and run.end_source_seq > wanted.range.first
+            for run in each.runs
             for wanted in request.source_ranges
         )
-    return any(
-        each.first_message_seq <= wanted.last_seq and each.end_message_seq > wanted.first_seq
-        for wanted in request.ranges
+    message_range = request.message_range
+    return (each.first_message_seq < message_range.end and each.end_message_seq > message_range.first) or any(
+        each.first_input_seq < wanted.end and each.end_input_seq > wanted.first for wanted in request.input_ranges
     )
 
 
@@ -228,7 +228,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         """Journal and multicast."""
         for each in packets:
             own = each._replace(adapter_id=self.adapter_id)
-            if own.message_count:
+            if own.runs:
                 self.journal.append(own)
             self.send_raw(self.sealer.seal(own, time.time_ns()))
 
