@@ -38,8 +38,9 @@ from feedcore.replica.effects import (
 from feedcore.replica.engine import AdapterEngine
 from feedcore.wire.refusal import PacketRefused
 from transport.dgram import MulticastReceiver, MulticastSender
+from transport.opening import Opener
 from transport.process_shell import StopSignal
-from transport.sealing import NoKey, Opener, Sealer
+from transport.sealing import NoKey, NonceExhausted, Sealer
 
 LOG = logging.getLogger("adapter.loop")
 DRAIN_COUNT_MAX = (
@@ -224,6 +225,8 @@ class AdapterLoop:
             except PacketRefused as refused:
                 self._counters.refuse(refused.reason)
                 continue
+            if packet is None:
+                continue  # a signature: for readers
             effects = self._engine.on_output_packet(packet, now_ns)
             if effects:
                 self._perform(effects)
@@ -231,12 +234,17 @@ class AdapterLoop:
 
     def _seal(self, effect: Transmit) -> None:
         packet = effect.packet
+        channel_id, sent_at_ns = packet.channel_id, time.time_ns()
         try:
-            datagram = self._sealer.seal(packet, time.time_ns())
-        except NoKey as missing:
+            datagram = self._sealer.seal(packet, sent_at_ns)
+        except (NoKey, NonceExhausted) as missing:
             LOG.error("not transmitted", extra={"why": str(missing)})
             return
-        self._outgoing.append((self._groups[packet.channel_id], datagram))
+        group = self._groups[channel_id]
+        self._outgoing.append((group, datagram))
+        signature = self._sealer.due_signature(channel_id, sent_at_ns)
+        if signature is not None:
+            self._outgoing.append((group, signature))
 
     def _save_state(self, effect: SaveState) -> None:
         config = self._engine.config

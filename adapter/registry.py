@@ -12,12 +12,13 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc
 
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
+from transport.announced_starts import AnnouncedStart, announced_starts
 from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal
 from transport.rpc import open_channel
@@ -40,6 +41,8 @@ class Registry:
         on_lost: called in the registry's thread when the stream of reports and orders has ended.
         held_epoch: says which epoch's lease is held, 0 for none: a stream begins with its renewal, so that a server
             that comes back finds its holder at once.
+        next_counters: says which packet counter of each channel is not used yet: where a receiver that begins now
+            begins to believe.
         token: gives a fresh token.
     """
 
@@ -53,12 +56,13 @@ class Registry:
         on_registered: Callable[[admin_pb2.RegisterReply], None],
         on_lost: Callable[[], None],
         held_epoch: Callable[[], int],
+        next_counters: Callable[[], Mapping[int, int]],
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._token, self._request = ca_pem, token, request
         self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
-        self._held_epoch = held_epoch
+        self._held_epoch, self._next_counters = held_epoch, next_counters
         self.is_attending = False  # the stream of reports and orders stands
         self._stopped = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
@@ -96,6 +100,8 @@ class Registry:
         """Send a report, if there is a server to hear it; never blocks. Who sends it, and which it is, is filled in."""
         self._report_id += 1
         report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
+        for channel_id, counter in self._next_counters().items():
+            report.next_packet_counters[channel_id] = counter
         self._sent_at_ns[self._report_id] = time.monotonic_ns()
         if len(self._sent_at_ns) > REPORTS_REMEMBERED:
             self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
@@ -116,6 +122,8 @@ class Registry:
             self._channel.close()
         self._asked = self._servers.current
         self._channel = open_channel(self._asked, self._ca_pem, self._token)
+        for channel_id, counter in self._next_counters().items():
+            self._request.next_packet_counters[channel_id] = counter
         timeout_s = TRY_TIMEOUT_S if self._servers.are_several else REGISTER_TIMEOUT_S
         call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=timeout_s)
         done = threading.Event()
@@ -125,7 +133,8 @@ class Registry:
                 call.cancel()
         reply = call.result()
         self._servers.answered(self._asked)
-        self._request.resume_incarnation = reply.self.incarnation
+        own = own_start(reply)
+        self._request.resume_incarnation, self._request.resume_salt = own.incarnation, own.salt
         self._lease_ttl_ns = reply.lease_ttl_ns
         self._on_registered(reply)
         return reply
@@ -175,3 +184,18 @@ class Registry:
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
         return sent_at_ns + int(lease.ttl_ns) - self._lease_ttl_ns // MARGIN_PER_TTL
+
+
+def own_start(registered: admin_pb2.RegisterReply) -> AnnouncedStart:
+    """This start of the adapter, as the admin server has just announced it.
+
+    Raises:
+        ValueError: the server speaks another version, or is no admin server.
+    """
+    for start in announced_starts([registered.self]):
+        if start.incarnation == registered.self.incarnation:
+            return start
+    raise ValueError(
+        "the admin server's reply names no salt for this start of the adapter; "
+        "run admin server and adapters of one version"
+    )

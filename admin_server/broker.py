@@ -30,6 +30,7 @@ from admin_server.lease_decisions import LeaseDecision
 from admin_server.lease_keeper import LeaseKeeper
 from admin_server.lease_records import ClusterRecords, RecordsUnavailable
 from admin_server.settings import AdapterSettings, FeedSettings
+from admin_server.start_book import StartBook
 from admin_server.streams import Attendance, Subscriber
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -57,6 +58,7 @@ class FeedBroker:
         self._changed = threading.Condition(self._lock)
         self.operations = FeedOperations(feed, self._keeper, records, self.attending, self._changed, self._perform)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
+        self._starts = StartBook(records.starts(feed.feed_id), (channel.channel_id for channel in feed.channels))
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation that came back in the same life
@@ -70,23 +72,29 @@ class FeedBroker:
 
     # ---- adapters ----
 
-    def register(
-        self, adapter: AdapterSettings, rpc_endpoint: str, resume_incarnation: int
-    ) -> common_pb2.AdapterDescription:
-        """A (re)start of an adapter: as others are told of it, with the incarnation of just this start."""
-        feed_id = self.feed.feed_id
-        resumed = resume_incarnation and self._records.is_newest_incarnation(
-            feed_id, adapter.adapter_id, resume_incarnation
-        )
-        incarnation = resume_incarnation if resumed else self._records.new_incarnation(feed_id, adapter.adapter_id)
-        self._records.note_registration(feed_id, adapter.adapter_id, incarnation, rpc_endpoint)
+    def register(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest) -> common_pb2.AdapterDescription:
+        """A (re)start of an adapter: as others are told of it, with the incarnation of just this start.
+
+        Everybody hears of the start here, long before it sends anything that matters.
+        """
+        feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         with self._lock:
-            description = describe_adapter(adapter, incarnation, rpc_endpoint, ReplicaState.JOINING.value)
-            self._known[adapter.adapter_id] = description
-            if resumed:
-                self._resumed[adapter.adapter_id] = incarnation
-        self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
-        return copy_of(description)
+            resumed = self._starts.resumable(adapter_id, request)
+        start = resumed or self._records.new_start(feed_id, adapter_id, request.public_key)
+        self._records.note_registration(feed_id, adapter_id, start.incarnation, request.rpc_endpoint)
+        with self._lock:
+            if resumed is None:
+                self._starts.begin(adapter_id, start)
+            else:
+                self._starts.note_counters(adapter_id, start.incarnation, request.next_packet_counters)
+                self._resumed[adapter_id] = start.incarnation
+            self._known[adapter_id] = describe_adapter(
+                adapter, start.incarnation, request.rpc_endpoint, ReplicaState.JOINING.value
+            )
+            description = self._described(adapter_id)
+            self._tell_everybody()
+        self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=start.incarnation)
+        return description
 
     def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
         """The adapter's stream began, with this report."""
@@ -118,6 +126,7 @@ class FeedBroker:
             attendance.report_id = report.report_id
             if report.renew_epoch and self._keeper.renew(attendance, report):
                 self._tell_everybody()
+            self._starts.note_counters(adapter_id, attendance.incarnation, report.next_packet_counters)
             if report.HasField("state"):
                 attendance.tell(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
                 self._note_state(adapter_id, report.state)
@@ -176,7 +185,7 @@ class FeedBroker:
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The grant as it stands: just the channels granted."""
         with self._lock:
-            adapters = [limited_to(description, channel_ids) for description in self._known.values()]
+            adapters = [limited_to(self._described(adapter_id), channel_ids) for adapter_id in self._known]
             active, epoch = max(self.lease.holder, 0), self.lease.epoch
         return admin_pb2.SubscriptionUpdate(
             feed=self.describe(channel_ids),
@@ -197,10 +206,14 @@ class FeedBroker:
         """The channels' keys, in the order in which they begin."""
         return self._keys.keys(channel_ids)
 
+    def decision_keys(self) -> list[admin_pb2.DecisionKey]:
+        """The decision keys of every channel: for the feed's adapters, never for a subscriber."""
+        return self._keys.decision_keys()
+
     def adapters(self) -> list[common_pb2.AdapterDescription]:
         """Every adapter that ever registered."""
         with self._lock:
-            return [copy_of(description) for description in self._known.values()]
+            return [self._described(adapter_id) for adapter_id in self._known]
 
     def status(self) -> admin_pb2.FeedStatus:
         """For admins: every adapter that is configured."""
@@ -239,6 +252,12 @@ class FeedBroker:
 
     # ---- inside; the lock is held ----
 
+    def _described(self, adapter_id: int) -> common_pb2.AdapterDescription:
+        """A copy of what is known of an adapter, with the starts of it that may be believed now."""
+        description = copy_of(self._known[adapter_id])
+        description.starts.extend(self._starts.announced(adapter_id, time.time_ns()))
+        return description
+
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
         self.states[adapter_id] = state
         worst = worst_state(state)
@@ -270,8 +289,9 @@ class FeedBroker:
 
     def _tell_everybody(self) -> None:
         changed = admin_pb2.ClusterChanged(
-            adapters=list(self._known.values()),
+            adapters=[self._described(adapter_id) for adapter_id in self._known],
             keys=self.keys(channel.channel_id for channel in self.feed.channels),
+            decision_keys=self.decision_keys(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
         )
@@ -295,6 +315,7 @@ class FeedBroker:
                 self._keeper.reserve()
             if time.time_ns() >= self._keys.look_again_unix_ns:
                 self._renew_keys()
+            self._withdraw_starts()
             with self._lock:
                 if not self._is_stopped:
                     self._changed.wait(self._pause_s())
@@ -309,8 +330,15 @@ class FeedBroker:
         with self._lock:
             self._tell_everybody()
 
+    def _withdraw_starts(self) -> None:
+        """Tell everybody when a former start of an adapter is announced no longer."""
+        with self._lock:
+            if self._starts.withdraw(time.time_ns()) and not self._is_stopped:
+                self._tell_everybody()
+
     def _pause_s(self) -> float:
-        pause_s = max((self._keys.look_again_unix_ns - time.time_ns()) / 1e9, 1.0)
+        look_again_unix_ns = min(self._keys.look_again_unix_ns, self._starts.look_again_unix_ns())
+        pause_s = max((look_again_unix_ns - time.time_ns()) / 1e9, 1.0)
         deadline_ns = self.lease.next_deadline_ns()
         if deadline_ns is not None:
             pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))

@@ -96,10 +96,13 @@ def absent_adapters(
 def limited_to(
     description: common_pb2.AdapterDescription, channel_ids: frozenset[int]
 ) -> common_pb2.AdapterDescription:
-    """An adapter as a client may see it: only the groups of granted channels."""
+    """An adapter as a client may see it: only what belongs to granted channels."""
     limited = copy_of(description)
     for channel_id in [channel for channel in limited.groups if channel not in channel_ids]:
         del limited.groups[channel_id]
+    for start in limited.starts:
+        for channel_id in [channel for channel in start.next_packet_counters if channel not in channel_ids]:
+            del start.next_packet_counters[channel_id]
     return limited
 
 

@@ -20,6 +20,7 @@ from admin_server.settings import AdapterSettings
 from admin_server.streams import Attendance
 from feedcore.topics import any_topic_matches
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from transport.announced_starts import PUBLIC_KEY_SIZE
 from transport.rpc import Caller, caller_of
 
 LOG = logging.getLogger("admin_server.services")
@@ -169,7 +170,13 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """A start of an adapter."""
         broker = _find(self._brokers, request.feed, context)
         adapter = self._own_adapter(broker, context, request.adapter)
-        own = broker.register(adapter, request.rpc_endpoint, request.resume_incarnation)
+        if len(request.public_key) != PUBLIC_KEY_SIZE:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"public_key has {len(request.public_key)} bytes, a raw Ed25519 public key has {PUBLIC_KEY_SIZE}; run "
+                "admin server and adapters of one version",
+            )
+        own = broker.register(adapter, request)
         return admin_pb2.RegisterReply(
             feed=broker.describe(),
             self=own,
@@ -181,6 +188,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             message_model=broker.feed.message_model,
             protocol=describe_protocol(broker.feed.protocol),
             last_word_key=self._last_word_key(own.incarnation),
+            decision_keys=broker.decision_keys(),
         )
 
     def Attend(  # noqa: N802

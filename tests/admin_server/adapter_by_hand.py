@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -19,18 +20,22 @@ class Adapter:
     """An adapter's side of its stream, as a test drives it.
 
     Args:
-        incarnation: of this very start, if the server was away meanwhile; 0: a new start.
+        resumes: as which this very start registered before, if the server was away meanwhile; None: a new start.
     """
 
-    def __init__(self, server: Server, name: str, incarnation: int = 0) -> None:
+    def __init__(self, server: Server, name: str, resumes: Adapter | None = None) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
         self.adapter_id = "abc".index(name) + 1
-        self.registered = self._stub.Register(
-            admin_pb2.RegisterRequest(
-                feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", resume_incarnation=incarnation
-            )
+        self._public_key = os.urandom(32) if resumes is None else resumes._public_key
+        request = admin_pb2.RegisterRequest(
+            feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", public_key=self._public_key
         )
+        if resumes is not None:
+            request.resume_incarnation, request.resume_salt = resumes.start.incarnation, resumes.start.salt
+            request.next_packet_counters[1] = 5_000
+        self.registered = self._stub.Register(request)
+        self.start = self.registered.self.starts[-1]
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.ended = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
