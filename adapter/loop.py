@@ -187,13 +187,16 @@ class AdapterLoop:
                 self._actions[kind](effect)
 
     def _flush(self) -> None:
-        """Send what was sealed, in order."""
+        """Send what was sealed, in order; then the signatures that are due: one takes as long as fifty packets."""
         outgoing = self._outgoing
         if outgoing:
             send = self._sender.send
             for group, datagram in outgoing:
                 send(group, datagram)
             outgoing.clear()
+            while unsigned := self._sealer.channels_to_sign():
+                for channel_id in unsigned:
+                    send(self._groups[channel_id], self._sealer.sign(channel_id, time.time_ns()))
 
     def _receive(self, handle: Any, now_ns: int) -> None:
         source = self._sources.get(handle)
@@ -234,17 +237,12 @@ class AdapterLoop:
 
     def _seal(self, effect: Transmit) -> None:
         packet = effect.packet
-        channel_id, sent_at_ns = packet.channel_id, time.time_ns()
         try:
-            datagram = self._sealer.seal(packet, sent_at_ns)
+            datagram = self._sealer.seal(packet, time.time_ns())
         except (NoKey, NonceExhausted) as missing:
             LOG.error("not transmitted", extra={"why": str(missing)})
             return
-        group = self._groups[channel_id]
-        self._outgoing.append((group, datagram))
-        signature = self._sealer.due_signature(channel_id, sent_at_ns)
-        if signature is not None:
-            self._outgoing.append((group, signature))
+        self._outgoing.append((self._groups[packet.channel_id], datagram))
 
     def _save_state(self, effect: SaveState) -> None:
         config = self._engine.config

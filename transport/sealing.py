@@ -134,9 +134,9 @@ class Sealer:
         channel.unsigned.add(datagram, counter, is_heartbeat=packet.flags & HEARTBEAT_BIT != 0)
         return datagram
 
-    def due_signature(self, channel_id: int, sent_at_ns: int) -> bytes | None:
-        """The signature datagram to send behind what was just sealed; None while none is due."""
-        return self.sign(channel_id, sent_at_ns) if self._channels[channel_id].unsigned.is_due else None
+    def channels_to_sign(self) -> list[int]:
+        """The channels whose signature is due: to be sent after what was sealed."""
+        return [channel_id for channel_id, channel in self._channels.items() if channel.unsigned.is_due]
 
     def sign(self, channel_id: int, sent_at_ns: int) -> bytes:
         """A signature datagram over what was sealed since the signature before the last; something must have been."""

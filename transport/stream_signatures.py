@@ -88,35 +88,40 @@ def digests_max(datagram_size_max: int = DATAGRAM_SIZE_DEFAULT) -> int:
 class UnsignedPackets:
     """The sender's list of one channel: what the next signature covers.
 
+    Digests are made with the signature, not with the packet: nothing that is due to be sent waits for one.
+
     Args:
         count_max: digests in a signature datagram; half of them are new, at most.
     """
 
-    __slots__ = ("_digests", "_fresh_max", "_listed_before", "end_counter", "is_due")
+    __slots__ = ("_fresh", "_fresh_max", "_listed_before", "_next_counter", "is_due")
 
     def __init__(self, count_max: int) -> None:
         assert count_max >= 2, "a packet is covered twice"
         self._fresh_max = count_max // 2
-        self._digests: list[bytes] = []
-        self._listed_before = 0
-        self.end_counter = 1
+        self._fresh: list[bytes] = []  # datagrams
+        self._listed_before: list[bytes] = []  # digests
+        self._next_counter = 0  # of the first fresh one
         self.is_due = False
 
     def add(self, datagram: bytes, counter: int, *, is_heartbeat: bool) -> None:
         """A packet was sealed; their counters are consecutive."""
-        self._digests.append(digest_of(datagram))
-        self.end_counter = counter + 1
-        if is_heartbeat or len(self._digests) - self._listed_before >= self._fresh_max:
+        fresh = self._fresh
+        if not fresh:
+            self._next_counter = counter
+        fresh.append(datagram)
+        if is_heartbeat or len(fresh) >= self._fresh_max:
             self.is_due = True
 
     def take(self) -> tuple[int, list[bytes]]:
-        """(first counter, digests) for a signature that is sent now."""
-        digests = self._digests
-        assert len(digests) > self._listed_before, "a signature's end is its nonce: there must be a new packet"
-        self._digests = digests[self._listed_before :]
-        self._listed_before = len(self._digests)
-        self.is_due = False
-        return self.end_counter - len(digests), digests
+        """(first counter, digests) for a signature that is sent now; another is due if there are too many for one."""
+        assert self._fresh, "a signature's end is its nonce: there must be a new packet"
+        fresh = [digest_of(datagram) for datagram in self._fresh[: self._fresh_max]]
+        first_counter, digests = self._next_counter - len(self._listed_before), self._listed_before + fresh
+        del self._fresh[: self._fresh_max]
+        self._listed_before, self._next_counter = fresh, self._next_counter + len(fresh)
+        self.is_due = len(self._fresh) > 0
+        return first_counter, digests
 
 
 def sign(

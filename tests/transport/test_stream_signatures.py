@@ -68,6 +68,22 @@ def test_every_packet_is_listed_twice_so_that_a_lost_signature_costs_nothing() -
     assert listed == [(1, 4), (1, 5), (4, 7)]
 
 
+@given(st.integers(1, 300), st.integers(576, 8_192))
+def test_what_was_sealed_in_one_go_takes_as_many_signatures_as_it_needs(count: int, datagram_size_max: int) -> None:
+    made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
+    made.use_key(KEY)
+    sealed = [digest_of(made.seal(output_packet(), 12)) for _ in range(count - 1)]
+    sealed.append(digest_of(made.seal(HEARTBEAT, 12)))
+    listed: dict[int, bytes] = {}
+    while made.channels_to_sign():
+        signature = made.sign(CHANNEL_ID, 12)
+        assert len(signature) <= datagram_size_max
+        opened = stream_opener().open(signature)
+        assert isinstance(opened, SignedDigests)
+        listed.update(enumerate(opened.digests, opened.first_counter))
+    assert listed == dict(enumerate(sealed, 1))
+
+
 @given(st.lists(st.booleans(), max_size=300), st.integers(576, 8_192))
 def test_a_signature_is_due_after_each_heartbeat_and_before_its_list_is_full(
     beats: list[bool], datagram_size_max: int
@@ -79,9 +95,10 @@ def test_a_signature_is_due_after_each_heartbeat_and_before_its_list_is_full(
         packet: OutputPacket = HEARTBEAT if is_beat else output_packet()
         made.seal(packet, 12)
         unsigned += 1
-        signature = made.due_signature(CHANNEL_ID, 12)
-        assert (signature is not None) == (is_beat or unsigned == digests_max(datagram_size_max) // 2)
-        if signature is not None:
+        is_due = made.channels_to_sign() == [CHANNEL_ID]
+        assert is_due == (is_beat or unsigned == digests_max(datagram_size_max) // 2)
+        if is_due:
+            signature = made.sign(CHANNEL_ID, 12)
             assert len(signature) <= datagram_size_max
             opened = stream_opener().open(signature)
             assert isinstance(opened, SignedDigests)
