@@ -8,7 +8,7 @@ lineage.
 
 Layout (little-endian; docs/transport.md)::
 
-    0  magic          u32  b"TFS1"
+    0  magic          u32  b"TFD1"
     4  version        u8   1
     5  reserved       u8   0
     6  feed_id        u16
@@ -41,7 +41,7 @@ from transport.announced_starts import AnnouncedStart
 from transport.decision_tags import is_tag_valid, tag_of
 from transport.start_keys import NONCE
 
-SIGNATURE_MAGIC = b"TFS1"
+SIGNATURE_MAGIC = b"TFD1"
 SIGNATURE_VERSION = 1
 HEADER = struct.Struct("<4sBBHHHIIHHQQ")
 HEADER_SIZE = HEADER.size

@@ -83,8 +83,8 @@ def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
     for by in (opener(), stream_opener()):
         refusal_of(b"-" + data, by)
         refusal_of(bytes.fromhex(GOLDEN) + data, by)
-    refusal_of(b"TFS1" + data, stream_opener())
-    assert opener().open(b"TFS1" + data) is None, "signatures are for readers"
+    refusal_of(b"TFD1" + data, stream_opener())
+    assert opener().open(b"TFD1" + data) is None, "signatures are for readers"
 
 
 def test_another_key_does_not_open_it() -> None:
