@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from adapter.peer_input import PeerInput
 from adapter.registry import Registry, own_start
 from adapter.replay_service import ReplayService
 from adapter.reports import Reporter
+from adapter.sealed_source import SealedLine
 from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
 from feedcore.counters import CounterSet
 from feedcore.replica.effects import (
@@ -46,6 +47,7 @@ from transport.process_shell import Connection, CounterCollector, StopSignal, an
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from transport.scheduling import begin_steady_running
 from transport.sealing import Sealer
+from transport.source_sealing import SourceOpener
 from transport.start_keys import SealingKey
 
 LOG = logging.getLogger("adapter.process")
@@ -207,7 +209,8 @@ class AdapterProcess:
         self._sealer = Sealer(feed.feed_id, own, self._private_key, datagram_size_max=size_max)
         self._opener = Opener(feed.feed_id)
         self._opener.announce(announced_starts(registered.adapters))
-        self._adopt_keys(registered.keys, registered.decision_keys)
+        self._source_opener = SourceOpener(feed.feed_id)
+        self._adopt_keys(registered)
         self._dead_letters = DeadLetterJournal(self._options.dead_letter_folder, feed.feed_id, converters)
         self._reporter = Reporter(
             engine, self._counters, self._journal, self._sealer, converters=converters, dead_letters=self._dead_letters
@@ -223,7 +226,7 @@ class AdapterProcess:
         lines: Sequence[SourceLine] = (
             mold.lines
             if mold is not None
-            else [MulticastReceiver(self._context, interface, stream.group) for stream in feed.source_streams]
+            else [self._source_line(feed, stream.group) for stream in feed.source_streams]
         )
         self._loop = AdapterLoop(
             engine,
@@ -244,6 +247,10 @@ class AdapterProcess:
             collect_refused=self._dead_letters.collect,
         )
         self._meet(list(registered.adapters))
+
+    def _source_line(self, feed: common_pb2.FeedDescription, group: str) -> SourceLine:
+        heard = MulticastReceiver(self._context, self._connection.interface, group)
+        return SealedLine(heard, self._source_opener, self._counters) if feed.source_is_sealed else heard
 
     def _mold_source(self, feed: common_pb2.FeedDescription) -> MoldSource:
         options = self._options.mold
@@ -311,7 +318,7 @@ class AdapterProcess:
 
     def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
         self._opener.announce(announced_starts(changed.adapters))
-        self._adopt_keys(changed.keys, changed.decision_keys)
+        self._adopt_keys(changed)
         others = self._meet(list(changed.adapters))
         return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
 
@@ -319,21 +326,20 @@ class AdapterProcess:
         assert self._sealer is not None
         self._sealer.adopt_start(start)
         self._opener.announce(announced_starts(registered.adapters))
-        self._adopt_keys(registered.keys, registered.decision_keys)
+        self._adopt_keys(registered)
         return []
 
-    def _adopt_keys(
-        self, keys: Collection[common_pb2.StreamKey], decision_keys: Iterable[admin_pb2.DecisionKey]
-    ) -> None:
+    def _adopt_keys(self, told: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
         assert self._sealer is not None
         now = time.time_ns()
-        halves = {(half.channel_id, half.key_id): half.key for half in decision_keys}
-        for key in keys:
+        self._source_opener.use_keys({key.key_id: key.key for key in told.source_keys})
+        halves = {(half.channel_id, half.key_id): half.key for half in told.decision_keys}
+        for key in told.keys:
             sealing = SealingKey(key.key_id, key.channel_id, key.key, halves.get((key.channel_id, key.key_id), b""))
             self._opener.add_key(sealing)
             if key.not_before_unix_ns <= now:
                 self._sealer.use_key(sealing)  # keys come oldest first: the newest valid one stays
-        for expired in self._opener.key_ids - {key.key_id for key in keys}:
+        for expired in self._opener.key_ids - {key.key_id for key in told.keys}:
             self._opener.remove_key(expired)
 
     def _ask_server(self, request: ServerRequest) -> None:

@@ -53,12 +53,13 @@ class FeedBroker:
         self._records, self._audit = records, audit
         self._keeper = LeaseKeeper(feed, records, audit, self.attending)
         self._keeper.restore()
-        self._keys = KeyRing(records, feed.feed_id, (channel.channel_id for channel in feed.channels))
+        channel_ids = [channel.channel_id for channel in feed.channels]
+        self._keys = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self.operations = FeedOperations(feed, self._keeper, records, self.attending, self._changed, self._perform)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
-        self._starts = StartBook(records.starts(feed.feed_id), (channel.channel_id for channel in feed.channels))
+        self._starts = StartBook(records.starts(feed.feed_id), channel_ids)
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation that came back in the same life
@@ -210,6 +211,10 @@ class FeedBroker:
         """The decision keys of every channel: for the feed's adapters, never for a subscriber."""
         return self._keys.decision_keys()
 
+    def source_keys(self) -> list[common_pb2.StreamKey]:
+        """The source's keys: for the feed's source and adapters, never for a subscriber."""
+        return self._keys.source_keys()
+
     def adapters(self) -> list[common_pb2.AdapterDescription]:
         """Every adapter that ever registered."""
         with self._lock:
@@ -292,6 +297,7 @@ class FeedBroker:
             adapters=[self._described(adapter_id) for adapter_id in self._known],
             keys=self.keys(channel.channel_id for channel in self.feed.channels),
             decision_keys=self.decision_keys(),
+            source_keys=self.source_keys(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
         )

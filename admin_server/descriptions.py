@@ -45,6 +45,7 @@ def describe_feed(feed: FeedSettings, channel_ids: Iterable[int] | None = None) 
         ],
         source_replay_endpoint=feed.source_replay_endpoint,
         datagram_size_max=feed.datagram_size_max,
+        source_is_sealed=feed.source_is_sealed,
     )
 
 

@@ -13,17 +13,23 @@ from admin_server.channel_keys import ChannelKey
 from admin_server.lease_records import ClusterRecords
 from tandemfeed.v1 import admin_pb2, common_pb2
 
+SOURCE = 0  # in place of a channel_id, which begins at 1: the key that the feed's source seals with
+
 
 class KeyRing:
-    """The keys of a feed's channels. `refresh` is for one thread at a time; the rest for any.
+    """The keys of a feed's channels, and of its source if that seals.
+
+    `refresh` is for one thread at a time; the rest for any.
 
     Attributes:
         look_again_unix_ns: when `refresh` may find another picture.
     """
 
-    def __init__(self, records: ClusterRecords, feed_id: int, channel_ids: Iterable[int]) -> None:
+    def __init__(
+        self, records: ClusterRecords, feed_id: int, channel_ids: Iterable[int], *, source_is_sealed: bool = True
+    ) -> None:
         self._records, self._feed_id = records, feed_id
-        self._channel_ids = tuple(channel_ids)
+        self._channel_ids = (SOURCE, *channel_ids) if source_is_sealed else tuple(channel_ids)
         self._keys: dict[int, list[ChannelKey]] = {}
         self.look_again_unix_ns = 0
         self.refresh(time.time_ns())
@@ -34,7 +40,12 @@ class KeyRing:
 
     def decision_keys(self) -> list[admin_pb2.DecisionKey]:
         """What the feed's adapters get, and nobody else: of every channel, in the same order."""
-        return [key.adapters_half() for channel_id in sorted(self._keys) for key in self._keys[channel_id]]
+        channel_ids = sorted(self._keys.keys() - {SOURCE})
+        return [key.adapters_half() for channel_id in channel_ids for key in self._keys[channel_id]]
+
+    def source_keys(self) -> list[common_pb2.StreamKey]:
+        """What the feed's source and its adapters get, in the order in which they begin; none if it does not seal."""
+        return [key.stream_key() for key in self._keys.get(SOURCE, ())]
 
     def refresh(self, now_unix_ns: int) -> None:
         """Take the keys as they now are, made anew where that is due. Waits for the disk.

@@ -189,6 +189,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             protocol=describe_protocol(broker.feed.protocol),
             last_word_key=self._last_word_key(own.incarnation),
             decision_keys=broker.decision_keys(),
+            source_keys=broker.source_keys(),
         )
 
     def Attend(  # noqa: N802
@@ -225,17 +226,30 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         broker = _find(self._brokers, request.feed, context)
         caller = caller_of(context)
         if "source" not in caller.roles and not caller.is_adapter_of(broker.feed.name):
-            self._audit.refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"{caller.identity} is no adapter of feed {broker.feed.name!r}",
-                "description refused",
-                identity=caller.identity,
-                feed=broker.feed.name,
-            )
+            detail = f"{caller.identity} is no adapter of feed {broker.feed.name!r}"
+            self._refuse(context, broker, detail, "description refused")
         description = broker.describe()
         description.token_public_key = self._token_public_key
         return description
+
+    def GetSourceKeys(  # noqa: N802
+        self, request: admin_pb2.SourceKeysRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SourceKeysReply:
+        """What the feed's source seals with."""
+        broker = _find(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles:
+            detail = f"{caller.identity} does not have the role source, which source keys are for"
+            self._refuse(context, broker, detail, "source keys refused")
+        if not broker.feed.source_is_sealed:
+            detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        return admin_pb2.SourceKeysReply(keys=broker.source_keys())
+
+    def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
+        identity = caller_of(context).identity
+        code = grpc.StatusCode.PERMISSION_DENIED
+        self._audit.refuse(context, code, detail, event, identity=identity, feed=broker.feed.name)
 
     @staticmethod
     def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:

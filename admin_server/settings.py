@@ -25,6 +25,7 @@ WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
 PUBLISH_MODES = ("async", "acked")
 SILENCE_MODES = ("proceed", "hold")
+SOURCE_LINES = ("sealed", "open")
 BELOW_THRESHOLD = "below_threshold"
 FAIL_POLICIES = ("lowest", "lower_than_any", BELOW_THRESHOLD)
 
@@ -85,6 +86,7 @@ class FeedSettings:
     Attributes:
         wait_for_better_ns: how long a poor candidate waits while one of the adapters is missing.
         wait_at_first_start_ns: the same when the feed never had an active.
+        source_is_sealed: the feed's own source seals its packets; False for an exchange's lines.
     """
 
     feed_id: int
@@ -101,6 +103,7 @@ class FeedSettings:
     channels: tuple[ChannelSettings, ...]
     source_streams: tuple[SourceStreamSettings, ...]
     adapters: tuple[AdapterSettings, ...]
+    source_is_sealed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,7 @@ def _load_feed(section: _Section) -> FeedSettings:
         "on_silence",
         "fail_policy",
         "fail_threshold",
+        "source_lines",
         "channel",
         "source_stream",
         "adapter",
@@ -285,6 +289,7 @@ def _load_feed(section: _Section) -> FeedSettings:
         channels,
         streams,
         adapters,
+        section.choice("source_lines", SOURCE_LINES) == "sealed",
     )
 
 

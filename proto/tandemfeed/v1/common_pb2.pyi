@@ -455,6 +455,7 @@ class FeedDescription(_message.Message):
     SOURCE_REPLAY_ENDPOINT_FIELD_NUMBER: _builtins.int
     DATAGRAM_SIZE_MAX_FIELD_NUMBER: _builtins.int
     TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
     feed_id: _builtins.int
     name: _builtins.str
     session: _builtins.int
@@ -464,6 +465,8 @@ class FeedDescription(_message.Message):
     datagram_size_max: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw; only in AdapterRegistry.DescribeFeed: verifies the tokens that callers of SourceReplay bring."""
+    source_is_sealed: _builtins.bool
+    """its source packets are sealed with a source key"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
@@ -479,10 +482,11 @@ class FeedDescription(_message.Message):
         source_replay_endpoint: _builtins.str = ...,
         datagram_size_max: _builtins.int = ...,
         token_public_key: _builtins.bytes = ...,
+        source_is_sealed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
