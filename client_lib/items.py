@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from client_lib.stream_trust import Distrusted
 from feedcore.merge.effects import MergeEvent
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
 
@@ -203,5 +204,5 @@ class Revoked:
     reason: str
 
 
-Event: TypeAlias = MergeEvent | Filled | Revoked
+Event: TypeAlias = MergeEvent | Filled | Distrusted | Revoked
 Item: TypeAlias = Batch | Event

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from client_lib.items import Batch, Filled, Item
 from client_lib.record import ROW_DTYPE, latency_figures
+from client_lib.stream_trust import Distrusted
 from client_lib.subscription import Subscription
 from feedcore.counters import Counter
 from feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
@@ -58,7 +59,7 @@ class LiveFigures:
                 self.source_gaps += item.last_source_seq - item.first_source_seq + 1
             elif isinstance(item, Takeover):
                 self.takeovers += 1
-            elif isinstance(item, Diverged):
+            elif isinstance(item, Diverged | Distrusted):
                 self.alarm = alarm_text(item)
             self.last_events.append(f"{time.strftime('%H:%M:%S')} {item}")
 
@@ -146,8 +147,16 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
     return Panel(Group(*alarms, rate, positions, *events), title=f"tandemfeed subscribe · {figures['feed']}")
 
 
-def alarm_text(diverged: Diverged) -> str:
-    """What a person is told of a divergence, and what to do."""
+def alarm_text(alarm: Diverged | Distrusted) -> str:
+    """What a person is told of a divergence or of a forger, and what to do."""
+    if isinstance(alarm, Distrusted):
+        return (
+            f"ALARM: a reader of channel {alarm.channel_id} may be sending packets as adapter {alarm.adapter_id} "
+            f"(incarnation {alarm.incarnation}): {alarm.reason.value}. Messages {alarm.first_message_seq} to "
+            f"{alarm.end_message_seq - 1} may be forged. From now on only what that adapter signed is delivered of it; "
+            f"verify=signed does so from the start."
+        )
+    diverged = alarm
     one, other = diverged.adapter_ids
     return (
         f"ALARM: adapters {one} and {other} sent different content at channel {diverged.channel_id}, input "

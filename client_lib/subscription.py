@@ -16,8 +16,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import zmq
@@ -30,6 +29,8 @@ from client_lib.items import Filled as FilledItem
 from client_lib.mailbox import Mailbox
 from client_lib.replay import Replayed, ReplayWorker
 from client_lib.session import Session
+from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
+from client_lib.stream_trust import StreamTrust, Verdict, VerifyMode
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
@@ -38,42 +39,12 @@ from feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from transport.dgram import MulticastReceiver
-from transport.sealing import Opener
+from transport.opening import HeardPacket, StreamOpener
+from transport.stream_signatures import SignedDigests
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters get their turn
 MAILBOX_COUNT_MAX = 256
 Letter = Replayed | GrantUpdated | Revoked
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    """One channel's place in the stream. The next numbers are None until it is known where to begin."""
-
-    topic: str
-    epoch: int
-    next_input_seq: int | None
-    next_message_seq: int | None
-    next_source_seqs: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatistics:
-    """A snapshot of a subscription's counters.
-
-    Attributes:
-        datagrams: received by multicast, also those refused.
-        counts: by `feedcore.counters.Counter` name, those that are not zero.
-        refusals: refused packets by reason, those that are not zero.
-        groups: the multicast groups joined.
-    """
-
-    datagrams: int
-    replayed_packets: int
-    counts: Mapping[str, int]
-    refusals: Mapping[str, int]
-    channels: Mapping[int, ChannelStatistics]
-    groups: tuple[str, ...]
-    active_adapter_id: int
 
 
 class Subscription:
@@ -90,6 +61,7 @@ class Subscription:
         interface: str,
         *,
         start_message_seq: int | None,
+        verify: VerifyMode = "alarm",
         merger_config: MergerConfig | None = None,
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
@@ -107,7 +79,10 @@ class Subscription:
             raise
         self.counters = CounterSet()
         self._decoder = Decoder(self._grant.message_model, f"message model of {self._grant.feed_name}")
-        self._opener = Opener(self._grant.feed_id)
+        self._opener = StreamOpener(self._grant.feed_id)
+        self._trusts = {
+            channel_id: StreamTrust(channel_id, self.counters, verify) for channel_id in self._grant.topics_by_channel
+        }
         self._mergers = {
             channel_id: StreamMerger(channel_id, self.counters, merger_config, start_message_seq)
             for channel_id in self._grant.topics_by_channel
@@ -205,6 +180,7 @@ class Subscription:
                 merger.next_input_seq,
                 merger.next_message_seq,
                 dict(merger.next_source_seqs),
+                tuple(self._trusts[channel_id].distrusted()),
             )
             for channel_id, merger in self._mergers.items()
         }
@@ -255,13 +231,34 @@ class Subscription:
                 return
             self._datagrams += 1
             try:
-                packet = opener_open(datagram)
+                verdicts = self._judge(opener_open(datagram))
             except PacketRefused as refused:
                 self.counters.refuse(refused.reason)
                 continue
-            self._on_packet(packet)
+            for verdict in verdicts:
+                if isinstance(verdict, OutputPacket):
+                    self._merge(verdict)
+                else:
+                    self._ready.append(verdict)
 
-    def _on_packet(self, packet: OutputPacket) -> None:
+    def _judge(self, opened: HeardPacket | SignedDigests) -> list[Verdict]:
+        """What is believed now.
+
+        Raises:
+            PacketRefused.
+        """
+        now_ns = time.monotonic_ns()
+        if isinstance(opened, SignedDigests):
+            return self._trust_of(opened.channel_id).on_signed(opened, now_ns)
+        return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
+
+    def _trust_of(self, channel_id: int) -> StreamTrust:
+        try:
+            return self._trusts[channel_id]
+        except KeyError:
+            raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
+
+    def _merge(self, packet: OutputPacket) -> None:
         merger = self._mergers.get(packet.channel_id)
         if merger is None:
             self.counters.refuse(Refusal.WRONG_CHANNEL)
@@ -320,7 +317,10 @@ class Subscription:
         if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
             self.counters.refuse(Refusal.FORGED)
             return
-        self._on_packet(packet)
+        trust = self._trusts.get(packet.channel_id)
+        if trust is not None:
+            trust.on_vouched(packet)
+        self._merge(packet)
 
     def _use_grant(self, grant: Grant) -> None:
         """Bring sockets, keys and replay services into line with a grant."""
@@ -330,6 +330,10 @@ class Subscription:
         for key_id in grant.keys.keys() - self._known_keys:
             self._opener.add_key(grant.keys[key_id].sealing)
         self._known_keys = set(grant.keys)
+        starts = grant.starts
+        self._opener.announce(starts)
+        for trust in self._trusts.values():
+            trust.announce(starts)
         for group in self._receivers.keys() - grant.groups:
             self._leave(group)
         for group in sorted(grant.groups - self._receivers.keys()):

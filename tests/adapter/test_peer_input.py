@@ -72,7 +72,10 @@ def set_channel(state: common_pb2.FeedAdapterState, **values: object) -> None:
         (lambda state: setattr(state.channels[0].position, "next_message_seq", 1 << 63), Refusal.MALFORMED),
         (lambda state: setattr(state.channels[0].position, "next_input_seq", 0), Refusal.MALFORMED),
         (lambda state: setattr(state.channels[0].position, "epoch", 9), Refusal.MALFORMED),
-        (lambda state: state.channels[0].lineage.add(epoch=1, first_input_seq=1, first_message_seq=1), Refusal.MALFORMED),
+        (
+            lambda state: state.channels[0].lineage.add(epoch=1, first_input_seq=1, first_message_seq=1),
+            Refusal.MALFORMED,
+        ),
         (lambda state: setattr(state.health, "score", float("nan")), Refusal.MALFORMED),
         (lambda state: setattr(state.health, "score", 1.5), Refusal.MALFORMED),
     ],
