@@ -236,6 +236,14 @@ def test_the_documents_of_these_tests_load_and_show_every_kind_of_name() -> None
     assert unseen == types | in_the_table | {"title_format", "title_packet", "inner_field"}
 
 
+@pytest.mark.parametrize("slot", NAMES)
+def test_every_kind_of_name_is_refused_with_its_place_and_what_is_allowed(slot: str) -> None:
+    kind = "title" if slot.startswith("title_") else "name"
+    told = rf"(\.xml|message model):\d+: (name|index|cell)='a\\nb' of <\w+> is not a {kind}: A to Z, a to z, 0 to 9"
+    with pytest.raises(DocumentError, match=told):
+        named({slot: "a\nb"})
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, min_size=1, max_size=3))
 @example({"out_unset": "x\nboom()"})
