@@ -65,7 +65,12 @@ def private_file(path: str) -> bool:
 
 
 def keep_in(folder: Path, dispatcher: Any) -> None:
-    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there."""
+    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there.
+
+    A function whose source cannot be read is compiled at every start: nothing says what its entries were compiled from.
+    """
+    if not linecache.getlines(dispatcher.py_func.__code__.co_filename):
+        return
     dispatcher._cache = _PrivateCache(folder, dispatcher.py_func)
 
 
