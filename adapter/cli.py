@@ -10,12 +10,15 @@ import grpc
 
 from adapter.feed_settings import FeedSettingsUnknown
 from adapter.process import AdapterOptions, AdapterProcess, MoldOptions
+from adapter.registry import AnotherProcessRuns
 from feedcore.documents.xml_document import DocumentError
 from journal import JournalError
 from transport.dgram import BadGroup
 from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
 from transport.scheduling import prefer_short_turns
+
+REPLACED_STATUS = 3  # another process runs as this adapter: starting this one again will not help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="STREAM=HOST:PORT",
         help="where the venue answers MoldUDP64 requests for a source stream",
     )
+    parser.add_argument(
+        "--replace", action="store_true", help="take the place of a process that runs as this adapter: that one ends"
+    )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     prefer_short_turns()
@@ -74,8 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.metrics_port,
             mold,
             arguments.dead_letters,
+            arguments.replace,
         )
         AdapterProcess(options, connection, stop).run()
+    except AnotherProcessRuns as refused:
+        parser.exit(REPLACED_STATUS, f"adapter: {refused}\n")
     except grpc.RpcError as error:
         parser.exit(2, f"adapter: the admin server refused: {error.code().name}: {error.details()}\n")
     except (DocumentError, FeedSettingsUnknown, JournalError, BadGroup, AuthenticationRefused, OSError) as refused:

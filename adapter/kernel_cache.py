@@ -1,14 +1,15 @@
 """Compiled kernels on disk: numba's njit, cached in a folder named by the digest of everything that goes into them.
 
 Numba itself asks only whether a function's own file changed, and freezes what it calls into what it compiles. So the
-folder's name carries the digest of the engine's sources, and a generated kernel is a module in that folder, named by
-the digest of its own source: a second start compiles nothing, and another release compiles anew.
+folder's name carries the digest of the engine's sources, and a generated kernel's entries that of its own source: a
+second start compiles nothing, and another release compiles anew. The source itself is never read from the disk: what is
+run is what was generated in this process. The folder is private to its owner (`journal.private_cache`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import linecache
 import os
 import sys
 from collections.abc import Callable
@@ -56,22 +57,12 @@ def load_generated(source: str) -> ModuleType:
     name = f"{MODULE_PREFIX}{hashlib.sha256(source.encode()).hexdigest()[:24]}"
     if name in sys.modules:
         return sys.modules[name]
-    if CACHE_FOLDER is None:
-        module = ModuleType(name)
-        exec(compile(source, "<converter table>", "exec"), module.__dict__)
-        return module
-    path = CACHE_FOLDER / f"{name}.py"
-    if not path.exists():
-        written = CACHE_FOLDER / f"{name}.{os.getpid()}.tmp"
-        written.write_text(source)
-        written.replace(path)  # two processes may do so at once: they write the same
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    file = f"<{name}>"  # no file: here tracebacks find the lines, and the cache what its entries must be compiled from
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, file, "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

@@ -20,7 +20,7 @@ from adapter.mold_source import MoldSource
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from adapter.peer_input import PeerInput
-from adapter.registry import Registry
+from adapter.registry import AnotherProcessRuns, Registry
 from adapter.replay_service import ReplayService
 from adapter.reports import Reporter
 from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
@@ -33,6 +33,7 @@ from feedcore.replica.effects import (
     RenewLease,
     RequestEpoch,
     RequestHandOver,
+    ServerRequest,
 )
 from feedcore.replica.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
@@ -65,6 +66,7 @@ class AdapterOptions:
 
     Attributes:
         dead_letters: folder of the dead-letter journal; None: beside the output journal.
+        replace: take the place of a process that runs as this adapter.
     """
 
     feed: str
@@ -78,6 +80,7 @@ class AdapterOptions:
     metrics_port: int
     mold: MoldOptions | None = None
     dead_letters: Path | None = None
+    replace: bool = False
 
     @property
     def dead_letter_folder(self) -> Path:
@@ -99,13 +102,19 @@ class AdapterProcess:
         self._dead_letters: DeadLetterJournal | None = None
         self._sealer: Sealer | None = None
         self._protocol = b""
+        self._replaced_by = ""  # the process that took this one's place
         self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
 
     def run(self) -> None:
-        """Serve until the stop signal."""
+        """Serve until the stop signal.
+
+        Raises:
+            AnotherProcessRuns: another process runs as this adapter, or has taken this one's place.
+        """
         rpc = self._start_services()
+        options = self._options
         request = admin_pb2.RegisterRequest(
-            feed=self._options.feed, adapter=self._options.name, rpc_endpoint=rpc.endpoint
+            feed=options.feed, adapter=options.name, rpc_endpoint=rpc.endpoint, replace=options.replace
         )
         connection = self._connection
         self._registry = Registry(
@@ -117,6 +126,7 @@ class AdapterProcess:
             self._on_registered,
             self._on_server_lost,
             lambda: self._engine.lease.epoch,
+            self._on_replaced,
         )
         self._lifeline = self._begin_lifeline()
         try:
@@ -133,6 +143,8 @@ class AdapterProcess:
                 self._dead_letters.close()
             self._journal.close()
             self._context.destroy(0)  # a start that failed half-way has left sockets open
+        if self._replaced_by:
+            raise AnotherProcessRuns(self._replaced_by)
 
     def _begin_lifeline(self) -> Lifeline | None:
         try:
@@ -260,6 +272,10 @@ class AdapterProcess:
         self._verifier.trust(registered.token_public_key)
         incarnation, keys = registered.self.incarnation, list(registered.keys)
         self._mailbox.post(lambda _now_ns: self._adopt(incarnation, keys))
+
+    def _on_replaced(self, by: str) -> None:
+        self._replaced_by = by
+        self._stop.set()
 
     def _on_server_lost(self) -> None:
         self._mailbox.post(self._engine.on_admin_lost)

@@ -8,8 +8,11 @@ sent, so an order that was long on its way gives nothing.
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import secrets
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +30,15 @@ RETRY_PAUSE_S = 0.2  # never longer: whoever holds a lease must come back within
 REGISTER_TIMEOUT_S = 10.0
 LOOK_FOR_STOP_S = 0.05
 REPORTS_REMEMBERED = 256  # when each was sent: some ten seconds of them, many times a lease's term
+# A former process of this adapter may have died, or hung, so lately that the server has yet to notice: asked again
+# after pauses that double from the one above up to this, three seconds in all.
+REPLACED_PAUSE_S_MAX = 1.6
+NONCE_SIZE = 16
 MARGIN_PER_TTL = 10  # a lease ends for us a tenth of its term early: clocks drift, packets linger
+
+
+class AnotherProcessRuns(Exception):
+    """Another process is registered as this adapter; the text is the admin server's and says which."""
 
 
 class Registry:
@@ -40,7 +51,10 @@ class Registry:
         on_lost: called in the registry's thread when the stream of reports and orders has ended.
         held_epoch: says which epoch's lease is held, 0 for none: a stream begins with its renewal, so that a server
             that comes back finds its holder at once.
+        on_replaced: called in the registry's thread when another process has taken this one's place, with the admin
+            server's reason; the registry has ended then, and this process must.
         token: gives a fresh token.
+        request: the registration. Which process it comes from is filled in.
     """
 
     def __init__(
@@ -53,18 +67,20 @@ class Registry:
         on_registered: Callable[[admin_pb2.RegisterReply], None],
         on_lost: Callable[[], None],
         held_epoch: Callable[[], int],
+        on_replaced: Callable[[str], None],
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._token, self._request = ca_pem, token, request
         self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
-        self._held_epoch = held_epoch
+        self._held_epoch, self._on_replaced = held_epoch, on_replaced
+        request.process_nonce = secrets.token_bytes(NONCE_SIZE)
+        request.process_id, request.host = os.getpid(), socket.gethostname()
         self.is_attending = False  # the stream of reports and orders stands
         self._stopped = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._sent_at_ns: dict[int, int] = {}
         self._report_id = 0
-        self._lease_ttl_ns = 0
         self._channel: grpc.Channel | None = None
         self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
 
@@ -73,14 +89,24 @@ class Registry:
 
         Raises:
             AuthenticationRefused, grpc.RpcError: the server refuses this adapter; trying again will not help.
+            AnotherProcessRuns: another process is registered as this adapter, and still reports.
         """
         level = logging.WARNING
+        pause_s = RETRY_PAUSE_S
         while not stop.is_set:
             try:
                 return self._register_once(stop)
             except grpc.FutureCancelledError:
                 break
             except grpc.RpcError as error:
+                if (refusal := _another_process(error)) is not None:
+                    if pause_s > REPLACED_PAUSE_S_MAX:
+                        raise AnotherProcessRuns(refusal) from error
+                    LOG.log(level, "refused; trying again, in case that process has just ended", extra={"why": refusal})
+                    level = logging.DEBUG
+                    select.select([stop], [], [], pause_s)
+                    pause_s *= 2
+                    continue
                 if not is_elsewhere(error):
                     raise
                 LOG.log(level, "the admin server does not answer; trying again", extra={"why": str(error.details())})
@@ -126,7 +152,7 @@ class Registry:
         reply = call.result()
         self._servers.answered(self._asked)
         self._request.resume_incarnation = reply.self.incarnation
-        self._lease_ttl_ns = reply.lease_ttl_ns
+        self._request.replace = False  # once: else two that were told to replace would take turns
         self._on_registered(reply)
         return reply
 
@@ -141,6 +167,10 @@ class Registry:
                 self._attend()
                 why = "the server ended the stream"
             except (grpc.RpcError, AuthenticationRefused, ValueError) as failed:
+                if (refusal := _another_process(failed)) is not None:
+                    LOG.error("another process has taken this one's place; it ends", extra={"why": refusal})
+                    self._on_replaced(refusal)
+                    return
                 error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
             if not self._stopped.is_set():
                 LOG.log(level, "not attended; the adapter goes on and tries again", extra={"why": why})
@@ -174,4 +204,14 @@ class Registry:
         sent_at_ns = self._sent_at_ns.get(lease.report_id)
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
-        return sent_at_ns + int(lease.ttl_ns) - self._lease_ttl_ns // MARGIN_PER_TTL
+        return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
+
+
+def _another_process(error: Exception) -> str | None:
+    """The server's sentence if it refused the registration because another process runs as this adapter."""
+    if not isinstance(error, grpc.RpcError):
+        return None
+    code = getattr(error, "code", None)
+    if not callable(code) or code() is not grpc.StatusCode.ALREADY_EXISTS:
+        return None
+    return str(error.details())

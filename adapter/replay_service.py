@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import grpc
 
 from adapter.output_journal import OutputJournal
+from feedcore.range_set import RangeSet
 from feedcore.topics import any_topic_matches
 from feedcore.wire.position import FIRST_SEQ
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
@@ -33,7 +34,8 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     def Replay(  # noqa: N802
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.ReplayChunk]:
-        """What the output journal has of the ranges asked for: by number, then provisional packets."""
+        """What the output journal has of the ranges asked for, each packet once however many of them name it: first by
+        number, ascending, then provisional packets by source stream."""
         self._check_caller(request.channel_id, context)
         refusal = refusal_of(_ranges_of(request))
         if refusal is not None:
@@ -49,13 +51,16 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
 
     def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
         channel_id, journal = request.channel_id, self._journal
-        for each in request.input_ranges:
-            yield from journal.replay(channel_id, each.first, each.end)
+        for first, end in RangeSet((each.first, each.end) for each in request.input_ranges):
+            yield from journal.replay(channel_id, first, end)
         if request.HasField("message_range"):
             yield from journal.replay_messages(channel_id, request.message_range.first, request.message_range.end)
-        for wanted in request.source_ranges:
-            stream, span = wanted.source_stream_id, wanted.range
-            yield from journal.replay_provisional(channel_id, stream, span.first, span.end)
+        wanted: dict[int, RangeSet] = {}
+        for each in request.source_ranges:
+            wanted.setdefault(each.source_stream_id, RangeSet()).add(each.range.first, each.range.end)
+        for stream in sorted(wanted):
+            for first, end in wanted[stream]:
+                yield from journal.replay_provisional(channel_id, stream, first, end)
 
     def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
         caller = caller_of(context)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zoneinfo
 from functools import cache
 
 EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
+ZONE_NAME = re.compile(r"[A-Za-z0-9_+/-]{1,64}")  # zones are looked for as files of that name
 STEP_DAYS = 4  # no zone changed twice within so few
 DAYS_END = datetime.date(2100, 1, 1).toordinal() - EPOCH_ORDINAL
 
 
 def is_time_zone(name: str) -> bool:
     """True if there is such a zone, as "America/New_York"."""
+    if ZONE_NAME.fullmatch(name) is None:
+        return False
     try:
         zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "America" is a folder of zones
         return False
     return True
 

@@ -18,6 +18,7 @@ from admin_server.descriptions import (
     copy_of,
     describe_adapter,
     describe_feed,
+    describe_takeovers,
     history_epoch,
     limited_to,
     total_position,
@@ -29,12 +30,14 @@ from admin_server.lease_core import FeedLease
 from admin_server.lease_decisions import LeaseDecision
 from admin_server.lease_keeper import LeaseKeeper
 from admin_server.lease_records import ClusterRecords, RecordsUnavailable
+from admin_server.registrations import ProcessStart, Registrations
 from admin_server.settings import AdapterSettings, FeedSettings
 from admin_server.streams import Attendance, Subscriber
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.broker")
+ATTENDED_SYNC_INTERVALS = 10  # without a report for longer, an adapter's process is taken to hang
 LOOK_AGAIN_S_MAX = 600.0  # keys live by the wall clock, which may be set; leases do not
 
 
@@ -56,6 +59,9 @@ class FeedBroker:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self.operations = FeedOperations(feed, self._keeper, records, self.attending, self._changed, self._perform)
+        self._registrations = Registrations(
+            max(self.lease.config.term_ns, ATTENDED_SYNC_INTERVALS * feed.sync_interval_ns)
+        )
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
@@ -71,26 +77,60 @@ class FeedBroker:
     # ---- adapters ----
 
     def register(
-        self, adapter: AdapterSettings, rpc_endpoint: str, resume_incarnation: int
+        self,
+        adapter: AdapterSettings,
+        rpc_endpoint: str,
+        resume_incarnation: int,
+        start: ProcessStart,
+        *,
+        is_replacing: bool = False,
     ) -> common_pb2.AdapterDescription:
-        """A (re)start of an adapter: as others are told of it, with the incarnation of just this start."""
-        feed_id = self.feed.feed_id
-        resumed = resume_incarnation and self._records.is_newest_incarnation(
-            feed_id, adapter.adapter_id, resume_incarnation
-        )
-        incarnation = resume_incarnation if resumed else self._records.new_incarnation(feed_id, adapter.adapter_id)
-        self._records.note_registration(feed_id, adapter.adapter_id, incarnation, rpc_endpoint)
+        """A (re)start of an adapter: as others are told of it, with the incarnation of just this start.
+
+        Args:
+            start: the process that registers.
+            is_replacing: it takes the place of a process that is attended.
+
+        Raises:
+            AnotherProcess: another process is registered as this adapter, and attended.
+        """
+        feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
+        with self._lock:
+            self._check(adapter, start, is_replacing)
+        resumed = resume_incarnation and self._records.is_newest_incarnation(feed_id, adapter_id, resume_incarnation)
+        incarnation = resume_incarnation if resumed else self._records.new_incarnation(feed_id, adapter_id)
+        self._records.note_registration(feed_id, adapter_id, incarnation, rpc_endpoint)
+        with self._lock:
+            self._check(adapter, start, is_replacing)  # another may have come first while this one waited for the disk
+            self._registrations.note(adapter_id, start, time.time_ns())
+            replaced = self.attending.get(adapter_id)
+            if replaced is not None and replaced.incarnation == incarnation:
+                replaced = None
+            if replaced is not None and self.lease.holder == adapter_id:
+                reason = f"another process has replaced this one as {adapter.name}"
+                replaced.order(lease_lost=admin_pb2.LeaseLost(epoch=self.lease.epoch, reason=reason))
+        if replaced is not None:
+            self.leave(replaced)
+            replaced.end()
         with self._lock:
             description = describe_adapter(adapter, incarnation, rpc_endpoint, ReplicaState.JOINING.value)
-            self._known[adapter.adapter_id] = description
+            self._known[adapter_id] = description
             if resumed:
-                self._resumed[adapter.adapter_id] = incarnation
+                self._resumed[adapter_id] = incarnation
         self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
         return copy_of(description)
 
+    def _check(self, adapter: AdapterSettings, start: ProcessStart, is_replacing: bool) -> None:
+        """May this process register? With the lock held."""
+        attendance, now_ns = self.attending.get(adapter.adapter_id), time.monotonic_ns()
+        heard_at_ns = None if attendance is None else attendance.heard_at_ns
+        self._registrations.check(
+            adapter.adapter_id, adapter.name, start, heard_at_ns=heard_at_ns, now_ns=now_ns, is_replacing=is_replacing
+        )
+
     def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
         """The adapter's stream began, with this report."""
-        attendance = Attendance(adapter, incarnation, report_id)
+        attendance = Attendance(adapter, incarnation, report_id, time.monotonic_ns())
         with self._lock:
             if self._is_stopped:  # it came while this server was being deposed
                 attendance.end()
@@ -115,7 +155,7 @@ class FeedBroker:
         with self._lock:
             if self.attending.get(adapter_id) is not attendance:
                 return
-            attendance.report_id = report.report_id
+            attendance.report_id, attendance.heard_at_ns = report.report_id, time.monotonic_ns()
             if report.renew_epoch and self._keeper.renew(attendance, report):
                 self._tell_everybody()
             if report.HasField("state"):
@@ -132,8 +172,8 @@ class FeedBroker:
         if report.fail_reason:
             self.operations.fail_as_asked(attendance.adapter, report.fail_reason)
 
-    def leave(self, attendance: Attendance) -> None:
-        """The adapter's stream ended."""
+    def leave(self, attendance: Attendance, *, has_ended: bool = False) -> None:
+        """The adapter's stream ended. Args: has_ended: because its process has, as far as is known."""
         adapter_id = attendance.adapter.adapter_id
         with self._lock:
             if self.attending.get(adapter_id) is not attendance or self._is_stopped:
@@ -141,7 +181,7 @@ class FeedBroker:
             del self.attending[adapter_id]
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
-            self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns()))
+            self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
             self._tell_everybody()
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
@@ -150,7 +190,7 @@ class FeedBroker:
         with self._lock:
             ended = next((each for each in self.attending.values() if each.incarnation == incarnation), None)
         if ended is not None:
-            self.leave(ended)
+            self.leave(ended, has_ended=True)
             ended.end()
             name = ended.adapter.name
             self._audit.write("ended", feed=self.feed.name, adapter=name, incarnation=incarnation)
@@ -209,7 +249,7 @@ class FeedBroker:
                 adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
                 for adapter in self.feed.adapters
             }
-            return admin_pb2.FeedStatus(
+            status = admin_pb2.FeedStatus(
                 feed=self.describe(),
                 epoch=self.lease.epoch,
                 active_adapter_id=max(self.lease.holder, 0),
@@ -224,6 +264,8 @@ class FeedBroker:
                 ],
                 subscriber_count=len(self._subscribers),
             )
+            describe_takeovers(status, self.lease, time.monotonic_ns(), time.time_ns())
+            return status
 
     def stop(self) -> None:
         """End every stream."""

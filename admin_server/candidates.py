@@ -131,6 +131,21 @@ class Candidates:
         ]
         return [adapter_id for _, adapter_id in sorted(order)]
 
+    def why_no_heir(self, adapter_id: int, holder: int, now_ns: int) -> str:
+        """Why an adapter that is none of `heirs` is none; reads behind its name."""
+        if adapter_id == holder:
+            return "is active already"
+        if adapter_id in self.failed:
+            return f"is failed: {self.failed[adapter_id]}"
+        if not self.is_attending(adapter_id):
+            return "is away"
+        standing = self.standing(adapter_id, now_ns)
+        if standing is None:
+            return "has not told its state lately"
+        if standing.abstains:
+            return "accepts no grant just now: it was without contact to an admin server"
+        return f"is {standing.state.value}, not synchronized"
+
     def backups_in_sync(self, holder: int, now_ns: int) -> list[int]:
         """Backups that could follow the holder without a loss."""
         others = [

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from admin_server.lease_records import RecordsUnavailable
 from admin_server.metrics import FeedCollector
 from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from admin_server.settings import SettingsError
@@ -68,7 +69,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
             arguments.subscriber_count_max,
             zookeeper_from(arguments),
         )
-    except (SettingsError, OSError) as refused:
+    except (SettingsError, RecordsUnavailable, OSError) as refused:
         parser.exit(2, f"admin-server: {refused}\n")
     try:
         serve_metrics(arguments.metrics_port, FeedCollector(server.served))

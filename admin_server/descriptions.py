@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from admin_server.lease_core import FeedLease
 from admin_server.settings import AdapterSettings, FeedSettings, ProtocolSettings
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -72,6 +73,26 @@ def describe_protocol(protocol: ProtocolSettings) -> admin_pb2.FeedProtocol:
     )
 
 
+def describe_takeovers(status: admin_pb2.FeedStatus, lease: FeedLease, now_ns: int, now_unix_ns: int) -> None:
+    """Fill in how many takeovers there were and why, and how long a term is now.
+
+    Args:
+        now_ns, now_unix_ns: the same moment by the lease's clock and by the wall clock.
+    """
+    for reason, count in lease.takeovers.counts.items():
+        status.takeover_counts.add(reason=reason.name.lower(), count=count)
+    for takeover in lease.takeovers.last:
+        status.last_takeovers.add(
+            at_unix_ns=now_unix_ns - (now_ns - takeover.at_ns),
+            reason=takeover.reason.name.lower(),
+            epoch=takeover.epoch,
+            former_adapter_id=takeover.former,
+            adapter_id=takeover.adapter_id,
+        )
+    status.needless_takeover_count = lease.terms.needless_count
+    status.lease_ttl_ns = lease.terms.ttl_ns_at(now_ns)
+
+
 def copy_of(description: common_pb2.AdapterDescription) -> common_pb2.AdapterDescription:
     """A copy that no later change reaches."""
     copied = common_pb2.AdapterDescription()
@@ -114,7 +135,7 @@ def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
 
 def total_position(state: common_pb2.FeedAdapterState) -> int:
     """How far an adapter is, over all channels: comparable between adapters of one feed."""
-    return sum(channel.position.next_message_seq for channel in state.channels)
+    return sum(channel.position.next_input_seq for channel in state.channels)
 
 
 def history_epoch(state: common_pb2.FeedAdapterState) -> int:

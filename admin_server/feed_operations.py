@@ -59,20 +59,21 @@ class FeedOperations:
         self._refusals: dict[int, str] = {}
         self.is_stopped = False
 
-    def hand_over(self, heir: AdapterSettings | None, by: str) -> tuple[int, str]:
+    def hand_over(self, heir: AdapterSettings | None, by: str, *, is_failing: bool = False) -> tuple[int, str]:
         """Have another adapter take over, None: the best backup; returns (epoch, name of the active).
 
         Waits until the heir holds the lease, at most a lease's term.
 
         Args:
             by: who wants it, for the audit log.
+            is_failing: the active is to be failed then.
 
         Raises:
             OperationRefused: nothing changes, or the offer was withdrawn.
         """
         lease = self._keeper.lease
         with self._changed:
-            offer = self._offer(heir, by)
+            offer = self._offer(heir, by, is_failing=is_failing)
             while lease.offer is offer and not self.is_stopped:
                 self._changed.wait()  # the lease has a deadline for the offer: the timekeeper ends it
             if lease.holder != offer.heir or lease.epoch < offer.epoch:
@@ -103,7 +104,7 @@ class FeedOperations:
                 raise OperationRefused(
                     f"without {adapter.name}, {self._name(heirs[0])} would be active with no synchronised backup"
                 )
-            self.hand_over(None, by)
+            self.hand_over(None, by, is_failing=True)
         self._fail(adapter, reason, by, is_own_wish=False, is_forced=is_forced)
 
     def fail_as_asked(self, adapter: AdapterSettings, reason: str) -> None:
@@ -167,12 +168,13 @@ class FeedOperations:
         )
         return None if refusal is None else f"{adapter.name} {refusal}"
 
-    def _offer(self, heir: AdapterSettings | None, by: str) -> Offer:
+    def _offer(self, heir: AdapterSettings | None, by: str, *, is_failing: bool = False) -> Offer:
         """Offer and order; or raise OperationRefused. With the lock held."""
         lease = self._keeper.lease
         if not self._keeper.may_offer:
             raise OperationRefused("this server may promise no epoch just now: its records are out of reach")
-        decisions = lease.hand_over(None if heir is None else heir.adapter_id, time.monotonic_ns())
+        to = None if heir is None else heir.adapter_id
+        decisions = lease.hand_over(to, time.monotonic_ns(), is_failing=is_failing)
         if isinstance(refused := decisions[0], HandOverRefused):
             who = f"{self._name(refused.adapter_id)} " if refused.adapter_id else ""
             raise OperationRefused(who + refused.reason)

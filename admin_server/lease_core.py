@@ -27,30 +27,13 @@ from admin_server.lease_decisions import (
     Renewed,
     Vacated,
 )
+from admin_server.lease_terms import LeaseConfig, Terms
+from admin_server.takeovers import Takeover, TakeoverReason, Takeovers
 from feedcore.replica.states import ReplicaState
 
 __all__ = ["FeedLease", "Granted", "LeaseConfig", "LeaseDecision", "Offer", "Vacated"]
 
-MS = 1_000_000
 UNKNOWN_HOLDER = -1  # after a restart: somebody may hold a lease that was not written down
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseConfig:
-    """Times of one feed's lease.
-
-    Attributes:
-        fresh_ns: how old what a candidate told may be.
-        allowance_ns: added to the term at the store, so that the holder has stopped for certain when the store's ends.
-        grace_ns: how long a poor candidate waits for a better one while an adapter of the feed is missing.
-        first_grace_ns: the same at a feed's first start ever, when nobody has a past.
-    """
-
-    ttl_ns: int = 300 * MS
-    allowance_ns: int = 30 * MS
-    grace_ns: int = 2_000 * MS
-    first_grace_ns: int = 500 * MS
-    fresh_ns: int = 400 * MS
 
 
 @dataclass(slots=True)
@@ -59,12 +42,14 @@ class Offer:
 
     Attributes:
         until_ns: the heir believes nothing of it any more.
+        reason: why the lease changes hands.
         is_accepted: the heir has it, and the holder was ordered to end its epoch.
     """
 
     heir: int
     epoch: int
     until_ns: int
+    reason: TakeoverReason
     is_accepted: bool = False
 
 
@@ -78,11 +63,14 @@ class FeedLease:
         epoch: the newest epoch that anybody held; 0: none ever.
         holder: adapter_id; 0: nobody; `UNKNOWN_HOLDER`.
         next_epoch_number: of the next epoch to grant or offer; those between belong to nobody any more.
+        terms: how long a term is now.
+        takeovers: how many there were, and why.
     """
 
     def __init__(self, config: LeaseConfig, adapters: frozenset[int] = frozenset()) -> None:
         self.config = config
         self.candidates = Candidates(adapters, config.fresh_ns)
+        self.terms, self.takeovers = Terms(config), Takeovers()
         self.epoch = 0
         self.holder = 0
         self.next_epoch_number = 1
@@ -93,9 +81,16 @@ class FeedLease:
         self._due_ns: int | None = None  # when it has waited enough
         self._is_unproven = False  # restored, and not renewed since
         self._returning = 0  # held the restored lease and has not come back: it may still be heard
+        self._expired = 0  # whose term passed: dead, unless its present life is heard again
 
     def restore(
-        self, epoch: int, holder: int, now_ns: int, next_epoch: int, failed: Mapping[int, str] | None = None
+        self,
+        epoch: int,
+        holder: int,
+        now_ns: int,
+        next_epoch: int,
+        failed: Mapping[int, str] | None = None,
+        noted_ttl_ns: int = 0,
     ) -> None:
         """After a restart of the store: the last holder may still believe in its lease, for a term.
 
@@ -103,20 +98,23 @@ class FeedLease:
             epoch: the newest epoch ever granted, as far as known; 0: none.
             next_epoch: the next epoch to grant; what lies between may have been granted without a trace.
             failed: adapter_id -> reason.
+            noted_ttl_ns: the longest term that may have been told; 0: the configured one.
         """
         self.candidates.failed = dict(failed or {})
         self.next_epoch_number = next_epoch
         if epoch:
             self.epoch, self.holder = epoch, holder or UNKNOWN_HOLDER
             self._last_holder = self._returning = holder
-            self._until_ns = now_ns + self._term_ns
+            self._until_ns = self.terms.restore(noted_ttl_ns, now_ns)
             self._is_unproven = True
 
     # ---- adapters come, tell, renew, go ----
 
     def on_attend(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
         """An adapter's stream began, in a new life that holds nothing."""
-        decisions = self._end_of_life(adapter_id, "its adapter started anew", now_ns)
+        self._forget(adapter_id)
+        decisions = self._withdraw_from(adapter_id, "its adapter started anew")
+        decisions += self._end_of_holder(adapter_id, TakeoverReason.PROCESS_ENDED, now_ns)
         self.candidates.attend(adapter_id)
         return decisions + self._consider(now_ns)
 
@@ -124,11 +122,14 @@ class FeedLease:
         """An adapter's stream began again in the same life: it may still hold what it held."""
         self.candidates.resume(adapter_id)
 
-    def on_gone(self, adapter_id: int, now_ns: int) -> list[LeaseDecision]:
-        """An adapter's stream ended."""
+    def on_gone(self, adapter_id: int, now_ns: int, *, has_ended: bool = False) -> list[LeaseDecision]:
+        """An adapter's stream ended. Args: has_ended: it is known that its process has ended, not just the stream."""
         self.candidates.leave(adapter_id)
+        if self._expired == adapter_id:
+            self._expired = 0  # so it was gone: the takeover was needed
         decisions = self._withdraw_from(adapter_id, "its stream ended")
-        decisions += self._end_of_holder(adapter_id, "its adapter's stream ended", now_ns)
+        reason = TakeoverReason.PROCESS_ENDED if has_ended else TakeoverReason.STREAM_ENDED
+        decisions += self._end_of_holder(adapter_id, reason, now_ns)
         return decisions + self._consider(now_ns)
 
     def on_report(
@@ -146,30 +147,37 @@ class FeedLease:
         standing = Standing(state, next_message_seq, health, history_epoch, abstains)
         if not self.candidates.tell(adapter_id, standing, now_ns):
             return []
+        self._note_alive(adapter_id, now_ns)
         if adapter_id == self._returning and state is not ReplicaState.ACTIVE:
             self._returning = 0
         return self._consider(now_ns)
 
     def renew(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """`Renewed` comes last if the lease is the adapter's and goes on for another term; nothing if it is not."""
+        self._note_alive(adapter_id, now_ns)
         decisions: list[LeaseDecision] = []
         if self._is_offered(adapter_id, epoch, now_ns):
-            decisions = self._pass_on()
+            decisions = self._pass_on(now_ns)
         elif not self._may_renew(adapter_id, epoch, now_ns):
             return []
         assert self.candidates.is_attending(adapter_id), "only an attending adapter renews"
         self.holder = adapter_id
-        self._until_ns = max(self._until_ns, now_ns + self._term_ns)
+        until_ns, noted = self.terms.begin(now_ns)
+        self._until_ns = max(self._until_ns, until_ns)
         self._is_unproven, self._returning = False, 0
         self._waiting_since_ns = self._due_ns = None
-        return [*decisions, Renewed(adapter_id, epoch)]
+        self.takeovers.on_went_on()
+        return [*decisions, *noted, Renewed(adapter_id, epoch)]
 
     def on_timer(self, now_ns: int) -> list[LeaseDecision]:
         """A term may have passed, or an offer's, or a grace."""
         decisions: list[LeaseDecision] = []
         if self.holder and now_ns >= self._until_ns:
             self.candidates.distrust(self.holder)  # what it told is from before its term
-            decisions = self._vacate("its term passed without renewal", now_ns)
+            if not self._is_unproven:
+                self._expired = self.holder
+            reason = TakeoverReason.RESTORED if self._is_unproven else TakeoverReason.TERM_PASSED
+            decisions = self._vacate(reason, now_ns)
         if self.offer is not None and now_ns >= self.offer.until_ns:
             decisions += self._withdraw("the holder went on")
         return decisions + self._consider(now_ns)
@@ -182,18 +190,21 @@ class FeedLease:
 
     # ---- planned changes ----
 
-    def hand_over(self, to: int | None, now_ns: int) -> list[LeaseDecision]:
+    def hand_over(self, to: int | None, now_ns: int, *, is_failing: bool = False) -> list[LeaseDecision]:
         """Offer the next epoch to an heir, or `HandOverRefused`. The holder goes on until the heir has the offer.
 
         Args:
             to: the heir; None: the best synchronised backup.
+            is_failing: the holder is to be failed then.
         """
         refused = self._refusal_to_hand_over(to, now_ns)
         if refused is not None:
             return [refused]
         heir = to or self.candidates.heirs(self.holder, now_ns)[0]
-        self.offer = Offer(heir, self._new_epoch(), now_ns + self._term_ns)
-        return [Offered(heir, self.offer.epoch, self.epoch)]
+        reason = TakeoverReason.FAILED if is_failing else TakeoverReason.HANDED_OVER
+        until_ns, noted = self.terms.begin(now_ns)
+        self.offer = Offer(heir, self._new_epoch(), until_ns, reason)
+        return [*noted, Offered(heir, self.offer.epoch, self.epoch)]
 
     def on_offer_accepted(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """The heir has the offer: now the holder is ordered to end its epoch, and nobody will wait for the heir."""
@@ -210,9 +221,9 @@ class FeedLease:
         if adapter_id != self.holder or epoch != self.epoch:
             return []
         if self.offer is not None and now_ns < self.offer.until_ns:
-            return self._pass_on()
+            return self._pass_on(now_ns)
         self._last_holder = 0
-        return self._end_of_holder(adapter_id, "its adapter gave it up", now_ns) + self._consider(now_ns)
+        return self._end_of_holder(adapter_id, TakeoverReason.GIVEN_UP, now_ns) + self._consider(now_ns)
 
     def next_epoch(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         """The holder asks for a new epoch for itself. Nothing if it holds none to go on from, or hands over."""
@@ -258,9 +269,11 @@ class FeedLease:
 
     # ---- inside ----
 
-    @property
-    def _term_ns(self) -> int:
-        return self.config.ttl_ns + self.config.allowance_ns
+    def _note_alive(self, adapter_id: int, now_ns: int) -> None:
+        """Its present life is heard: if its term passed lately it was late, not dead."""
+        if adapter_id == self._expired:
+            self._expired = 0
+            self.terms.on_needless(now_ns)
 
     def _new_epoch(self) -> int:
         epoch = max(self.epoch + 1, self.next_epoch_number)
@@ -289,35 +302,18 @@ class FeedLease:
         heirs = self.candidates.heirs(self.holder, now_ns)
         if to is None:
             return None if heirs else HandOverRefused("there is no synchronised backup")
-        return None if to in heirs else HandOverRefused(self._why_no_heir(to, now_ns), to)
-
-    def _why_no_heir(self, adapter_id: int, now_ns: int) -> str:
-        if adapter_id == self.holder:
-            return "is active already"
-        if adapter_id in self.candidates.failed:
-            return f"is failed: {self.candidates.failed[adapter_id]}"
-        if not self.candidates.is_attending(adapter_id):
-            return "is away"
-        standing = self.candidates.standing(adapter_id, now_ns)
-        if standing is None:
-            return "has not told its state lately"
-        if standing.abstains:
-            return "accepts no grant just now: it was without contact to an admin server"
-        return f"is {standing.state.value}, not synchronized"
-
-    def _end_of_life(self, adapter_id: int, reason: str, now_ns: int) -> list[LeaseDecision]:
-        """What it held, was offered or might have come back to is nothing to its new life."""
-        self._forget(adapter_id)
-        return self._withdraw_from(adapter_id, reason) + self._end_of_holder(adapter_id, reason, now_ns)
+        return None if to in heirs else HandOverRefused(self.candidates.why_no_heir(to, self.holder, now_ns), to)
 
     def _forget(self, adapter_id: int) -> None:
         """Whatever it held once, it will not come back to."""
+        if self._expired == adapter_id:
+            self._expired = 0
         if self._last_holder == adapter_id:
             self._last_holder = 0
         if self._returning == adapter_id:
             self._returning = 0
 
-    def _end_of_holder(self, adapter_id: int, reason: str, now_ns: int) -> list[LeaseDecision]:
+    def _end_of_holder(self, adapter_id: int, reason: TakeoverReason, now_ns: int) -> list[LeaseDecision]:
         if self.holder != adapter_id:
             return []
         if self._is_unproven:
@@ -325,7 +321,8 @@ class FeedLease:
             return []
         return self._vacate(reason, now_ns)
 
-    def _vacate(self, reason: str, now_ns: int) -> list[LeaseDecision]:
+    def _vacate(self, reason: TakeoverReason, now_ns: int) -> list[LeaseDecision]:
+        self.takeovers.on_vacated(reason, max(self.holder, 0))
         self.holder, self._is_unproven = 0, False
         self._waiting_since_ns = self._due_ns = None
         vacated = Vacated(self.epoch, reason)
@@ -344,22 +341,24 @@ class FeedLease:
         self.offer = None
         return [withdrawn]
 
-    def _pass_on(self) -> list[LeaseDecision]:
+    def _pass_on(self, now_ns: int) -> list[LeaseDecision]:
         """The heir is the holder; either may have believed in its own until the longer of both terms."""
         assert self.offer is not None
         former, self.holder, self.epoch = self.holder, self.offer.heir, self.offer.epoch
         self._last_holder = self.holder
         self._until_ns = max(self._until_ns, self.offer.until_ns)
+        self.takeovers.on_handed_over(Takeover(now_ns, self.offer.reason, self.epoch, max(former, 0), self.holder))
         self.offer = None
         return [HandedOver(self.holder, self.epoch, former)]
 
     def _grant(self, adapter_id: int, epoch: int, now_ns: int) -> list[LeaseDecision]:
         self.holder = self._last_holder = adapter_id
         self.epoch, self.offer = epoch, None
-        self._until_ns = now_ns + self._term_ns
+        self._until_ns, noted = self.terms.begin(now_ns)
         self._returning = 0
         self._waiting_since_ns = self._due_ns = None
-        return [Granted(adapter_id, epoch)]
+        self.takeovers.on_granted(adapter_id, epoch, now_ns)
+        return [*noted, Granted(adapter_id, epoch)]
 
     def _patience_ns(self, adapter_id: int, now_ns: int) -> int:
         """How long this candidate waits for a better one."""

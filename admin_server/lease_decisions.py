@@ -30,6 +30,16 @@ class Vacated:
 
 
 @dataclass(frozen=True, slots=True)
+class TermNoted:
+    """To be written down: whoever is granted, renewed or offered a lease from now on may believe for `ttl_ns`.
+
+    Stands before the decision that tells the term.
+    """
+
+    ttl_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Offered:
     """`heir` may open `epoch` where `after_epoch` ends, when it hears that it has ended.
 
@@ -76,4 +86,6 @@ class HandOverRefused:
     adapter_id: int = 0
 
 
-LeaseDecision = Granted | Renewed | Vacated | Offered | OrderedHandOver | HandedOver | OfferWithdrawn | HandOverRefused
+LeaseDecision = (
+    Granted | Renewed | Vacated | TermNoted | Offered | OrderedHandOver | HandedOver | OfferWithdrawn | HandOverRefused
+)

@@ -21,6 +21,7 @@ from admin_server.lease_decisions import (
     OfferWithdrawn,
     OrderedHandOver,
     Renewed,
+    TermNoted,
     Vacated,
 )
 from admin_server.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
@@ -50,6 +51,7 @@ class LeaseKeeper:
         self.lease = FeedLease(config, frozenset(adapter.adapter_id for adapter in feed.adapters))
         self._feed, self._records, self._audit, self._attending = feed, records, audit, attending
         self._reserved_end = 0
+        self._noted_ttl_ns = feed.lease_ttl_ns
         self._notes: list[tuple[str, dict[str, object]]] = []
 
     def restore(self) -> None:
@@ -62,7 +64,9 @@ class LeaseKeeper:
         reserved_end = self._records.reserved_end(feed_id)
         epoch, holder = self._records.last_lease(feed_id) or (reserved_end, 0)
         failed = self._records.failed_adapters(feed_id)
-        self.lease.restore(epoch, holder, time.monotonic_ns(), reserved_end + 1, failed)
+        noted_ttl_ns = self._records.noted_ttl_ns(feed_id)
+        self.lease.restore(epoch, holder, time.monotonic_ns(), reserved_end + 1, failed, noted_ttl_ns)
+        self._note_ttl(self.lease.terms.noted_ttl_ns)
         self._reserved_end = self._records.reserve_epochs(feed_id, reserved_end)
 
     # ---- epochs ahead of use ----
@@ -111,6 +115,8 @@ class LeaseKeeper:
                     self._renewed(self._attending[adapter_id], epoch)
                 case Vacated(epoch, reason):
                     self._decided("lease vacated", epoch=epoch, reason=reason)
+                case TermNoted(ttl_ns):
+                    self._note_ttl(ttl_ns)
                 case Offered():
                     self._offer(decision)
                 case OrderedHandOver(holder, epoch, heir):
@@ -126,7 +132,7 @@ class LeaseKeeper:
         notes, self._notes = self._notes, []
         for event, fields in notes:
             self.note(event, **fields)
-        return any(not isinstance(decision, Renewed | Offered | OrderedHandOver) for decision in decisions)
+        return any(not isinstance(decision, Renewed | TermNoted | Offered | OrderedHandOver) for decision in decisions)
 
     def note(self, event: str, **fields: object) -> None:
         """Log, and audit what must happen even when the disk is full: a takeover."""
@@ -137,6 +143,21 @@ class LeaseKeeper:
             LOG.exception("the audit log cannot be written", extra={"lost": event, **fields})
 
     # ---- inside ----
+
+    @property
+    def _ttl_ns(self) -> int:
+        """The term to tell; never longer than what is written down, for the sake of a server that restarts."""
+        return min(self.lease.terms.ttl_ns, self._noted_ttl_ns)
+
+    def _note_ttl(self, ttl_ns: int) -> None:
+        try:
+            self._records.note_ttl(self._feed.feed_id, ttl_ns)
+        except RecordsUnavailable:  # terms stay as long as they were: the store's own are longer, which is safe
+            LOG.exception("the lease's term could not be written down", extra={"feed": self._feed.name})
+            return
+        if ttl_ns != self._noted_ttl_ns:
+            self._decided("lease term changed", ttl_ms=ttl_ns // 1_000_000)
+        self._noted_ttl_ns = ttl_ns
 
     def _decided(self, event: str, **fields: object) -> None:
         """To be noted behind the orders."""
@@ -152,14 +173,12 @@ class LeaseKeeper:
             return
         attendance = self._attending[granted.adapter_id]
         self._write_down(granted.epoch, granted.adapter_id)
-        lease = admin_pb2.LeaseGranted(
-            epoch=granted.epoch, ttl_ns=self._feed.lease_ttl_ns, report_id=attendance.report_id
-        )
+        lease = admin_pb2.LeaseGranted(epoch=granted.epoch, ttl_ns=self._ttl_ns, report_id=attendance.report_id)
         attendance.order(lease_granted=lease)
         self._decided("lease granted", epoch=granted.epoch, adapter_id=granted.adapter_id)
 
     def _renewed(self, attendance: Attendance, epoch: int) -> None:
-        renewed = admin_pb2.LeaseRenewed(epoch=epoch, ttl_ns=self._feed.lease_ttl_ns, report_id=attendance.report_id)
+        renewed = admin_pb2.LeaseRenewed(epoch=epoch, ttl_ns=self._ttl_ns, report_id=attendance.report_id)
         attendance.tell(lease_renewed=renewed)
 
     def _offer(self, offered: Offered) -> None:
@@ -168,7 +187,7 @@ class LeaseKeeper:
         order = admin_pb2.LeaseOffered(
             epoch=offered.epoch,
             after_epoch=offered.after_epoch,
-            ttl_ns=self._feed.lease_ttl_ns,
+            ttl_ns=self._ttl_ns,
             report_id=heir.report_id,
         )
         heir.order(lease_offered=order)

@@ -23,7 +23,8 @@ class RecordsUnavailable(Exception):
 class LeaseRecords(Protocol):
     """Who holds what, for good. Implementations are safe to call from any thread.
 
-    All methods raise `RecordsUnavailable`. None but `note_lease` is called while a broker's lock is held.
+    All methods raise `RecordsUnavailable`. Only `note_lease` and `note_ttl` are called while a broker's lock is
+    held.
     """
 
     def may_grant(self) -> bool:
@@ -55,6 +56,18 @@ class LeaseRecords(Protocol):
         """
         ...
 
+    def noted_ttl_ns(self, feed_id: int) -> int:
+        """The longest term that a holder may have been told, in ns; 0 if none was ever noted."""
+        ...
+
+    def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
+        """Remember how long terms may be from now on. Called and kept as `note_lease` is, in one order with its notes.
+
+        A note that dies with its machine is needed only for as long as the longest term, which is shorter than a
+        machine's start (`admin_server.lease_terms.STRETCHED_TTL_NS_MAX`).
+        """
+        ...
+
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, of those that were failed and not readmitted."""
         ...
@@ -69,7 +82,10 @@ class LeaseRecords(Protocol):
 
 
 class ClusterRecords(LeaseRecords, Protocol):
-    """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held."""
+    """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held.
+
+    All methods raise `RecordsUnavailable`, and no error of the database's own.
+    """
 
     @property
     def key_times(self) -> KeyTimes:

@@ -65,6 +65,7 @@ class AdminServer:
     Raises:
         SettingsError: a settings file cannot be used.
         OSError: the address or the folder cannot be used.
+        RecordsUnavailable: the records cannot be read.
     """
 
     def __init__(

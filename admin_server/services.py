@@ -16,6 +16,7 @@ from admin_server.broker import FeedBroker
 from admin_server.descriptions import describe_protocol
 from admin_server.feed_operations import OperationRefused
 from admin_server.lease_records import RecordsUnavailable
+from admin_server.registrations import NONCE_SIZE, AnotherProcess, ProcessStart
 from admin_server.settings import AdapterSettings
 from admin_server.streams import Attendance
 from feedcore.topics import any_topic_matches
@@ -166,10 +167,10 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def Register(  # noqa: N802
         self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RegisterReply:
-        """A start of an adapter."""
+        """A start of an adapter, unless another process is attended as that adapter."""
         broker = _find(self._brokers, request.feed, context)
         adapter = self._own_adapter(broker, context, request.adapter)
-        own = broker.register(adapter, request.rpc_endpoint, request.resume_incarnation)
+        own = self._register(broker, adapter, request, context)
         return admin_pb2.RegisterReply(
             feed=broker.describe(),
             self=own,
@@ -228,6 +229,35 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         description = broker.describe()
         description.token_public_key = self._token_public_key
         return description
+
+    def _register(
+        self,
+        broker: FeedBroker,
+        adapter: AdapterSettings,
+        request: admin_pb2.RegisterRequest,
+        context: grpc.ServicerContext,
+    ) -> common_pb2.AdapterDescription:
+        if len(request.process_nonce) != NONCE_SIZE:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"process_nonce has {len(request.process_nonce)} bytes; expected {NONCE_SIZE}, drawn at random by each "
+                "start of a process",
+            )
+        start = ProcessStart(request.process_nonce, request.process_id, request.host, context.peer())
+        try:
+            return broker.register(
+                adapter, request.rpc_endpoint, request.resume_incarnation, start, is_replacing=request.replace
+            )
+        except AnotherProcess as refused:
+            self._audit.refuse(
+                context,
+                grpc.StatusCode.ALREADY_EXISTS,
+                str(refused),
+                "registration refused",
+                feed=broker.feed.name,
+                adapter=adapter.name,
+                why=str(refused),
+            )
 
     @staticmethod
     def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:

@@ -24,6 +24,7 @@ from tandemfeed.v1 import common_pb2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS incarnations (
@@ -38,21 +39,21 @@ CREATE TABLE IF NOT EXISTS stream_keys (
 
 
 class Store:
-    """The durable part of the server; for one that stands alone also its `LeaseRecords`. Safe from any thread."""
+    """The durable part of the server; for one that stands alone also its `LeaseRecords`. Safe from any thread.
+
+    All methods raise `RecordsUnavailable` where the database cannot be used, the constructor too.
+    """
 
     def __init__(self, path: Path, key_times: KeyTimes | None = None) -> None:
         self.key_times = key_times or KeyTimes()
-        self._lock = threading.Lock()
         # Stream keys are in it. SQLite makes the files beside it with the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for part in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             if part.exists():
                 part.chmod(0o600)
-        self._database = _connect(path, "FULL")
-        self._database.executescript(SCHEMA)
-        self._lease_lock = threading.Lock()
-        self._leases = _connect(path, "NORMAL")  # no flush at a commit
-        self._leases.execute("PRAGMA wal_autocheckpoint=0")  # nor at a checkpoint: the other connection does those
+        self._database = _Database(path, "FULL", SCHEMA)
+        # No flush at a commit, nor at a checkpoint: the other connection does those.
+        self._leases = _Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
 
     def may_grant(self) -> bool:
         """Always: the folder's lock keeps every other server away."""
@@ -60,16 +61,14 @@ class Store:
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
         """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
-        with self._lock, _as_records():
-            row = self._database.execute(
-                "SELECT epoch, adapter_id FROM leases WHERE feed_id = ?", (feed_id,)
-            ).fetchone()
+        with self._database.used() as database:
+            row = database.execute("SELECT epoch, adapter_id FROM leases WHERE feed_id = ?", (feed_id,)).fetchone()
         return None if row is None else (int(row[0]), int(row[1]))
 
     def reserve_epochs(self, feed_id: int, behind: int) -> int:
         """Reserve a block of epochs behind one; returns the last reserved. On the disk when this returns."""
-        with self._lock, _as_records():
-            self._database.execute(
+        with self._database.used() as database:
+            database.execute(
                 "INSERT INTO epochs VALUES (?, ?) ON CONFLICT (feed_id) DO UPDATE SET "
                 "reserved_end = MAX(reserved_end, excluded.reserved_end)",
                 (feed_id, behind + EPOCH_BLOCK),
@@ -78,36 +77,47 @@ class Store:
 
     def reserved_end(self, feed_id: int) -> int:
         """The last reserved epoch; 0 if none."""
-        with self._lock, _as_records():
-            row = self._database.execute("SELECT reserved_end FROM epochs WHERE feed_id = ?", (feed_id,)).fetchone()
+        with self._database.used() as database:
+            row = database.execute("SELECT reserved_end FROM epochs WHERE feed_id = ?", (feed_id,)).fetchone()
         return int(row[0]) if row else 0
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
         """Remember the holder, so that it may go on after a restart of the server; waits for no disk."""
-        with self._lease_lock, _as_records():
-            self._leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+        with self._leases.used() as leases:
+            leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
+
+    def noted_ttl_ns(self, feed_id: int) -> int:
+        """The longest term that a holder may have been told; 0 if none was noted."""
+        with self._database.used() as database:
+            row = database.execute("SELECT ttl_ns FROM terms WHERE feed_id = ?", (feed_id,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
+        """Remember how long terms may be; waits for no disk."""
+        with self._leases.used() as leases:
+            leases.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", (feed_id, ttl_ns))
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, of those that were failed and not readmitted."""
-        with self._lock, _as_records():
+        with self._database.used() as database:
             return dict(
-                self._database.execute("SELECT adapter_id, reason FROM failed WHERE feed_id = ?", (feed_id,)).fetchall()
+                database.execute("SELECT adapter_id, reason FROM failed WHERE feed_id = ?", (feed_id,)).fetchall()
             )
 
     def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
         """Remember that an adapter is failed; on the disk when this returns."""
-        with self._lock, _as_records():
-            self._database.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
+        with self._database.used() as database:
+            database.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
         """Forget that an adapter was failed; on the disk when this returns."""
-        with self._lock, _as_records():
-            self._database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
+        with self._database.used() as database:
+            database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
 
     def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
         """A number no start of any adapter ever had; on the disk when this returns."""
-        with self._lock:
-            cursor = self._database.execute(
+        with self._database.used() as database:
+            cursor = database.execute(
                 "INSERT INTO incarnations (feed_id, adapter_id) VALUES (?, ?)", (feed_id, adapter_id)
             )
             assert cursor.lastrowid is not None
@@ -115,24 +125,24 @@ class Store:
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
         """Remember where the adapter was last, for those who ask after a restart of the server."""
-        with self._lock:
-            self._database.execute(
+        with self._database.used() as database:
+            database.execute(
                 "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?)",
                 (feed_id, adapter_id, incarnation, rpc_endpoint),
             )
 
     def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
         """(incarnation, RPC endpoint) of each adapter that ever registered."""
-        with self._lock:
-            rows = self._database.execute(
+        with self._database.used() as database:
+            rows = database.execute(
                 "SELECT adapter_id, incarnation, rpc_endpoint FROM registrations WHERE feed_id = ?", (feed_id,)
             ).fetchall()
         return {adapter_id: (incarnation, endpoint) for adapter_id, incarnation, endpoint in rows}
 
     def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
         """True if the adapter has not been started anew since."""
-        with self._lock:
-            row = self._database.execute(
+        with self._database.used() as database:
+            row = database.execute(
                 "SELECT MAX(incarnation) FROM incarnations WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id)
             ).fetchone()
         return bool(row[0] == incarnation)
@@ -143,16 +153,16 @@ class Store:
         Makes one if there is none, and a successor when the last is about to expire; on the disk when this returns.
         """
         now_unix_ns = time.time_ns()
-        with self._lock, _as_records():
-            rows = self._select_keys(feed_id, channel_id, now_unix_ns)
+        with self._database.used() as database:
+            rows = _select_keys(database, feed_id, channel_id, now_unix_ns)
             begins = self.key_times.next_begins_ns(rows[-1][3] if rows else None, now_unix_ns)
             if begins is not None:
-                self._database.execute(
+                database.execute(
                     "INSERT INTO stream_keys (feed_id, channel_id, key, not_before_unix_ns, expires_unix_ns) "
                     "VALUES (?, ?, ?, ?, ?)",
                     (feed_id, channel_id, secrets.token_bytes(32), begins, begins + self.key_times.valid_ns),
                 )
-                rows = self._select_keys(feed_id, channel_id, now_unix_ns)
+                rows = _select_keys(database, feed_id, channel_id, now_unix_ns)
         return [
             common_pb2.StreamKey(
                 key_id=key_id, channel_id=channel_id, key=key, not_before_unix_ns=begins, expires_unix_ns=ends
@@ -165,25 +175,54 @@ class Store:
         self._leases.close()
         self._database.close()
 
-    def _select_keys(self, feed_id: int, channel_id: int, now: int) -> list[tuple[int, bytes, int, int]]:
-        return self._database.execute(
-            "SELECT key_id, key, not_before_unix_ns, expires_unix_ns FROM stream_keys "
-            "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY key_id",
-            (feed_id, channel_id, now),
-        ).fetchall()
+
+class _Database:
+    """One connection, used by one thread at a time. The only place where SQLite's errors become the records' own.
+
+    Args:
+        synchronous: FULL: what was written is on the disk; NORMAL: in the page cache.
+        script: run at once.
+
+    Raises:
+        RecordsUnavailable: the file cannot be used.
+    """
+
+    def __init__(self, path: Path, synchronous: str, script: str) -> None:
+        self._path, self._lock = path, threading.Lock()
+        with self._translated():
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute(f"PRAGMA synchronous={synchronous}")
+            self._connection.executescript(script)
+
+    @contextmanager
+    def used(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for this thread alone. Rows must be fetched before it is given back.
+
+        Raises:
+            RecordsUnavailable: SQLite failed; the text names the file and says how.
+        """
+        with self._lock, self._translated():
+            yield self._connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock, self._translated():
+            self._connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as failed:
+            raise RecordsUnavailable(f"{self._path}: {failed}") from failed
 
 
-@contextmanager
-def _as_records() -> Iterator[None]:
-    """Tell the database's errors as the records' own."""
-    try:
-        yield
-    except sqlite3.Error as failed:
-        raise RecordsUnavailable(str(failed)) from failed
-
-
-def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute(f"PRAGMA synchronous={synchronous}")
-    return database
+def _select_keys(
+    database: sqlite3.Connection, feed_id: int, channel_id: int, now: int
+) -> list[tuple[int, bytes, int, int]]:
+    return database.execute(
+        "SELECT key_id, key, not_before_unix_ns, expires_unix_ns FROM stream_keys "
+        "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY key_id",
+        (feed_id, channel_id, now),
+    ).fetchall()

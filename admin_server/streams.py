@@ -15,11 +15,18 @@ ORDERS_WAITING_MAX = (
 
 @dataclass(slots=True)
 class Attendance:
-    """One adapter's open stream. Attributes: orders: what its stream's thread sends; None ends it."""
+    """One adapter's open stream.
+
+    Attributes:
+        report_id: of the newest report heard.
+        heard_at_ns: when that was, by this server's monotonic clock.
+        orders: what its stream's thread sends; None ends it.
+    """
 
     adapter: AdapterSettings
     incarnation: int
-    report_id: int = 0  # the newest report heard
+    report_id: int
+    heard_at_ns: int
     orders: queue.SimpleQueue[admin_pb2.AdapterOrder | None] = field(default_factory=queue.SimpleQueue)
 
     def order(self, **order: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -33,6 +34,20 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
                 row.failed_reason,
             )
         console.print(table)
+        _print_takeovers(feed, console)
+
+
+def _print_takeovers(feed: admin_pb2.FeedStatus, console: Console) -> None:
+    """How many there were and why, the last few, and what the lease's term has come to."""
+    counts = [f"{counted.reason} {counted.count}" for counted in feed.takeover_counts if counted.count]
+    needless = feed.needless_takeover_count
+    late = f"; {needless} without need: the holder was late, not dead" if needless else ""
+    console.print(f"takeovers: {', '.join(counts) or 'none'}{late}; lease term {feed.lease_ttl_ns / 1e6:.0f} ms")
+    names = {row.adapter.adapter_id: row.adapter.name for row in feed.adapters}
+    for last in feed.last_takeovers:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.at_unix_ns // 1_000_000_000))
+        former = names.get(last.former_adapter_id, "unknown")
+        console.print(f"  {at}  epoch {last.epoch}: {former} to {names.get(last.adapter_id)}, {last.reason}")
 
 
 def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None) -> None:

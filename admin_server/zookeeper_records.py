@@ -81,6 +81,7 @@ class ZooKeeperRecords:
 
         self._change(f"feeds/{feed_id}/epochs", extend)
         self._guarded(lambda: self._ensure(f"feeds/{feed_id}/lease"))  # so that no note has to wait for it
+        self._guarded(lambda: self._ensure(f"feeds/{feed_id}/term"))
         return behind + EPOCH_BLOCK
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
@@ -88,12 +89,16 @@ class ZooKeeperRecords:
 
         A session's writes take effect in the order in which they were sent. One that fails ends the leadership.
         """
-        path = f"feeds/{feed_id}/lease"
-        self._guarded(lambda: self._ensure(path))
-        transaction: TransactionRequest = self._client.transaction()
-        transaction.check(f"{self._root}/leader", self._generation)
-        transaction.set_data(f"{self._root}/{path}", json.dumps({"epoch": epoch, "adapter_id": adapter_id}).encode())
-        transaction.commit_async().rawlink(self._note_outcome)
+        self._note(f"feeds/{feed_id}/lease", {"epoch": epoch, "adapter_id": adapter_id})
+
+    def noted_ttl_ns(self, feed_id: int) -> int:
+        """The longest term that a holder may have been told; 0 if none was noted."""
+        row, _ = self._read(f"feeds/{feed_id}/term")
+        return 0 if row is None else int(row["ttl_ns"])
+
+    def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
+        """Remember how long terms may be; waits for nothing, as `note_lease`."""
+        self._note(f"feeds/{feed_id}/term", {"ttl_ns": ttl_ns})
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, of those that were failed and not readmitted."""
@@ -172,6 +177,13 @@ class ZooKeeperRecords:
         )
 
     # ---- reading and writing ----
+
+    def _note(self, path: str, row: Row) -> None:
+        self._guarded(lambda: self._ensure(path))
+        transaction: TransactionRequest = self._client.transaction()
+        transaction.check(f"{self._root}/leader", self._generation)
+        transaction.set_data(f"{self._root}/{path}", json.dumps(row).encode())
+        transaction.commit_async().rawlink(self._note_outcome)
 
     def _note_outcome(self, outcome: AsyncResult) -> None:
         """Called in the client's thread."""

@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +22,9 @@ from deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VA
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
+LINES_KEPT_MAX = (
+    4_096  # of each stream, in memory; the log's file has all. A process gone wrong may log for every packet
+)
 
 
 class ProcessFailed(Exception):
@@ -48,6 +53,31 @@ class Place:
         return told
 
 
+class SaidLines:
+    """What a process said, one JSON object a line: the newest `kept_max` lines, and how many there were in all.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self, kept_max: int = LINES_KEPT_MAX) -> None:
+        self._kept: deque[dict[str, Any]] = deque(maxlen=kept_max)
+        self.count = 0
+
+    def add(self, line: dict[str, Any]) -> None:
+        """The next line."""
+        self._kept.append(line)
+        self.count += 1
+
+    def find(self, event: str, since: int = 0) -> dict[str, Any] | None:
+        """The first line kept with this event; None if there is none.
+
+        Args:
+            since: how many lines, from the process's first, to pass over.
+        """
+        passed_over = max(0, since - (self.count - len(self._kept)))
+        return next((line for line in islice(self._kept, passed_over, None) if line.get("event") == event), None)
+
+
 class ManagedProcess:
     """One `tandemfeed` sub-command as a process.
 
@@ -69,8 +99,8 @@ class ManagedProcess:
     ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
-        self.events: list[dict[str, Any]] = []
-        self.logged: list[dict[str, Any]] = []
+        self._events = SaidLines()
+        self._logged = SaidLines()
         self._changed = threading.Condition()
         self._is_ended = False
         self._on_ended = on_ended
@@ -100,24 +130,34 @@ class ManagedProcess:
         """True until it ended."""
         return self._process.poll() is None
 
+    @property
+    def logged_count(self) -> int:
+        """Lines of its log so far."""
+        return self._logged.count
+
+    def has_said(self, event: str) -> bool:
+        """True if a line on its stdout had this event."""
+        with self._changed:
+            return self._events.find(event) is not None
+
     def await_event(self, event: str, timeout_s: float) -> dict[str, Any]:
         """The first line on its stdout with this event.
 
         Raises:
             ProcessFailed: it ended before, or said nothing in time.
         """
-        return self._await(self.events, event, 0, timeout_s)
+        return self._await(self._events, event, 0, timeout_s)
 
     def await_log(self, event: str, timeout_s: float, *, since: int = 0) -> dict[str, Any]:
         """The first line of its log with this event.
 
         Args:
-            since: lines of `logged` to pass over.
+            since: lines of its log to pass over, as `logged_count` told.
 
         Raises:
             ProcessFailed: it ended before, or logged nothing of it in time.
         """
-        return self._await(self.logged, event, since, timeout_s)
+        return self._await(self._logged, event, since, timeout_s)
 
     def say(self, line: str) -> None:
         """Write a line to its stdin.
@@ -181,20 +221,17 @@ class ManagedProcess:
 
     # ---- inside ----
 
-    def _await(self, lines: list[dict[str, Any]], event: str, since: int, timeout_s: float) -> dict[str, Any]:
-        def find() -> dict[str, Any] | None:
-            return next((line for line in lines[since:] if line.get("event") == event), None)
-
+    def _await(self, lines: SaidLines, event: str, since: int, timeout_s: float) -> dict[str, Any]:
         with self._changed:
-            self._changed.wait_for(lambda: find() is not None or self._is_ended, timeout_s)
-            found = find()
+            self._changed.wait_for(lambda: lines.find(event, since) is not None or self._is_ended, timeout_s)
+            found = lines.find(event, since)
         if found is None:
             raise self.failed(f"said no {event!r} within {timeout_s:.0f} s" if self.is_running else "ended")
         return found
 
     def _read(self, stdout: IO[str]) -> None:
         for line in stdout:
-            self._take(line, self.events)
+            self._take(line, self._events)
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
@@ -206,14 +243,14 @@ class ManagedProcess:
         with self.log.open("a", buffering=1) as log:
             for line in stderr:
                 log.write(line)
-                self._take(line, self.logged)
+                self._take(line, self._logged)
 
-    def _take(self, line: str, lines: list[dict[str, Any]]) -> None:
+    def _take(self, line: str, lines: SaidLines) -> None:
         try:
             event = json.loads(line)
         except ValueError:
             return
         if isinstance(event, dict):
             with self._changed:
-                lines.append(event)
+                lines.add(event)
                 self._changed.notify_all()

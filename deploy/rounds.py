@@ -197,7 +197,7 @@ def _strike_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
         play.rounds.append(Round(number, feed.feed_id, what, *times, takeovers, scene.touched_ns))
         say(f"round {number} of {plan.rounds}: {what}")
         for each in cluster.feeds:
-            if any(line.get("event") == "sent" for line in cluster.processes[each.gateway].events):
+            if cluster.processes[each.gateway].has_said("sent"):
                 raise ProcessFailed(
                     f"round {number} took so long that the source came to its end: this machine is too slow or busy "
                     "for the rate and the size of the cluster; give less (--rate, --backups, --channels, --feeds)"

@@ -2,7 +2,7 @@
 
 Numba itself asks only whether the function's own file changed, and freezes constants of others into what it compiles: a
 release with another layout would go on with the former one's offsets. So the folder of the cache carries the digest of
-all of them, and a second start compiles nothing.
+all of them, and a second start compiles nothing. The folder is private to its owner (`journal.private_cache`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 
 from numba import njit
 from numba.core import config
+from numba.core.typeinfer import register_dispatcher
+
+from journal.private_cache import keep_in, private_folder
 
 PACKAGE = Path(__file__).parent
 SOURCES = (
@@ -29,16 +32,12 @@ SOURCES = (
 
 
 def kernel_folder(digest: str, *parents: Path) -> Path | None:
-    """Where kernels of this digest are kept: in the first of these folders that may be written; None: in none."""
-    for parent in parents:
-        folder = parent / f"kernels-{digest}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    return None
+    """Where kernels of this digest are kept: the first of these folders that is this user's alone; None: there is none.
+
+    What numba loads from there it runs, so a folder of another user, or that others may write to, is passed over.
+    """
+    folders = (parent / f"kernels-{digest}" for parent in parents)
+    return next((folder for folder in folders if private_folder(folder)), None)
 
 
 def user_cache(name: str) -> Path:
@@ -53,12 +52,17 @@ def compile_into(folder: Path | None, function: Callable[..., Any], *signature: 
         signature: its types, to have it compiled or loaded at once; without, at the first call.
         options: numba's.
     """
-    former = config.CACHE_DIR
-    config.CACHE_DIR = str(folder or "")
-    try:
-        return njit(*signature, cache=folder is not None, **options)(function)
-    finally:
-        config.CACHE_DIR = former
+    dispatcher = njit(**options)(function)
+    if config.DISABLE_JIT:
+        return dispatcher
+    if folder is not None:
+        keep_in(folder, dispatcher)
+    if signature:
+        with register_dispatcher(dispatcher):  # known to the compiler while it compiles, as njit does it
+            for each in signature:
+                dispatcher.compile(each)
+            dispatcher.disable_compile()
+    return dispatcher
 
 
 _DIGEST = hashlib.sha256(b"".join((PACKAGE / name).read_bytes() for name in SOURCES)).hexdigest()[:16]

@@ -179,7 +179,7 @@ def _job_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--ahead-batches-max",
-        type=int,
+        type=_batch_count,
         default=0,
         metavar="N",
         help="micro-batches to run ahead of the gateway (default 0: any number)",
@@ -188,6 +188,12 @@ def _job_parser() -> argparse.ArgumentParser:
     parser.add_argument("--driver-memory", default="512m", help="of the JVM (default %(default)s)")
     add_process_arguments(parser)
     return parser
+
+
+def _batch_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of micro-batches: write 0, 1, 2, …")
+    return int(text)
 
 
 def gateway(argv: Sequence[str] | None = None) -> int:

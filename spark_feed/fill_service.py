@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 
+from feedcore.range_set import RangeSet
 from feedcore.wire.source_packet import SourceFlag
 from journal import Tailer
 from journal.sequence_marks import Stretch
@@ -63,7 +64,7 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
     def Fill(  # noqa: N802
         self, request: replay_pb2.FillRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.FillChunk]:
-        """The packets that hold any message asked for; nothing for what has not been sent yet."""
+        """The packets that hold any message asked for, in order; nothing for what has not been sent yet."""
         caller = caller_of(context)
         if not caller.is_adapter_of(self._feed):
             text = f"{caller.identity} is no adapter of feed {self._feed!r}"
@@ -75,9 +76,13 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
         if len(request.ranges) > RANGE_COUNT_MAX:
             text = f"{len(request.ranges)} ranges; ask for at most {RANGE_COUNT_MAX} at once"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        try:
+            wanted = RangeSet((each.first_seq, each.last_seq + 1) for each in request.ranges)
+        except ValueError as backwards:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(backwards))
         chunk: list[bytes] = []
-        for wanted in request.ranges:
-            for datagram in self._datagrams(stream_id, wanted.first_seq, wanted.last_seq):
+        for first_seq, end_seq in wanted:
+            for datagram in self._datagrams(stream_id, first_seq, end_seq):
                 chunk.append(datagram)
                 if len(chunk) == CHUNK_DATAGRAM_COUNT:
                     self.datagram_count += len(chunk)
@@ -87,10 +92,10 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             self.datagram_count += len(chunk)
             yield replay_pb2.FillChunk(datagrams=chunk)
 
-    def _datagrams(self, stream_id: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
-        found = self._index.covering(stream_id, first_seq, last_seq)
-        end_seq = min(last_seq + 1, found.before_seq)
-        for datagram in self._reader.packets(found.stretches, stream_id, first_seq, end_seq):
+    def _datagrams(self, stream_id: int, first_seq: int, end_seq: int) -> Iterator[bytes]:
+        found = self._index.covering(stream_id, first_seq, end_seq)
+        journaled_end_seq = min(end_seq, found.before_seq)
+        for datagram in self._reader.packets(found.stretches, stream_id, first_seq, journaled_end_seq):
             yield stamped(datagram, 0, SourceFlag.RETRANSMISSION)  # when it was first sent nobody remembers
         for packet in found.at_hand:
             yield stamped(packet.datagram, packet.sent_at_ns, SourceFlag.RETRANSMISSION)

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,6 @@ class SourceJob:
         self._options = options
         self._stopping = threading.Event()
         self.report = JobReport()
-        self._batch_ends: list[int] = []
 
     def stop(self) -> None:
         """Finish after the micro-batch in hand."""
@@ -96,7 +96,7 @@ class SourceJob:
         plan = numbering_plan(
             options.recording, options.source_format, options.feed, options.split, options.packet_messages_max
         )
-        with SourceJournalWriter(options.journal, plan) as writer:
+        with SourceJournalWriter(options.journal, plan, commits_kept=options.ahead_batches_max) as writer:
             if options.until_idle and writer.is_ended:
                 on_started()
                 return self.report
@@ -160,21 +160,20 @@ class SourceJob:
 
     def _hold_back(self, writer: SourceJournalWriter) -> None:
         """Wait while the gateway is too many micro-batches behind."""
-        allowed = self._options.ahead_batches_max
-        ends = writer.commit_indices
-        while allowed and len(ends) >= allowed and not self._is_sent(ends[-allowed]):
+        while self.is_too_far_ahead(writer):
             if self._stopping.wait(BACK_PRESSURE_LOOK_S):
                 raise _Stopped
         if self._stopping.is_set():
             raise _Stopped
 
-    def _is_sent(self, index: int) -> bool:
-        position = NamedPosition(self._options.journal / POSITION_NAME)
-        try:
-            sent = position.load()
-        finally:
-            position.close()
-        return sent is not None and sent > index
+    def is_too_far_ahead(self, writer: SourceJournalWriter) -> bool:
+        """Whether the gateway has yet to send as many micro-batches as the job may be ahead of it."""
+        allowed = self._options.ahead_batches_max
+        return allowed > 0 and writer.unsent_batch_count(self._sent_position()) >= allowed
+
+    def _sent_position(self) -> int | None:
+        with closing(NamedPosition(self._options.journal / POSITION_NAME)) as position:
+            return position.load()
 
 
 class _Stopped(Exception):

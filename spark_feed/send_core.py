@@ -8,13 +8,12 @@ Invariant: each stream's packets leave in `source_seq` order without a hole; hea
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from feedcore.wire.source_packet import SourceFlag, encode_source_header
+from feedcore.wire.source_packet import SOURCE_LAYOUT, SourceFlag, encode_source_header
 from spark_feed.pacing import Pacer
 from spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, packet_numbers
 
@@ -22,9 +21,10 @@ HEARTBEAT_INTERVAL_NS = 10_000_000
 LOOKAHEAD_COUNT_MAX = 256  # records waiting to become due; more would only take memory
 SEND_EARLY_NS = 50_000  # a wait this short costs more than being this early
 PACKETS_PER_TURN_MAX = 64  # heartbeats and the stop signal get their turn in a burst, too
-SENT_AT_OFFSET = 24
-FLAGS_OFFSET = 5
-SENT_AT = struct.Struct("<Q")
+FLAGS_OFFSET = SOURCE_LAYOUT.offsets["flags"]
+FLAGS = SOURCE_LAYOUT.part("flags")
+SENT_AT_OFFSET = SOURCE_LAYOUT.offsets["sent_at_ns"]
+SENT_AT = SOURCE_LAYOUT.part("sent_at_ns")
 
 
 class SendPacket(NamedTuple):
@@ -108,7 +108,8 @@ class SendCore:
             self._streams[stream_id].is_ended = True
 
     def on_record(self, index: int, record: bytes) -> None:
-        """The journal's next record."""
+        """The journal's next record; no more at once than `wants_record_count`."""
+        assert self.wants_record_count > 0, f"{len(self._waiting)} records wait already"
         self._waiting.append((index, record))
 
     def on_time(self, now_ns: int) -> list[SendEffect]:
@@ -194,8 +195,8 @@ def stamped(datagram: bytes, sent_at_ns: int, added_flags: int = 0) -> bytes:
     return b"".join(
         (
             datagram[:FLAGS_OFFSET],
-            bytes((datagram[FLAGS_OFFSET] | added_flags,)),
-            datagram[FLAGS_OFFSET + 1 : SENT_AT_OFFSET],
+            FLAGS.pack(datagram[FLAGS_OFFSET] | added_flags),
+            datagram[FLAGS_OFFSET + FLAGS.size : SENT_AT_OFFSET],
             SENT_AT.pack(sent_at_ns),
             datagram[SENT_AT_OFFSET + SENT_AT.size :],
         )

@@ -109,20 +109,19 @@ class SentIndex:
         with self._lock:
             self._note(self._streams[stream_id], first_source_seq, message_count, journal_index)
 
-    def covering(self, stream_id: int, first_seq: int, last_seq: int) -> Covering:
-        """The packets that hold any of `first_seq` … `last_seq` (inclusive), in order."""
+    def covering(self, stream_id: int, first_seq: int, end_seq: int) -> Covering:
+        """The packets that hold any of `[first_seq, end_seq)`, in order."""
         with self._lock:
             stream = self._streams[stream_id]
-            last_seq = min(last_seq, stream.next_source_seq - 1)
+            end_seq = min(end_seq, stream.next_source_seq)
             begin = stream.evicted_count
             before_seq = stream.first_seqs[begin] if begin < len(stream.first_seqs) else stream.next_source_seq
-            if last_seq < first_seq:
+            if end_seq <= first_seq:
                 return Covering([], before_seq, [])
-            stretches = (
-                stream.marks.stretches(first_seq, min(last_seq, before_seq - 1)) if first_seq < before_seq else []
-            )
+            journaled_end_seq = min(end_seq, before_seq)
+            stretches = stream.marks.stretches(first_seq, journaled_end_seq - 1) if first_seq < before_seq else []
             start = max(bisect_right(stream.first_seqs, first_seq) - 1, begin)
-            found = stream.kept(start, bisect_right(stream.first_seqs, last_seq))
+            found = stream.kept(start, bisect_left(stream.first_seqs, end_seq))
             return Covering(stretches, before_seq, found)
 
     def has_at_hand(self, stream_id: int, first_source_seq: int) -> bool:

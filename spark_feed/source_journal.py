@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -28,7 +29,7 @@ from typing import Self
 
 import numpy as np
 
-from feedcore.wire.source_packet import SOURCE_HEADER
+from feedcore.wire.source_packet import SOURCE_LAYOUT, unpack_source_header
 from journal import Batch, Journal
 from spark_feed.feed_plan import FeedPlan
 from spark_feed.packing import Frames, PackedPacket, pack_batch
@@ -121,17 +122,17 @@ def encode_packet(packet: PackedPacket) -> bytes:
 
 def packet_numbers(record: bytes) -> tuple[int, int, int]:
     """(source_stream_id, first_source_seq, message_count) of a PACKET record."""
-    _, _, _, _, stream_id, count, _, first, _ = SOURCE_HEADER.unpack_from(record, PACKET_HEAD.size)
-    return stream_id, first, count
+    header = unpack_source_header(record, PACKET_HEAD.size)
+    return header.source_stream_id, header.first_source_seq, header.message_count
 
 
-# A PACKET record's numbers, by the layouts of PACKET_HEAD and of feedcore.wire.source_packet.
+# A PACKET record's kind and numbers.
 PACKET_FIELDS = np.dtype(
     {
-        "names": ["kind", "stream_id", "count", "first"],
-        "formats": ["u1", "<u2", "<u2", "<u8"],
-        "offsets": [0, 24, 26, 32],
-        "itemsize": PACKET_HEAD.size + SOURCE_HEADER.size,
+        "names": ["kind", "packet"],
+        "formats": ["u1", SOURCE_LAYOUT.dtype(("source_stream_id", "message_count", "first_source_seq"))],
+        "offsets": [0, PACKET_HEAD.size],
+        "itemsize": PACKET_HEAD.size + SOURCE_LAYOUT.size,
     }
 )
 
@@ -140,8 +141,9 @@ def former_packets(batch: Batch) -> Iterator[tuple[int, int, int, int]]:
     """(index, source_stream_id, first_source_seq, message_count) of the PACKET records in a batch."""
     fields = batch.heads(PACKET_FIELDS.itemsize).view(PACKET_FIELDS).reshape(-1)
     chosen = np.flatnonzero(fields["kind"] == RecordKind.PACKET)
-    rows = fields[chosen]
-    columns = (chosen + batch.first_index, rows["stream_id"], rows["first"], rows["count"])
+    packets = fields["packet"][chosen]
+    numbers = (packets[name] for name in ("source_stream_id", "first_source_seq", "message_count"))
+    columns = (chosen + batch.first_index, *numbers)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
@@ -158,13 +160,18 @@ class SourceJournalWriter:
     Args:
         folder: the journal's folder; made if needed.
         plan: what numbering depends on; a journal begun with another one is refused.
+        commits_kept: how many of the newest micro-batches, those of an earlier start included, `unsent_batch_count`
+            can count; earlier ones are forgotten.
 
     Raises:
         SourceJournalError: if the journal was begun with another plan.
     """
 
-    def __init__(self, folder: Path, plan: NumberingPlan, *, segment_size_max: int = SEGMENT_SIZE_MAX) -> None:
+    def __init__(
+        self, folder: Path, plan: NumberingPlan, *, commits_kept: int = 0, segment_size_max: int = SEGMENT_SIZE_MAX
+    ) -> None:
         self._plan = plan
+        self._commit_indices: deque[int] = deque(maxlen=commits_kept)
         self._segment_size_max = segment_size_max
         self._journal = Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
         try:
@@ -172,7 +179,14 @@ class SourceJournalWriter:
         except BaseException:
             self._journal.close()
             raise
-        self.commit_indices: list[int] = []  # of this process's micro-batches, for back-pressure
+
+    def unsent_batch_count(self, position: int | None) -> int:
+        """How many of the newest `commits_kept` micro-batches a gateway has not sent to their end.
+
+        Args:
+            position: of the gateway, one past the last record it has dealt with; None if it has dealt with none.
+        """
+        return sum(position is None or position <= index for index in self._commit_indices)
 
     def append_batch(self, batch_id: int, frames: Frames) -> int:
         """Number, pack and append a micro-batch; returns how many of its records were new.
@@ -192,7 +206,7 @@ class SourceJournalWriter:
         records.append(commit.encode())
         for segment in _segments(records, self._segment_size_max):
             first_index = self._journal.append_batch(segment)
-            self.commit_indices.append(first_index + len(segment) - 1)
+        self._commit_indices.append(first_index + len(segment) - 1)  # the last record of the last segment
         self._journal.sync()  # before Spark hears that the batch is done: it will not offer these records again
         self.last_commit = commit
         return int(frames.record_index.size)
@@ -219,7 +233,7 @@ class SourceJournalWriter:
         commit = Commit(0, 0, dict.fromkeys(self._plan.feed.source_stream_ids, 1))
         uncommitted: list[bytes] = []
         is_ended = is_begun = False
-        for _, record in self._journal.records():
+        for index, record in self._journal.records():
             kind = record[0]
             if not is_begun:
                 self._check_plan(record)
@@ -228,6 +242,7 @@ class SourceJournalWriter:
                 uncommitted.append(record)
             elif kind == RecordKind.COMMIT:
                 commit = Commit.decode(record)
+                self._commit_indices.append(index)
                 uncommitted = []
             elif kind == RecordKind.END:
                 is_ended = True

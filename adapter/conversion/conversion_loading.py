@@ -34,6 +34,7 @@ from feedcore.documents.source_format import SourceField, SourceFormat, SourceGr
 from feedcore.documents.xml_document import Node
 
 ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
+NESTED_VALUES_MAX = 64  # values one made of another: each takes a few calls, and Python allows a thousand
 COMMON = ("name", "function", "by", "cell", "reset")
 
 
@@ -115,13 +116,11 @@ class ConversionLoader:
     def _named_lets(self) -> dict[str, Node]:
         lets: dict[str, Node] = {}
         for node in self.node.all("let"):
-            name = node.need("name")
+            name = node.name()
             taken = {*lets, *self.source.fields, *self.source.data}
             taken.update(*(each for group in self.passed for each in (group.fields, group.data)))
             if name in taken:
                 raise node.error(f"{name!r} is the name of something else already")
-            if not name.isidentifier():
-                raise node.error(f"name {name!r}: letters, digits and underscores, not beginning with a digit")
             lets[name] = node
         return lets
 
@@ -232,6 +231,8 @@ class ConversionLoader:
         if any(node is other for other in self._under_way):
             circle = " → ".join(self._label(each) for each in [*self._under_way, node])
             raise node.error(f"cyclic: {circle}")
+        if len(self._under_way) >= NESTED_VALUES_MAX:
+            raise node.error(f"more than {NESTED_VALUES_MAX} values one made of another")
         self._under_way.append(node)
         try:
             found = self._resolve(node)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adapter.conversion.reasons import REASONS, Reason
 from feedcore.documents.source_layout import Framing, SourceFormat
-from feedcore.wire.source_packet import SOURCE_HEADER, SOURCE_HEADER_SIZE
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
 
 SAMPLES_KEPT_MAX = 256  # 64 KB a frame at most, though of a datagram's size normally
 
@@ -63,16 +63,23 @@ class DeadLetter:
     @classmethod
     def of(cls, datagram: bytes, position: int, place: int, reason: Reason, source_format: SourceFormat) -> DeadLetter:
         """Message number `place` of a source packet, at `position` in it."""
-        stream, session, first, sent_at_ns = 0, 0, 0, 0
-        if len(datagram) >= SOURCE_HEADER_SIZE:
-            _, _, _, _, stream, _, session, first, sent_at_ns = SOURCE_HEADER.unpack_from(datagram)
+        header = unpack_source_header(datagram.ljust(SOURCE_HEADER_SIZE, b"\0"))
         framing = source_format.framing
         length = _number(datagram, position + framing.length_offset, framing.length.size, framing)
         length = length * framing.length_unit + framing.length_adds
         type_id = _number(datagram, position + framing.type_offset, framing.type.size, framing)
         frame = datagram[position : position + length] if length >= framing.size_min else datagram[position:]
         name = _name(source_format, type_id, length)
-        return cls(reason, stream, first + place, session, sent_at_ns, type_id, name, frame)
+        return cls(
+            reason,
+            header.source_stream_id,
+            header.first_source_seq + place,
+            header.session,
+            header.sent_at_ns,
+            type_id,
+            name,
+            frame,
+        )
 
 
 def dead_letters_in(packets: Sequence[RefusedPacket], source_format: SourceFormat) -> list[DeadLetter]:

@@ -123,13 +123,13 @@ class GroupLoader(ConversionLoader):
         return count
 
     def _named_index(self) -> str | None:
-        name = self.node.attributes.get("index")
-        if name is None:
+        if "index" not in self.node.attributes:
             return None
+        name = self.node.name("index")
         if self._index is None:
             raise self.node.error("index= of <group> belongs to count= and levels=")
-        if not name.isidentifier() or name in self._lets or name in (*self.source.fields, *self.source.data):
-            raise self.node.error(f"index={name!r} is no name, or that of something else already")
+        if name in self._lets or name in (*self.source.fields, *self.source.data):
+            raise self.node.error(f"index={name!r} is the name of something else already")
         return name
 
     def entries(self) -> GroupWrite:

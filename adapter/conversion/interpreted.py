@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Sequence
 
@@ -20,9 +19,10 @@ from adapter.conversion.table import Conversion, ConverterTable
 from feedcore.documents.message_model import PREFIX_SIZE
 from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
 from feedcore.replica.converter import Converted
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, unpack_source_header
 
-SBE_PREFIX = struct.Struct("<HHHHHH")
 PLACED_MAX = 65_535
 
 
@@ -59,9 +59,8 @@ class InterpretedConverter:
         """See `Converter.check`."""
         if len(datagram) < SOURCE_HEADER_SIZE:
             return False
-        (count,) = struct.unpack_from("<H", datagram, 10)
         position = SOURCE_HEADER_SIZE
-        for _ in range(count):
+        for _ in range(unpack_source_header(datagram).message_count):
             if position + self._framing.size_min > len(datagram):
                 return False
             length = self._length(datagram, position)
@@ -132,9 +131,9 @@ class InterpretedConverter:
             return []
         source, conversions = found
         block, walked = self._walk(source, conversions, datagram, position, length)
-        (session,) = struct.unpack_from("<I", datagram, 12)
-        (sent_at_ns,) = struct.unpack_from("<q", datagram, 24)
-        packet = {"session": session, "sent_at_ns": sent_at_ns}
+        header = unpack_source_header(datagram)
+        sent_at_ns = header.sent_at_ns - (header.sent_at_ns >> 63 << 64)  # int64, with the same bits, as in a kernel
+        packet = {"session": header.session, "sent_at_ns": sent_at_ns}
         scopes: list[tuple[Conversion, Scope]] = []
         need = 0
         body = position + framing.header_size
@@ -148,7 +147,7 @@ class InterpretedConverter:
             if need > self._table.room:
                 raise Refused(Reason.TOO_LARGE)
             return None
-        frames = [self._act(conversion, scope, session) for conversion, scope in scopes]
+        frames = [self._act(conversion, scope, header.session) for conversion, scope in scopes]
         return [frame for frame in frames if frame]
 
     def _choose(self, kind: int, length: int) -> tuple[SourceMessageType, list[Conversion]] | None:
@@ -250,16 +249,9 @@ class InterpretedConverter:
             return b""
         frame = bytearray(target.frame_size)
         variable = parts(scope, conversion.groups, conversion.data, scope.of_book, scope.level_count)
-        SBE_PREFIX.pack_into(
-            frame,
-            0,
-            len(frame) + len(variable),
-            scope.index,
-            target.block_length,
-            target.template_id,
-            table.schema_id,
-            table.schema_version,
-        )
+        OUTPUT_FRAME.pack_into(frame, 0, len(frame) + len(variable), scope.index)
+        header = (target.block_length, target.template_id, table.schema_id, table.schema_version)
+        SBE_MESSAGE_HEADER.pack_into(frame, OUTPUT_FRAME_SIZE, *header)
         scope.write_block(frame, PREFIX_SIZE, target.fields, conversion.writes)
         return bytes(frame) + variable
 

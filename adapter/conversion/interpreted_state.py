@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from adapter.conversion.interpreted_values import Refused, Scope, compute
 from adapter.conversion.reasons import Reason
+from adapter.conversion.state_store import BUCKETS_MAGIC, SNAPSHOT_HEADER, SNAPSHOT_MAGIC, SPACE_HEADER
 from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, OrderAction, type_of
 from adapter.conversion.values import NULL
 
@@ -221,41 +222,43 @@ class InterpretedState:
     def snapshot(self, buckets: Sequence[int] | None) -> bytes:
         """The state, of all buckets or of some."""
         sent = [number for number, space in enumerate(self._spaces) if space.is_digested]
-        data = b"TFC2" if buckets is None else b"TFB2"
-        data += self._table.fingerprint + struct.pack("<HH", len(buckets or ()), len(sent))
+        magic = SNAPSHOT_MAGIC if buckets is None else BUCKETS_MAGIC
+        data = SNAPSHOT_HEADER.pack(magic, self._table.fingerprint, len(buckets or ()), len(sent))
         data += struct.pack(f"<{len(buckets or ())}H", *(buckets or ()))
         for number in sent:
             rows = self.rows[number]
             keys = sorted(key for key in rows if buckets is None or hash_of_key(key) % BUCKETS in buckets)
             space = self._spaces[number]
-            data += struct.pack("<QHH", len(keys), space.words, space.digested)
+            data += SPACE_HEADER.pack(len(keys), space.words, space.digested)
             data += b"".join(struct.pack(f"<{space.words}q", *key) for key in keys)
             data += b"".join((cell & MASK64).to_bytes(8, "little") for key in keys for cell in rows[key])
         return data
 
     def restore(self, snapshot: bytes) -> None:
         """Replace the state; ValueError if it is another table's."""
-        self.rows = self._read(snapshot, b"TFC2")[1]
+        self.rows = self._read(snapshot, SNAPSHOT_MAGIC)[1]
 
     def restore_buckets(self, data: bytes) -> None:
         """Replace some buckets; ValueError if they are another table's."""
-        buckets, spaces = self._read(data, b"TFB2")
+        buckets, spaces = self._read(data, BUCKETS_MAGIC)
         for number, rows in enumerate(spaces):
             kept = {key: row for key, row in self.rows[number].items() if hash_of_key(key) % BUCKETS not in buckets}
             self.rows[number] = kept | rows
 
     def _read(self, data: bytes, magic: bytes) -> tuple[list[int], list[dict[Key, list[int]]]]:
-        if len(data) < 24 or data[:20] != magic + self._table.fingerprint:
+        if len(data) < SNAPSHOT_HEADER.size:
+            raise ValueError("the snapshot is shorter than its header")
+        found, fingerprint, listed, _ = SNAPSHOT_HEADER.unpack_from(data)
+        if (found, fingerprint) != (magic, self._table.fingerprint):
             raise ValueError("not a snapshot of this table's state")
-        listed, _ = struct.unpack_from("<HH", data, 20)
         try:
-            buckets = list(struct.unpack_from(f"<{listed}H", data, 24))
-            at, spaces = 24 + 2 * listed, []
+            buckets = list(struct.unpack_from(f"<{listed}H", data, SNAPSHOT_HEADER.size))
+            at, spaces = SNAPSHOT_HEADER.size + 2 * listed, []
             for space in self._spaces:
                 rows: dict[Key, list[int]] = {}
                 if space.is_digested:
-                    count, words, cells = struct.unpack_from("<QHH", data, at)
-                    at += 12
+                    count, words, cells = SPACE_HEADER.unpack_from(data, at)
+                    at += SPACE_HEADER.size
                     keys = [struct.unpack_from(f"<{words}q", data, at + 8 * words * place) for place in range(count)]
                     at += 8 * words * count
                     for key in keys:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from adapter.conversion.kernel_names import in_variable
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.table import Conversion, ConverterTable, Operand
@@ -59,7 +60,7 @@ class Foresight:
         lines: list[str] = []
         for space, keys in self._rows(conversions):
             fields = [key for key in keys if isinstance(key, SourceField) and _is_at_hand(source, key)]
-            names = tuple(field.name for field in fields)
+            names = tuple(in_variable(field.name) for field in fields)
             if len(fields) < len(keys) or (space, names) in seen:
                 continue
             seen.add((space, names))

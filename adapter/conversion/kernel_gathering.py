@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from adapter.conversion.kernel_groups import split_pure
 from adapter.conversion.kernel_messages import MessageWriter, needed
+from adapter.conversion.kernel_names import shown
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.kernel_walk import walk
@@ -29,8 +30,8 @@ def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, t
     if datagram.size < {header}:
         return count, 0
     position = {header}
-    session = load_u32(datagram, 12)
-    sent_at_ns = load_i64(datagram, 24)
+    session = {session}
+    sent_at_ns = {sent_at_ns}
 {midnights}    used = 0
     for _ in range(skip):
         if position + {least} <= datagram.size:
@@ -81,7 +82,7 @@ class _AskingWriter(ValueWriter):
         test = ["reason == 0"]
         test += [f"{self.variable(each)} != NULL" for each in operation.operands.values() if type_of(each).is_nullable]
         return [
-            f"if {' and '.join(test)}:  # {operation.function.name}",
+            f"if {' and '.join(test)}:  # {shown(operation.function.name)}",
             *(f"    asked[{call.column + place} * room + {row}] = {value}" for place, value in enumerate(given)),
             f"    {row} += 1",
         ]
@@ -124,7 +125,7 @@ class GatheringWriter(MessageWriter):
 
     def lines(self) -> list[str]:
         """The branch."""
-        lines = [f"# {self._source.name}"]
+        lines = [f"# {shown(self._source.name)}"]
         if not self._is_fixed:
             lines += walk(self._source, self._needed)
         body = [*self._take_slots(), *self._load_body(), *self._judge()]

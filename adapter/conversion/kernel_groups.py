@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from adapter.conversion.function_checks import digits_size
+from adapter.conversion.kernel_names import shown
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_walk import PLACED_MAX, entry_steps, numbers_of
 from adapter.conversion.table import (
@@ -173,17 +174,21 @@ class PartsWriter:
     def _loop(self, group: GroupWrite, lines: list[str], most: str) -> list[str]:
         """The lines, once per entry; `most`: of a counted group."""
         if group.source is None:
-            return [f"for index_{group.number} in range(1, {most} + 1):  # {group.target.name}", *indented(lines)]
-        return self.entries(group.source, f"{group.target.name} of {group.source.name}", lines)
+            return [
+                f"for index_{group.number} in range(1, {most} + 1):  # {shown(group.target.name)}",
+                *indented(lines),
+            ]
+        return self.entries(group.source, (group.target.name, group.source.name), lines)
 
-    def entries(self, source: SourceGroup, what: str, lines: list[str]) -> list[str]:
-        """The lines, once per entry of a source group."""
+    def entries(self, source: SourceGroup, what: Sequence[str], lines: list[str]) -> list[str]:
+        """The lines, once per entry of a source group; `what`: names for the comment."""
         place = self._numbers[id(source)]
         names = f"entry_{place}", f"size_of_entry_{place}", f"number_{place}"
         before, head = entry_steps(source, self._numbers, self._read, *names)
         for field in (*source.fields.values(), *(data.text for data in source.data.values())):
             head += self._values.load(field) if self._is_loaded(field) else []
-        return [*before, f"for number_{place} in range(count_{place}):  # {what}", *indented([*head, *lines])]
+        comment = " of ".join(shown(name) for name in what)
+        return [*before, f"for number_{place} in range(count_{place}):  # {comment}", *indented([*head, *lines])]
 
     # --- their bytes
 
@@ -204,7 +209,7 @@ class PartsWriter:
         words = [int.from_bytes(target.dimension[at : at + 8], "little") for at in range(0, len(target.dimension), 8)]
         dimension = self._values.store_words(0, words, len(target.dimension))
         if number < 0:
-            return [f"# {target.name}: no entries", *dimension, f"cursor += {len(target.dimension)}"]
+            return [f"# {shown(target.name)}: no entries", *dimension, f"cursor += {len(target.dimension)}"]
         first, rest = self._pure(group)
         for operation in group.stateful:
             rest += self._values.operation(operation, self._book_names(operation))
@@ -221,7 +226,7 @@ class PartsWriter:
         if group.levels is not None:
             most = f"min({group.count}, level_count(arena, book_{group.levels[0]}, {group.levels[1]}))"
         return [
-            f"dimension_{number} = cursor  # {target.name}",
+            f"dimension_{number} = cursor  # {shown(target.name)}",
             *dimension,
             f"cursor += {len(target.dimension)}",
             f"entries_{number} = 0",
@@ -232,14 +237,14 @@ class PartsWriter:
     def _write_data(self, data: DataWrite) -> list[str]:
         size, operand = data.target.length_kind.size, data.operand
         if operand is None:
-            return [f"store_{8 * size}(out, cursor, 0)  # {data.target.name}: empty", f"cursor += {size}"]
+            return [f"store_{8 * size}(out, cursor, 0)  # {shown(data.target.name)}: empty", f"cursor += {size}"]
         if isinstance(operand, SourceField) and operand.is_variable:
             text = f"datagram, {self._values.place(operand)}, {self._values.size(operand)}"
             lines = [f"fill = copy_text(out, fill, {text})"]
         else:
             lines = self._values.append(operand)
         return [
-            f"fill = cursor + {size}  # {data.target.name}",
+            f"fill = cursor + {size}  # {shown(data.target.name)}",
             *lines,
             f"store_{8 * size}(out, cursor, fill - cursor - {size})",
             "cursor = fill",

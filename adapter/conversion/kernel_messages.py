@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from adapter.conversion.kernel_groups import PartsWriter, split_pure, write_block
+from adapter.conversion.kernel_names import shown
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_orders import order_lines
 from adapter.conversion.kernel_tables import TableData
@@ -15,6 +16,8 @@ from adapter.conversion.table import Conversion, ConverterTable, Operand, Operat
 from adapter.conversion.unaligned import load_expression
 from feedcore.documents.message_model import PREFIX_SIZE
 from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
 
 
 def needed(operands: Iterable[Operand]) -> tuple[set[int], set[int]]:
@@ -99,8 +102,8 @@ class MessageWriter:
 
     def lines(self) -> list[str]:
         """The branch."""
-        names = ", ".join(each.target.name if each.target else "state" for each in self._conversions)
-        lines = [f"# {self._source.name} -> {names}"]
+        names = ", ".join(shown(each.target.name) if each.target else "state" for each in self._conversions)
+        lines = [f"# {shown(self._source.name)} -> {names}"]
         if not self._is_fixed:
             lines += walk(self._source, self._needed)
         body = [
@@ -170,9 +173,13 @@ class MessageWriter:
             head += self._values[number].load(field)
         for data in group.data.values():
             head += self._values[number].load(data.text) if id(data.text) in self._looked_at else []
-        lines = [*before, f"for entry_number in range(count_{place}):  # {group.name}", *indented([*head, *lines])]
+        lines = [
+            *before,
+            f"for entry_number in range(count_{place}):  # {shown(group.name)}",
+            *indented([*head, *lines]),
+        ]
         for outer in reversed(conversion.within):
-            lines = self._parts[number].entries(outer, outer.name, lines)
+            lines = self._parts[number].entries(outer, (outer.name,), lines)
         return lines
 
     def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
@@ -269,7 +276,7 @@ class MessageWriter:
                 word += -(-size // 8)
                 continue
             words, tail = -(-size // 8), size % 8 or 8
-            lines += [f"blank = True  # {key.name}: from its end, so that blanks behind it are zeros"]
+            lines += [f"blank = True  # {shown(key.name)}: from its end, so that blanks behind it are zeros"]
             for place in reversed(range(words)):
                 load = load_expression(tail if place == words - 1 else 8, f"{values.place(key)} + {8 * place}")
                 lines += [f"word = {load}", "if blank:", "    word = trim_word(word)", "    blank = word == 0"]
@@ -292,15 +299,16 @@ class MessageWriter:
             return []
         block = write_block(self._values[number], target.fields, target.block_length, conversion.writes, PREFIX_SIZE)
         header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
+        places = [OUTPUT_FRAME_SIZE + offset for offset in SBE_HEADER_LAYOUT.offsets.values()]
         lines = [
-            f"store_16(out, cursor, {target.frame_size})  # {target.name}",
+            f"store_16(out, cursor, {target.frame_size})  # {shown(target.name)}",
             "store_16(out, cursor + 2, index)",
-            *(f"store_16(out, cursor + {4 + 2 * place}, {value})" for place, value in enumerate(header)),
+            *(f"store_16(out, cursor + {place}, {value})" for place, value in zip(places, header, strict=True)),
             *block,
             f"cursor += {target.frame_size}",
         ]
         if not target.is_fixed:
-            lines[0] = f"begin_{number} = cursor  # {target.name}"
+            lines[0] = f"begin_{number} = cursor  # {shown(target.name)}"
             lines += self._parts[number].output(conversion)
             lines += [f"store_16(out, begin_{number}, cursor - begin_{number})"]
         return [*lines, "written += 1"]

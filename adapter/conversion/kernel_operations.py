@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from adapter.conversion.function_use import Comparison, ValueMap
+from adapter.conversion.kernel_names import in_variable, shown
 from adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, value_words, word_of, words_of
 from adapter.conversion.table import Guard, IndexValue, Literal, Operand, Operation, PacketValue, type_of
 from adapter.conversion.unaligned import load_expression
@@ -56,7 +57,7 @@ class ValueWriter:
     def place(self, field: SourceField) -> str:
         """Where a field lies in the datagram."""
         if field.is_variable:
-            return f"data_{field.name}"
+            return f"data_{in_variable(field.name)}"
         base = "entry" if field.name in self._entry_fields else "body"
         if id(field) in self._gone_through:
             base = f"entry_{self._gone_through[id(field)]}"
@@ -65,12 +66,12 @@ class ValueWriter:
     @staticmethod
     def size(field: SourceField) -> str:
         """Bytes of a text."""
-        return f"length_{field.name}" if field.is_variable else str(field.size)
+        return f"length_{in_variable(field.name)}" if field.is_variable else str(field.size)
 
     def variable(self, operand: Operand) -> str:
         """The variable or literal of a value; a text of at most 8 bytes as a word."""
         if isinstance(operand, SourceField):
-            return f"f{self._gone_through.get(id(operand), '')}_{operand.name}"
+            return f"f{self._gone_through.get(id(operand), '')}_{in_variable(operand.name)}"
         if isinstance(operand, PacketValue):
             return operand.name
         if isinstance(operand, IndexValue):
@@ -220,26 +221,28 @@ class ValueWriter:
         """Write a value into its output field, whose block begins `base` bytes behind `cursor`."""
         at, found = base + target.offset, type_of(operand)
         if found.bits is not None:
-            return [f"store_{8 * target.size}(out, cursor + {at}, {self.variable(operand)})  # {target.name}"]
+            return [f"store_{8 * target.size}(out, cursor + {at}, {self.variable(operand)})  # {shown(target.name)}"]
         if not found.text_size:
-            return [f"store_{8 * target.size}(out, cursor + {at}, {self._stored(target, operand)})  # {target.name}"]
+            return [
+                f"store_{8 * target.size}(out, cursor + {at}, {self._stored(target, operand)})  # {shown(target.name)}"
+            ]
         if isinstance(operand, SourceField):
             if operand.is_variable:
                 return [
                     f"fill = copy_text(out, cursor + {at}, datagram, {self.place(operand)}, {self.size(operand)})"
-                    f"  # {target.name}",
+                    f"  # {shown(target.name)}",
                     f"zero_rest(out, fill, cursor + {at + target.size})",
                 ]
-            return [f"# {target.name}", *self._copy(at, self.place(operand), operand.size, target.size)]
+            return [f"# {shown(target.name)}", *self._copy(at, self.place(operand), operand.size, target.size)]
         if isinstance(operand, Literal):
             assert isinstance(operand.value, bytes)
             return [
-                f"# {target.name}",
+                f"# {shown(target.name)}",
                 *self.store_words(at, words_of(operand.value, -(-target.size // 8)), target.size),
             ]
         assert isinstance(operand, Operation)
         return [
-            f"fill = cursor + {at}  # {target.name}",
+            f"fill = cursor + {at}  # {shown(target.name)}",
             *self.append(operand),
             f"zero_rest(out, fill, cursor + {at + target.size})",
         ]
@@ -255,7 +258,7 @@ class ValueWriter:
         """Write what the model calls null; a text is blank."""
         at = base + target.offset
         if target.kind.name == "char":
-            return [f"# {target.name}: null", *self.store_words(at, [0] * -(-target.size // 8), target.size)]
+            return [f"# {shown(target.name)}: null", *self.store_words(at, [0] * -(-target.size // 8), target.size)]
         null = null_bits(target)
         return [
             f"store_{8 * target.kind.size}(out, cursor + {at + place * target.kind.size}, {signed(null)})"
@@ -314,9 +317,9 @@ class ValueWriter:
         separator = operand.constants["separator"]
         assert isinstance(separator, bytes)
         lines: list[str] = []
-        for place, part in enumerate(operand.operands.values()):
+        for place, each in enumerate(operand.operands.values()):
             lines += self._append_bytes(separator) if place else []
-            lines += self.append(part)
+            lines += self.append(each)
         return lines
 
     @staticmethod

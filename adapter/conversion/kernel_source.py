@@ -10,6 +10,7 @@ from adapter.conversion.functions import Calling, ConverterFunction
 from adapter.conversion.kernel_foresight import Foresight
 from adapter.conversion.kernel_gathering import GATHER, GatheringWriter
 from adapter.conversion.kernel_messages import MessageWriter
+from adapter.conversion.kernel_names import in_variable, shown, shown_title
 from adapter.conversion.kernel_operations import indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.packet_calls import PacketCalls
@@ -18,9 +19,9 @@ from adapter.conversion.state_store import header_of
 from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
 from adapter.conversion.unaligned import load_expression
 from feedcore.documents.source_format import Framing
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
-MODULE = '''"""Generated from the converter table {name!r}{tables}.
+MODULE = '''"""Generated from the converter table {name}{tables}.
 
 Values are int64, a uint64 keeps its bits, NULL is null; every read of `datagram` lies behind a comparison with the
 frame's length.
@@ -62,7 +63,7 @@ def check(datagram):
     """True if the frames fill the packet exactly and are as many as its header says."""
     if datagram.size < {header}:
         return False
-    count = load_u16(datagram, 10)
+    count = {message_count}
     position = {header}
     for _ in range(count):
         if position + {least} > datagram.size:
@@ -80,8 +81,8 @@ def convert(datagram, skip, count, out, start, end, arena, tables{answered}):
     if datagram.size < {header}:
         return count, 0, start, 0
     position = types.int64({header})  # no literal, or each message's function would be compiled twice
-    session = load_u32(datagram, 12)
-    sent_at_ns = load_i64(datagram, 24)
+    session = {session}
+    sent_at_ns = {sent_at_ns}
 {midnights}    arena[31] = 0  # nothing sampled yet
     cursor = start
     written = 0
@@ -161,6 +162,21 @@ def _framed(framing: Framing, kind_size: int, offset: int) -> str:
     return load_expression(kind_size, f"position + {offset}", is_big_endian=framing.is_big_endian)
 
 
+def _of_header(name: str, *, signed: bool = False) -> str:
+    """What loads a field of the source packet's header."""
+    size = SOURCE_LAYOUT.part(name).size
+    return load_expression(size, str(SOURCE_LAYOUT.offsets[name]), signed=signed)
+
+
+# Numbers in the text, not names that it imports: a kernel on the disk is found by its text.
+HEADER = {
+    "header": str(SOURCE_HEADER_SIZE),
+    "message_count": _of_header("message_count"),
+    "session": _of_header("session"),
+    "sent_at_ns": _of_header("sent_at_ns", signed=True),
+}
+
+
 def _length(framing: Framing) -> str:
     text = _framed(framing, framing.length.size, framing.length_offset)
     text = f"{text} * {framing.length_unit}" if framing.length_unit != 1 else text
@@ -199,14 +215,14 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         branches += "\n".join(body) + "\n"
     frame = {
         "midnights": "".join(
-            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {zone}\n"
+            f"    midnight_{number} = midnight_of(session, tables, {at}, {count})  # {shown_title(zone)}\n"
             for number, (zone, (at, count)) in enumerate(data.zones.items())
         ),
-        "header": SOURCE_HEADER_SIZE,
+        **HEADER,
         **walking,
     }
     text = MODULE.format(
-        name=table.name,
+        name=shown_title(table.name),
         tables=f", with reference tables {data.digest()}" if data.words else "",
         constants=_constants(table),
         functions=functions + foresight.function(**walking),
@@ -240,7 +256,7 @@ def _function(number: int, writer: MessageWriter, body: list[str], given: str, h
         "",
         "@compiled()",
         f"def message_{number}({given}):",
-        f'    """(end, written, reason) of one {writer.name}; FULL if its output does not fit."""',
+        f'    """(end, written, reason) of one {shown(writer.name)}; FULL if its output does not fit."""',
         f"    body = position + {header_size}",
         "    limit = position + length",
         "    reason = 0",
@@ -254,17 +270,21 @@ def _constants(table: ConverterTable) -> str:
     lines = [f"{reason.name} = {int(reason)}" for reason in Reason if users or reason is not Reason.FUNCTION_FAILED]
     lines += ["FULL = -1"]
     for number, space in enumerate(table.spaces):
-        lines.append(f"SPACE_{number} = {header_of(number)}  # state by {space.name}")
+        lines.append(f"SPACE_{number} = {header_of(number)}  # state by {_space_name(space.name)}")
     for function in users:
+        name, given = in_variable(function.name), ", ".join(in_variable(value) for value in function.values)
         if function.is_per_packet:
             how = "with arrays" if function.calling is Calling.PER_ARRAY else "value by value"
-            told = f"within {function.low} … {function.high}, its source: {function.source_digest}"
-            lines.append(f"# {function.name}({', '.join(function.values)}) is called per packet, {how}; {told}")
+            told = f"within {function.low} to {function.high}, its source: {function.source_digest}"
+            lines.append(f"# {name}({given}) is called per packet, {how}; {told}")
         else:
-            lines.append(
-                USER.format(name=function.name, digest=function.source_digest, given=", ".join(function.values))
-            )
+            lines.append(USER.format(name=name, digest=function.source_digest, given=given))
     return "\n".join(lines)
+
+
+def _space_name(name: str) -> str:
+    """Names of what a key is made of, or of a book and what it keeps."""
+    return " ".join(shown(each) for each in name.split())
 
 
 def _users_functions(table: ConverterTable) -> list[ConverterFunction]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from adapter.conversion.kernel_names import in_variable, shown
 from adapter.conversion.unaligned import load_expression
 from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
 
@@ -101,7 +102,7 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
     number = numbers[id(group)]
     if group.count is not None:
         head = [
-            f"first_{number} = at  # {group.name}",
+            f"first_{number} = at  # {shown(group.name)}",
             f"count_{number} = {group.count}",
             f"size_{number} = {group.size}",
         ]
@@ -120,7 +121,7 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
     least = group.size if kind is None else _least(group.fields.values(), needed)
     too_short = f" or (count_{number} > 0 and size_{number} < {least})" if least else ""
     head = [
-        f"first_{number} = at  # {group.name}",
+        f"first_{number} = at  # {shown(group.name)}",
         f"count_{number} = 0",
         f"size_{number} = 0",
         "if reason == 0 and at < limit:" if group.is_later else "if reason == 0:",
@@ -147,7 +148,7 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
 def _data(data: SourceData, needed: Collection[int]) -> list[str]:
     length = load_expression(data.length_kind.size, "at", is_big_endian=data.is_big_endian)
     head = [
-        f"if reason == 0{' and at < limit' if data.is_later else ''}:  # {data.name}",
+        f"if reason == 0{' and at < limit' if data.is_later else ''}:  # {shown(data.name)}",
         f"    if at + {data.header_size} > limit:",
         "        reason = WRONG_LENGTH",
         "    else:",
@@ -159,14 +160,15 @@ def _data(data: SourceData, needed: Collection[int]) -> list[str]:
             "        if at > limit:",
             "            reason = WRONG_LENGTH",
         ]
-    too_long = f" or length_{data.name} > {data.maximum}" if data.maximum < data.length_kind.maximum else ""
+    name = in_variable(data.name)
+    too_long = f" or length_{name} > {data.maximum}" if data.maximum < data.length_kind.maximum else ""
     return [
-        f"data_{data.name} = at",
-        f"length_{data.name} = 0",
+        f"data_{name} = at",
+        f"length_{name} = 0",
         *head,
-        f"        length_{data.name} = {length}",
-        f"        data_{data.name} = at + {data.header_size}",
-        f"        at = data_{data.name} + length_{data.name}",
+        f"        length_{name} = {length}",
+        f"        data_{name} = at + {data.header_size}",
+        f"        at = data_{name} + length_{name}",
         f"        if at > limit{too_long}:",
         "            reason = WRONG_LENGTH",
     ]

@@ -22,7 +22,7 @@ def load_maps(root: Node, folder: Path) -> dict[str, ValueMap]:
     maps: dict[str, ValueMap] = {}
     for node in root.all("map"):
         node.only("name", "default", "file", "from", "to", "keys", "values")
-        name = node.need("name")
+        name = node.name()
         if name in maps:
             raise node.error(f"map {name!r} is defined twice")
         rows = _from_file(node, folder) if "file" in node.attributes else _written_out(node)

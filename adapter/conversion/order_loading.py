@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from adapter.conversion.function_use import COMPARISONS, comparison_of
 from adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
+from adapter.conversion.values import INT64_MAX, INT64_MIN
 from feedcore.documents.source_format import SourceField
 from feedcore.documents.xml_document import Node
 
@@ -72,12 +73,15 @@ class OrderLoader:
 
     def _bid(self, node: Node) -> int:
         text = node.attributes.get("bid", "B")
-        if text.lstrip("-").isdigit():
-            return int(text)
+        if text.isascii() and text.removeprefix("-").isdigit():
+            number = node.need_int("bid")
+            if not INT64_MIN <= number <= INT64_MAX:
+                raise node.error(f"bid={number} has more than 64 bits")
+            return number
         data = text.encode()
         if not 0 < len(data) <= 8:
-            raise node.error(f"bid={text!r}: the value of side that means a bid")
-        return int.from_bytes(data, "little")
+            raise node.error(f"bid={text!r}: the value of side that means a bid, a number or 1 to 8 bytes of text")
+        return int.from_bytes(data, "little", signed=True)
 
     def _guard(self, node: Node) -> Guard | None:
         if "if" not in node.attributes:

@@ -53,6 +53,8 @@ class Cells:
                 self._declare(convert, node, function)
 
     def _declare(self, convert: Node, node: Node, function: ConverterFunction) -> None:
+        if "cell" in node.attributes:
+            node.name("cell")
         cells = self._spaces.setdefault(" ".join(node.need("by").split()), {})
         reset = node.attributes.get("reset", "never")
         if reset not in ("never", "session"):

@@ -84,7 +84,7 @@ def load_table(
         spaces += _key_spaces(book.name, own, _limit(node, "ordersMax", ORDERS_MAX))
         books.append(replace(book, spaces=own))
     table = ConverterTable(
-        root.need("name"),
+        root.title(),
         model.schema_id,
         model.version,
         source_format,
@@ -123,7 +123,7 @@ def _load_books(root: Node) -> dict[str, Book]:
     books: dict[str, Book] = {}
     for number, node in enumerate(root.all("book")):
         node.only("name", "exponent", "ordersMax", "ids")
-        name = node.need("name")
+        name = node.name()
         if name in books:
             raise node.error(f"book {name!r} is defined twice")
         ids = node.attributes.get("ids", ID_SCOPES[0])

@@ -33,6 +33,7 @@ from adapter.conversion.function_use import Checked, Use
 from adapter.conversion.functions import FUNCTIONS, Calling, ConverterFunction
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType
 from adapter.kernel_cache import compiled
+from feedcore.documents.names import NAME_RULE, is_name
 
 GROUP = "tandemfeed.converter_functions"
 TAKEN = ("name", "function", "by", "cell", "reset")  # attributes of every element
@@ -119,8 +120,10 @@ def register(name: str, function: UserFunction) -> None:
     Raises:
         BadUserFunction: the name is taken, or it cannot be a converter function.
     """
-    if name in FUNCTIONS or not name.isidentifier():
-        raise BadUserFunction(f"converter function {name!r}: the name is taken, or is no name")
+    if name in FUNCTIONS:
+        raise BadUserFunction(f"converter function {name!r}: the name is taken")
+    if not is_name(name):
+        raise BadUserFunction(f"converter function {name!r} is not a name: {NAME_RULE}")
     _check_arguments(name, function)
     if not INT64_MIN <= function.minimum <= function.maximum < INT64_MAX:
         raise BadUserFunction(f"converter function {name!r}: its range is within -2**63 and 2**63 - 2")
@@ -140,6 +143,8 @@ def _check_arguments(name: str, function: UserFunction) -> None:
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise BadUserFunction(f"converter function {name!r}: {parameter} is not one value")
+        if not is_name(parameter.name):
+            raise BadUserFunction(f"converter function {name!r}: {parameter.name!r} is not a name: {NAME_RULE}")
         if parameter.name in TAKEN:
             raise BadUserFunction(f"converter function {name!r}: {parameter.name!r} is an attribute of every element")
 

@@ -28,6 +28,7 @@ from journal.commands.options import REFUSALS
 
 OUT_SIZE = 8 << 20  # output of one call
 REFUSED_SHOWN = 5
+BYTES_SHOWN = 40  # of a refused message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,6 +148,5 @@ def _report(
         console.print(f"  function {name} failed: {failure}", markup=False)
     for letter in refused:
         name = letter.message or f"type {letter.type_id}"
-        console.print(
-            f"  message {letter.source_seq}, {name}: {letter.reason.name.lower()}: {letter.frame[:40].hex(' ')}"
-        )
+        shown = letter.frame[:BYTES_SHOWN].hex(" ")
+        console.print(f"  message {letter.source_seq}, {name}: {letter.reason.name.lower()}: {shown}")

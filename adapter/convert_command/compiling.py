@@ -34,7 +34,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Exit status 0; 1 if there is nowhere to keep a kernel."""
     streams = Streams.of_process()
     if CACHE_FOLDER is None:
-        streams.note(f"convert: no folder for compiled kernels can be written; name one in {FOLDER_VARIABLE}")
+        streams.note(
+            f"convert: no folder for compiled kernels can be written by this user alone; name one in {FOLDER_VARIABLE}"
+        )
         return 1
     for name, table in _tables(parser, arguments):
         streams.say(f"{name}: {_compile(name, table, streams)}")

@@ -22,7 +22,7 @@ CHUNK_MESSAGES = 20_000  # a progress bar moves after so many
 
 def _data(path: Path) -> bytes:
     data = path.read_bytes()
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
 def _binary_file(path: Path, source_format: SourceFormat, _: TableOptions) -> Iterator[FrameChunk]:

@@ -46,7 +46,7 @@ def disk_full(scene: Scene) -> str:
     name = scene.watch.active
     process = scene.adapter(name)
     folder = seen_by(process.pid, scene.cluster.output_journal(scene.feed, name))
-    since = len(process.logged)
+    since = process.logged_count
     scene.strike(f"filling the disk of the active, adapter {name}")
     fill_disk(folder)
     # What the journal had reserved already is used up first.

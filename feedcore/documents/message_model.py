@@ -22,11 +22,12 @@ from feedcore.sbe.layout import Column, block_dtype, columns
 from feedcore.sbe.primitives import Number
 from feedcore.sbe.types import Block, EncodingType, Group, Member, MessageType, SimpleType
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 
-SBE_HEADER_SIZE = 8  # blockLength, templateId, schemaId, version, each u16
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
-_HEADER_PARTS = ["blockLength", "templateId", "schemaId", "version"]
+_HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
 _PREFIX = [(name, "<u2") for name in ("frame_length", "source_offset", *_HEADER_PARTS)]
+_KINDS = SBE_HEADER_LAYOUT.dtype(("templateId", "schemaId"))
 # No integer fits in them without a cast, so the ranges are empty.
 _FLOATS = {
     "float": PrimitiveType("float", 4, "<f4", 0, 0),
@@ -227,14 +228,15 @@ class MessageModel:
     def _stretch(self, view: memoryview, offset: int) -> tuple[int, int, int]:
         """(frame length, template, end) of the longest run of equal frames from `offset` on."""
         length = OUTPUT_FRAME.unpack_from(view, offset)[0]
-        template = int.from_bytes(view[offset + 6 : offset + 8], "little")
-        schema = int.from_bytes(view[offset + 8 : offset + 10], "little")
-        if length < PREFIX_SIZE or schema != self.schema_id:
+        if min(length, len(view) - offset) < PREFIX_SIZE:
             return length, -1, offset + max(length, OUTPUT_FRAME_SIZE)
+        _, template, schema, _ = SBE_MESSAGE_HEADER.unpack_from(view, offset + OUTPUT_FRAME_SIZE)
+        if schema != self.schema_id:
+            return length, -1, offset + length
         count = (len(view) - offset) // length
-        kinds = np.ndarray((count, 3), "<u2", view, offset + 4, (length, 2)) if count else np.empty((0, 3), "<u2")
+        kinds = np.ndarray((count,), _KINDS, view, offset + OUTPUT_FRAME_SIZE, (length,))
         lengths = np.ndarray((count,), "<u2", view, offset, (length,))
-        same = (lengths == length) & (kinds[:, 1] == template) & (kinds[:, 2] == schema)
+        same = (lengths == length) & (kinds["templateId"] == template) & (kinds["schemaId"] == schema)
         breaks = np.flatnonzero(~same)
         stretch = int(breaks[0]) if len(breaks) else count
         return length, template, offset + max(stretch, 1) * length

@@ -56,7 +56,7 @@ def load_source_format(path: Path) -> SourceFormat:
         add_message(messages, _load_message(node, framing, is_big_endian), node)
     if not messages:
         raise root.error("a source format has at least one <message>")
-    return SourceFormat(root.need("name"), messages, str(path), framing, packet)
+    return SourceFormat(root.title(), messages, str(path), framing, packet)
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:
@@ -158,9 +158,7 @@ def load_packet(node: Node, is_big_endian: bool) -> VenuePacket:
     for place in places.values():
         if place.offset + place.size > header_size:
             raise node.error(f"{place.name} ends beyond headerSize={header_size}")
-    return VenuePacket(
-        node.need("name"), header_size, places.get("sequence"), places.get("count"), places.get("sentAt")
-    )
+    return VenuePacket(node.title(), header_size, places.get("sequence"), places.get("count"), places.get("sentAt"))
 
 
 def _type_id(node: Node, framing: Framing) -> int:
@@ -191,7 +189,7 @@ def _load_message(node: Node, framing: Framing, is_big_endian: bool) -> SourceMe
             "longer='allowed' with groups or data needs a framing with a blockLength: where would they begin?"
         )
     return SourceMessageType(
-        node.need("name"),
+        node.name(),
         _type_id(node, framing),
         fields,
         size,
@@ -227,10 +225,11 @@ def _names(fields: dict[str, SourceField], parts: Sequence[SourceGroup | SourceD
 
 
 def _refuse_repeated(node: Node, fields: dict[str, SourceField], parts: list[SourceGroup | SourceData]) -> None:
-    names = list(_names(fields, parts))
-    for name in names:
-        if names.count(name) > 1:
+    found: set[str] = set()
+    for name in _names(fields, parts):
+        if name in found:
             raise node.error(f"{name!r} is defined twice in message {node.need('name')!r}")
+        found.add(name)
 
 
 def _load_fields(parent: Node, is_big_endian: bool) -> tuple[dict[str, SourceField], int]:
@@ -239,11 +238,9 @@ def _load_fields(parent: Node, is_big_endian: bool) -> tuple[dict[str, SourceFie
     offset = end = 0
     for node in parent.all("field"):
         node.only(*FIELD_ATTRIBUTES)
-        name, kind = node.need("name"), _kind(node, "type")
+        name, kind = node.name(), _kind(node, "type")
         if name in fields:
             raise node.error(f"field {name!r} is defined twice")
-        if not name.isidentifier():
-            raise node.error(f"field name {name!r}: letters, digits and underscores, not beginning with a digit")
         length = bounded_int(node, "length", 1, PLACED_SIZE_MAX, 1)
         if length > 1 and kind.name != "char":
             raise node.error(f"length {length}: only char fields have a length above 1")
@@ -281,10 +278,10 @@ def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
                 raise node.error(f"{name}: a group of fixed count has no header")
         nothing = SOURCE_TYPES["uint8"]
         return SourceGroup(
-            node.need("name"), fields, size, count, 0, nothing, 0, None, 0, is_big_endian, node.line, parts=parts
+            node.name(), fields, size, count, 0, nothing, 0, None, 0, is_big_endian, node.line, parts=parts
         )
     group = SourceGroup(
-        node.need("name"),
+        node.name(),
         fields,
         size,
         None,
@@ -311,10 +308,8 @@ def _load_data(node: Node, is_big_endian: bool) -> SourceData:
     header_size = bounded_int(node, "headerSize", kind.size, 255, kind.size)
     most = min(kind.maximum, DATA_SIZE_MAX)
     most = bounded_int(node, "maxLength", most, most, 1)
-    if not node.need("name").isidentifier():
-        raise node.error(f"name {node.need('name')!r}: letters, digits and underscores, not beginning with a digit")
     order = _byte_order(node, is_big_endian)
-    return SourceData(node.need("name"), kind, header_size, order, node.line, maximum=most)
+    return SourceData(node.name(), kind, header_size, order, node.line, maximum=most)
 
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedcore.documents.primitive_types import PRIMITIVES, PrimitiveType
-from feedcore.wire.source_packet import SOURCE_FRAME_SIZE
+from feedcore.wire.source_packet import SOURCE_FRAME_LAYOUT, SOURCE_FRAME_SIZE
 
 PLACED_SIZE_MAX = 65_535  # bytes of a frame and of everything in it: a datagram holds no more
 DATA_SIZE_MAX = 65_534  # bytes of a variable text, unless less is told: what a length of 16 bits says in SBE
@@ -47,11 +47,11 @@ class Framing:
 
     header_size: int = SOURCE_FRAME_SIZE
     length: PrimitiveType = PRIMITIVES["uint16"]
-    length_offset: int = 0
+    length_offset: int = SOURCE_FRAME_LAYOUT.offsets["frame_length"]
     length_unit: int = 1
     length_adds: int = 0
     type: PrimitiveType = PRIMITIVES["uint16"]
-    type_offset: int = 2
+    type_offset: int = SOURCE_FRAME_LAYOUT.offsets["message_type"]
     block_length: PrimitiveType | None = None
     block_length_offset: int = 0
     is_big_endian: bool = False
@@ -215,9 +215,10 @@ class SourceMessageType(_HasParts):
     @property
     def dtype(self) -> np.dtype[np.void]:
         """Framed message of the feed source's own framing as a numpy structure: frame_length, message_type, fields."""
-        names = ["frame_length", "message_type", *self.fields]
-        codes = ["<u2", "<u2", *(each.numpy_code for each in self.fields.values())]
-        offsets = [0, 2, *(SOURCE_FRAME_SIZE + each.offset for each in self.fields.values())]
+        frame, fields = SOURCE_FRAME_LAYOUT, self.fields.values()
+        names = [*frame.offsets, *self.fields]
+        codes = [*(frame.dtype()[name].str for name in frame.offsets), *(each.numpy_code for each in fields)]
+        offsets = [*frame.offsets.values(), *(frame.size + each.offset for each in fields)]
         return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.frame_size})
 
     def encode(self, columns: dict[str, NDArray[np.generic]], count: int) -> NDArray[np.void]:

@@ -1,9 +1,22 @@
-"""XML documents with line numbers, so that an error in one names file, line and reason."""
+"""XML documents with line numbers, so that an error in one names file, line and reason.
+
+Documents come from other processes too (a message model comes from the admin server), so what a parser would spend on
+one is bounded: no DOCTYPE, and so no entities; limits of size, elements, attributes and depth.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from xml.parsers import expat
+
+from feedcore.documents.names import LABEL_RULE, NAME_RULE, TITLE_RULE, is_label, is_name, is_title
+
+DOCUMENT_SIZE_MAX = 16 << 20  # bytes: a map of 200,000 entries written out; larger ones are read from CSV files
+NODE_COUNT_MAX = 250_000  # an element takes about 500 bytes of memory: 125 MB in all
+ATTRIBUTE_COUNT_MAX = 64  # of an element: those with the most, functions in a converter table, take about twenty
+DEPTH_MAX = 32  # loaders call themselves for each level, and Python allows a thousand calls; shipped documents have 4
+SHOWN_MAX = 80  # characters of a wrong name that an error shows
 
 
 class DocumentError(ValueError):
@@ -37,6 +50,36 @@ class Node:
         except KeyError:
             raise self.error(f"<{self.tag}> needs the attribute {name!r}") from None
 
+    def name(self, attribute: str = "name") -> str:
+        """An attribute that must be there and be a name: variables and comments of generated source may show it.
+
+        Raises:
+            DocumentError: it is missing, or has other characters than a name may have.
+        """
+        return self._checked(attribute, is_name, f"a name: {NAME_RULE}")
+
+    def title(self) -> str:
+        """What the document is called: like a name, but with hyphens.
+
+        Raises:
+            DocumentError: it is missing, or has other characters.
+        """
+        return self._checked("name", is_title, f"a title: {TITLE_RULE}")
+
+    def label(self) -> str:
+        """What a value of an enumeration or a bit of a set is called: for people, and in no generated source.
+
+        Raises:
+            DocumentError: it is missing, or has characters that cannot be printed.
+        """
+        return self._checked("name", is_label, f"a label: {LABEL_RULE}")
+
+    def _checked(self, attribute: str, is_allowed: Callable[[str], bool], what: str) -> str:
+        text = self.need(attribute)
+        if not is_allowed(text):
+            raise self.error(f"{attribute}={text[:SHOWN_MAX]!r} of <{self.tag}> is not {what}")
+        return text
+
     def need_int(self, name: str) -> int:
         """An attribute that must be there and be an integer."""
         text = self.need(name)
@@ -67,30 +110,66 @@ def parse_document(data: bytes, document: str) -> Node:
         document: the name to use in errors, normally the file's path.
 
     Raises:
-        DocumentError: not well-formed.
+        DocumentError: not well-formed, with a DOCTYPE, or beyond a limit.
     """
-    parser = expat.ParserCreate()
-    stack: list[Node] = []
-    roots: list[Node] = []
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        plain = {name: value for name, value in attributes.items() if not name.startswith("xmlns")}
-        node = Node(document, tag.rpartition(":")[2], parser.CurrentLineNumber, plain)
-        (stack[-1].children if stack else roots).append(node)
-        stack.append(node)
-
-    def end(_tag: str) -> None:
-        stack.pop()
-
-    def text(data: str) -> None:
-        if stack:
-            stack[-1].text += data
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.CharacterDataHandler = text
+    if len(data) > DOCUMENT_SIZE_MAX:
+        raise DocumentError(document, 1, f"the document has {len(data)} bytes, at most {DOCUMENT_SIZE_MAX} are allowed")
+    builder = _TreeBuilder(document)
     try:
-        parser.Parse(data, True)
+        builder.parser.Parse(data, True)
     except expat.ExpatError as malformed:
         raise DocumentError(document, malformed.lineno, f"not well-formed XML: {malformed}") from None
-    return roots[0]
+    except DocumentError:
+        raise
+    except (LookupError, ValueError) as unreadable:  # of Python's codecs: an encoding that they do not have
+        raise DocumentError(document, 1, f"its encoding cannot be read: {unreadable}") from None
+    return builder.root
+
+
+class _TreeBuilder:
+    """Makes nodes of what the parser finds, within the limits."""
+
+    def __init__(self, document: str) -> None:
+        self.parser = expat.ParserCreate()
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._text
+        self.parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self._document = document
+        self._stack: list[Node] = []
+        self._texts: list[list[str]] = []  # of the open elements, joined when they end
+        self._roots: list[Node] = []
+        self._count = 0
+
+    @property
+    def root(self) -> Node:
+        """The document's element; there is exactly one, or the parser would have refused the document."""
+        return self._roots[0]
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        plain = {name: value for name, value in attributes.items() if not name.startswith("xmlns")}
+        node = Node(self._document, tag.rpartition(":")[2], self.parser.CurrentLineNumber, plain)
+        self._count += 1
+        for found, most, what in (
+            (self._count, NODE_COUNT_MAX, "elements in the document"),
+            (len(self._stack) + 1, DEPTH_MAX, "elements one inside another"),
+            (len(attributes), ATTRIBUTE_COUNT_MAX, "attributes of one element"),
+        ):
+            if found > most:
+                raise node.error(f"more than {most} {what}")
+        (self._stack[-1].children if self._stack else self._roots).append(node)
+        self._stack.append(node)
+        self._texts.append([])
+
+    def _end(self, _tag: str) -> None:
+        self._stack.pop().text = "".join(self._texts.pop())
+
+    def _text(self, data: str) -> None:
+        if self._texts:
+            self._texts[-1].append(data)
+
+    def _refuse_doctype(self, *_declared: object) -> None:
+        line = self.parser.CurrentLineNumber
+        raise DocumentError(
+            self._document, line, "a DOCTYPE is not allowed, as its entities could make any text of any size: remove it"
+        )

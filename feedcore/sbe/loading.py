@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from feedcore.documents.xml_document import Node, parse_document
 from feedcore.sbe.attributes import check_spelling, encoding_of, notes_of, presence_of, unsigned
 from feedcore.sbe.primitives import Number
-from feedcore.sbe.type_loading import TypeLoader, constant_text
+from feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader, constant_text
 from feedcore.sbe.types import (
     Block,
     CompositeType,
@@ -149,7 +149,7 @@ class _SchemaLoader:
 
     def _message(self, node: Node) -> MessageType:
         notes = notes_of(node, self._version)
-        return MessageType(node.need("name"), unsigned_id(node), self._block(node), notes, node.line)
+        return MessageType(node.name(), unsigned_id(node), self._block(node), notes, node.line)
 
     def _block(self, node: Node) -> Block:
         fields: dict[str, Field] = {}
@@ -159,7 +159,7 @@ class _SchemaLoader:
         for child in node.children:
             if child.tag not in ORDER:
                 raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <field>, <group> and <data>")
-            name = child.need("name")
+            name = child.name()
             if name in fields or name in groups or name in data:
                 raise child.error(f"{child.tag} {name!r} is defined twice in {node.need('name')!r}")
             if ORDER[child.tag] < stage:
@@ -175,6 +175,10 @@ class _SchemaLoader:
         length = unsigned(node, "blockLength", end)
         if length < end:
             raise node.error(f"blockLength={length} is less than its fields' {end} bytes")
+        if length > BLOCK_SIZE_MAX:
+            raise node.error(
+                f"{node.name()!r} has a fixed part of {length} bytes, at most {BLOCK_SIZE_MAX} are possible"
+            )
         return Block(fields, groups, data, length)
 
     def _field(self, node: Node, end: int) -> Field:
@@ -191,7 +195,7 @@ class _SchemaLoader:
         if offset < end and presence is not Presence.CONSTANT:
             raise node.error(f"offset={offset} overlaps the field before, which ends at {end}")
         null: Number | None = kind.null if isinstance(kind, SimpleType | EnumType) else None
-        return Field(node.need("name"), unsigned_id(node), kind, offset, presence, null, constant, notes, node.line)
+        return Field(node.name(), unsigned_id(node), kind, offset, presence, null, constant, notes, node.line)
 
     def _constant(self, node: Node, kind: EncodingType) -> object:
         if "valueRef" in node.attributes:
@@ -212,7 +216,7 @@ class _SchemaLoader:
     def _group(self, node: Node) -> Group:
         notes = notes_of(node, self._version)
         dimension = self._composite_of(node.attributes.get("dimensionType", "groupSizeEncoding"), node, DIMENSION_PARTS)
-        return Group(node.need("name"), unsigned_id(node), dimension, self._block(node), notes, node.line)
+        return Group(node.name(), unsigned_id(node), dimension, self._block(node), notes, node.line)
 
     def _data(self, node: Node) -> VarData:
         notes = notes_of(node, self._version)
@@ -228,7 +232,7 @@ class _SchemaLoader:
         high = length.primitive.maximum - 1 if length.maximum is None else length.maximum
         encoding = octets.character_encoding or encoding_of(node, "")
         return VarData(
-            node.need("name"),
+            node.name(),
             unsigned_id(node),
             length.primitive,
             int(length.minimum or 0),

@@ -25,7 +25,7 @@ from feedcore.sbe.types import (
     SimpleType,
     VarData,
 )
-from feedcore.sbe.values import SbeMessage, Unlisted
+from feedcore.sbe.values import EMPTY_ENTRIES_MAX, SbeMessage, Unlisted
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ReadValue: TypeAlias = Callable[[Buffer, int], Any]
@@ -70,13 +70,21 @@ class SbeReader:
 class _Walk:
     """Where reading is in a message, and in which version the message was written."""
 
-    __slots__ = ("data", "path", "position", "version")
+    __slots__ = ("_empty_entries", "data", "path", "position", "version")
 
     def __init__(self, data: Buffer, position: int, version: int, path: str) -> None:
         self.data = data
         self.position = position
         self.version = version
         self.path = path
+        self._empty_entries = 0
+
+    def end_entry(self, start: int) -> None:
+        """Count a group's entry, which began at `start`, if it took no bytes."""
+        if self.position == start:
+            self._empty_entries += 1
+            if self._empty_entries > EMPTY_ENTRIES_MAX:
+                raise SbeReadError(f"{self.path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
 
     def take(self, size: int, what: str) -> int:
         """The position of the next `size` bytes, which are consumed."""
@@ -150,11 +158,12 @@ class _BlockReader:
             raise SbeReadError(f"{walk.path}: a group of a newer schema, and none of ours shows how groups begin")
         dimension = frame.read(walk.data, walk.take(frame.size, "a group's dimensions"), walk.path)
         for _ in range(dimension["numInGroup"]):
-            walk.take(dimension["blockLength"], "an entry")
+            start = walk.take(dimension["blockLength"], "an entry")
             for _ in range(dimension.get("numGroups", 0)):
                 self._skip_group(walk)
             for _ in range(dimension.get("numVarDataFields", 0)):
                 self._skip_data(walk)
+            walk.end_entry(start)
 
     def _skip_data(self, walk: _Walk) -> None:
         if not self._data:
@@ -169,13 +178,11 @@ def _read_group(walk: _Walk, name: str, frame: _Frame, entry: _BlockReader) -> l
     start = walk.take(frame.size, "its dimensions")
     dimension = frame.read(walk.data, start, walk.path)
     length, extra = dimension["blockLength"], (dimension.get("numGroups"), dimension.get("numVarDataFields"))
-    count = dimension["numInGroup"]
-    if length == 0 and count and not (entry._groups or entry._data) and entry._fields:
-        raise SbeReadError(f"{walk.path}: {count} entries of no bytes")
     entries = []
-    for place in range(count):
-        walk.path = f"{outer}.{name}[{place}]"
+    for place in range(dimension["numInGroup"]):
+        walk.path, start = f"{outer}.{name}[{place}]", walk.position
         entries.append(entry.read(walk, length, *extra))
+        walk.end_entry(start)
     walk.path = outer
     return entries
 

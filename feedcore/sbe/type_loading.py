@@ -34,6 +34,11 @@ BUILT_IN: dict[str, EncodingType] = {
     )
     for kind in SBE_PRIMITIVES.values()
 }
+REFERENCES_MAX = (
+    32  # types that refer one to another; loading calls itself for each, and Python allows a thousand calls
+)
+BLOCK_SIZE_MAX = 65_535  # bytes of a message's or an entry's fixed part: what a blockLength of uint16 can say
+COMPOSITE_VALUES_MAX = 256  # in all its composites; by <ref>s to composites of <ref>s thirty lines would make a billion
 _MONTH_YEAR_OPTIONAL = ("year", "day", "week")  # the standard's MonthYear: these may be null without saying so
 
 
@@ -46,7 +51,7 @@ class TypeLoader:
         self._resolved: dict[str, EncodingType] = {}
         self._resolving: list[str] = []
         for node in nodes:
-            name = node.need("name")
+            name = node.name()
             if node.tag not in ("type", "composite", "enum", "set"):
                 raise node.error(f"<{node.tag}> in <types>: it takes <type>, <composite>, <enum> and <set>")
             if name in self._nodes:
@@ -68,6 +73,8 @@ class TypeLoader:
             raise user.error(f"unknown type {name!r}")
         if name in self._resolving:
             raise user.error(f"type {name!r} contains itself: {' -> '.join([*self._resolving, name])}")
+        if len(self._resolving) >= REFERENCES_MAX:
+            raise user.error(f"more than {REFERENCES_MAX} types refer one to another: {self._resolving[0]!r} and so on")
         self._resolving.append(name)
         self._resolved[name] = self._make(node)
         self._resolving.pop()
@@ -112,7 +119,7 @@ class TypeLoader:
             raise node.error(f"minValue={low} is above maxValue={high}")
         encoding = encoding_of(node, "US-ASCII" if primitive.name == "char" else "")
         chosen = primitive.null if null is None else null
-        return SimpleType(node.need("name"), primitive, length, presence, chosen, low, high, constant, encoding, notes)
+        return SimpleType(node.name(), primitive, length, presence, chosen, low, high, constant, encoding, notes)
 
     def _constant(self, node: Node, primitive: Primitive, length: int) -> tuple[str | Number, int]:
         """(value, length) of a constant; a text's length follows from the text where it is not given."""
@@ -137,7 +144,7 @@ class TypeLoader:
             if value.value in by_value:
                 raise child.error(f"value {child.text.strip()!r} is {by_value[value.value].name!r} already")
             by_value[value.value] = value
-        return EnumType(node.need("name"), primitive, values, by_value, encoding.presence, encoding.null, notes)
+        return EnumType(node.name(), primitive, values, by_value, encoding.presence, encoding.null, notes)
 
     def _set(self, node: Node) -> SetType:
         notes = notes_of(node, self._version)
@@ -152,7 +159,7 @@ class TypeLoader:
             if choice.value in by_bit:
                 raise child.error(f"bit {choice.value} is {by_bit[choice.value].name!r} already")
             by_bit[choice.value] = choice
-        return SetType(node.need("name"), primitive, choices, by_bit, notes)
+        return SetType(node.name(), primitive, choices, by_bit, notes)
 
     def _scalar_encoding(self, node: Node) -> SimpleType:
         name = node.need("encodingType")
@@ -166,7 +173,7 @@ class TypeLoader:
         for child in node.children:
             if child.tag != tag:
                 raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <{tag}>")
-            name = child.need("name")
+            name = child.label()
             if name in seen:
                 raise child.error(f"{name!r} is defined twice in {node.need('name')!r}")
             seen.add(name)
@@ -182,9 +189,9 @@ class TypeLoader:
         notes = notes_of(node, self._version)
         is_month_year = notes.semantic_type.lower() == "monthyear"
         members: dict[str, Member] = {}
-        end = 0
+        end = values = 0
         for child in node.children:
-            name = child.need("name")
+            name = child.name()
             if name in members:
                 raise child.error(f"{name!r} is defined twice in composite {node.need('name')!r}")
             if child.tag == "ref":
@@ -195,11 +202,23 @@ class TypeLoader:
             if offset < end:
                 raise child.error(f"offset={offset} overlaps the member before, which ends at {end}")
             members[name] = Member(name, kind, offset, notes_of(child, self._version))
+            values += _value_count(kind)
+            if values > COMPOSITE_VALUES_MAX:
+                raise child.error(f"composite {node.name()!r} has more than {COMPOSITE_VALUES_MAX} values")
             if kind.size:
                 end = offset + kind.size
         if not members:
             raise node.error("a <composite> has at least one member")
-        return CompositeType(node.need("name"), members, end, notes)
+        if end > BLOCK_SIZE_MAX:
+            raise node.error(f"the members of composite {node.name()!r} take {end} bytes, at most {BLOCK_SIZE_MAX}")
+        return CompositeType(node.name(), members, end, notes)
+
+
+def _value_count(kind: EncodingType) -> int:
+    """Values of a type; of a composite those of its members, which are limited already."""
+    if isinstance(kind, CompositeType):
+        return sum(_value_count(member.type) for member in kind.members.values())
+    return 1
 
 
 def _primitive(node: Node) -> Primitive:

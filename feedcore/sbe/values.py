@@ -21,6 +21,10 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Any
 
+# Entries of no bytes in a message: of constants alone, or of a version that had no field of theirs yet. The largest
+# datagram has so many bytes. Without a limit the few bytes of a count would make the reader build billions of entries.
+EMPTY_ENTRIES_MAX = 8_192
+
 
 @dataclass(frozen=True, slots=True)
 class Unlisted:

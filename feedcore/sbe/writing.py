@@ -26,7 +26,7 @@ from feedcore.sbe.types import (
     SimpleType,
     VarData,
 )
-from feedcore.sbe.values import Unlisted, decimal_parts
+from feedcore.sbe.values import EMPTY_ENTRIES_MAX, Unlisted, decimal_parts
 
 WriteValue: TypeAlias = Callable[[bytearray, int, Any, str], None]
 
@@ -63,9 +63,22 @@ class SbeWriter:
             "numGroups": len(block.groups),
             "numVarDataFields": len(block.data),
         }
-        out = bytearray(self._header.pack(parts, name))
+        out = _Output(self._header.pack(parts, name))
         self._blocks[name].write(out, values, name)
         return bytes(out)
+
+
+class _Output(bytearray):
+    """A message as far as it is written."""
+
+    empty_entries = 0
+
+    def end_entry(self, start: int, path: str) -> None:
+        """Count a group's entry, which began at `start`, if it took no bytes: a reader accepts only so many."""
+        if len(self) == start:
+            self.empty_entries += 1
+            if self.empty_entries > EMPTY_ENTRIES_MAX:
+                raise SbeWriteError(f"{path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
 
 
 class _FrameWriter:
@@ -109,7 +122,7 @@ class _BlockWriter:
         self._data = [(data, struct.Struct(order + data.length_primitive.struct_code)) for data in block.data.values()]
         self._known = {*block.fields, *block.groups, *block.data}
 
-    def write(self, out: bytearray, values: Mapping[str, Any], path: str) -> None:
+    def write(self, out: _Output, values: Mapping[str, Any], path: str) -> None:
         unknown = sorted(map(str, values.keys() - self._known))
         if unknown:
             raise SbeWriteError(f"{path} has no field {unknown[0]!r}")
@@ -124,7 +137,7 @@ class _BlockWriter:
 
 
 def _write_group(
-    out: bytearray, group: Group, frame: _FrameWriter, entry: _BlockWriter, rows: Sequence[Mapping[str, Any]], path: str
+    out: _Output, group: Group, frame: _FrameWriter, entry: _BlockWriter, rows: Sequence[Mapping[str, Any]], path: str
 ) -> None:
     block = group.block
     dimension = {
@@ -135,7 +148,9 @@ def _write_group(
     }
     out += frame.pack(dimension, path)
     for place, row in enumerate(rows):
+        start = len(out)
         entry.write(out, row, f"{path}[{place}]")
+        out.end_entry(start, f"{path}[{place}]")
 
 
 def _write_data(out: bytearray, var: VarData, length: struct.Struct, value: bytes | str | None, path: str) -> None:

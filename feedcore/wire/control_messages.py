@@ -7,11 +7,11 @@ import struct
 
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.position import Run
+from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
 
 CONTROL_SCHEMA_ID = 0x7F46
 CONTROL_SCHEMA_VERSION = 0
 SOURCE_GAP_TEMPLATE_ID = 1
-SBE_MESSAGE_HEADER = struct.Struct("<HHHH")  # blockLength, templateId, schemaId, version
 SOURCE_GAP_BODY = struct.Struct("<HQQ")  # source_stream_id, first and last source_seq lost
 
 

@@ -1,17 +1,8 @@
 """The source packet: one datagram of one source stream, in the feed source's first format.
 
-Layout (little-endian; docs/protocol.md clause 2)::
-
-    0  magic            u32   b"TFS1"
-    4  version          u8    1
-    5  flags            u8    SourceFlag bits
-    6  feed_id          u16
-    8  source_stream_id u16
-    10 message_count    u16   0 in a heartbeat
-    12 session          u32   trading day, YYYYMMDD
-    16 first_source_seq u64   of the first message; in a heartbeat the next one to come
-    24 sent_at_ns       u64   wall clock of the feed source when it first sent the packet
-    32 messages: each frame_length u16 (this 4-byte frame header included), message_type u16, body
+Little-endian (docs/protocol.md clause 2): the header (`SOURCE_LAYOUT`), then the messages, each behind a frame header
+(`SOURCE_FRAME_LAYOUT`, unless the source format's document says otherwise). This is the layout's one definition: every
+other place takes sizes, offsets and structs from here.
 
 The codec judges the header only. Whether the frames inside add up is judged by the converter's compiled `check`,
 because walking frames in Python would be work per message.
@@ -19,20 +10,34 @@ because walking frames in Python would be work per message.
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+from feedcore.wire.layout import Layout
 from feedcore.wire.position import SEQ_MAX
 from feedcore.wire.refusal import PacketRefused, Refusal
 
 SOURCE_MAGIC = int.from_bytes(b"TFS1", "little")
 SOURCE_VERSION = 1
-SOURCE_HEADER = struct.Struct("<IBBHHHIQQ")
-SOURCE_HEADER_SIZE = SOURCE_HEADER.size
-SOURCE_FRAME = struct.Struct("<HH")
-SOURCE_FRAME_SIZE = SOURCE_FRAME.size
-assert SOURCE_HEADER_SIZE == 32
+SOURCE_LAYOUT = Layout(
+    ("magic", "I"),
+    ("version", "B"),
+    ("flags", "B"),  # SourceFlag bits
+    ("feed_id", "H"),
+    ("source_stream_id", "H"),
+    ("message_count", "H"),  # 0 in a heartbeat
+    ("session", "I"),  # trading day, YYYYMMDD
+    ("first_source_seq", "Q"),  # of the first message; in a heartbeat the next one to come
+    ("sent_at_ns", "Q"),  # wall clock of the feed source when it first sent the packet; 0 where nobody knows
+)
+SOURCE_HEADER = SOURCE_LAYOUT.struct
+SOURCE_HEADER_SIZE = SOURCE_LAYOUT.size
+SOURCE_FRAME_LAYOUT = Layout(
+    ("frame_length", "H"),  # this header included
+    ("message_type", "H"),
+)
+SOURCE_FRAME = SOURCE_FRAME_LAYOUT.struct
+SOURCE_FRAME_SIZE = SOURCE_FRAME_LAYOUT.size
 
 
 class SourceFlag(IntEnum):
@@ -45,6 +50,28 @@ class SourceFlag(IntEnum):
 
 
 HEARTBEAT_BIT = int(SourceFlag.HEARTBEAT)  # as a plain integer, for the hot path
+
+
+class SourceHeader(NamedTuple):
+    """A source packet's header as it stands, unchecked; the fields of `SOURCE_LAYOUT`."""
+
+    magic: int
+    version: int
+    flags: int
+    feed_id: int
+    source_stream_id: int
+    message_count: int
+    session: int
+    first_source_seq: int
+    sent_at_ns: int
+
+
+assert SourceHeader._fields == tuple(SOURCE_LAYOUT.offsets)
+
+
+def unpack_source_header(data: bytes, offset: int = 0) -> SourceHeader:
+    """The header of the source packet that begins at `offset` of `data`, which must hold it; it is not checked."""
+    return SourceHeader._make(SOURCE_HEADER.unpack_from(data, offset))
 
 
 class SourcePacket(NamedTuple):
@@ -109,7 +136,7 @@ def encode_source_header(
     sent_at_ns: int,
     flags: int = 0,
 ) -> bytes:
-    """The 32 header bytes of a source packet; the frames follow."""
+    """A source packet's header; the frames follow."""
     return SOURCE_HEADER.pack(
         SOURCE_MAGIC,
         SOURCE_VERSION,

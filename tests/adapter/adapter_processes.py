@@ -67,7 +67,8 @@ class AdapterUnderTest:
             stderr=subprocess.PIPE,
             text=True,
         )
-        threading.Thread(target=self._read_logs, daemon=True).start()
+        self._reader = threading.Thread(target=self._read_logs, daemon=True)
+        self._reader.start()
         assert self.process.stdout is not None
         if not is_awaited:
             return
@@ -91,6 +92,10 @@ class AdapterUnderTest:
             assert self._changed.wait_for(lambda: any(log.get("event") == event for log in self.logs), WAIT_S), (
                 self.logs
             )
+
+    def await_end(self) -> None:
+        """Wait until all that it logged is here: its process has ended."""
+        self._reader.join(WAIT_S)
 
     def moves(self) -> list[str]:
         """The states it moved into, in order."""

@@ -21,7 +21,7 @@ from adapter.conversion.loading import load_converter
 from adapter.conversion.reasons import Reason
 from adapter.dead_letter_journal import COLLECT_INTERVAL_NS, WAITING_MAX, DeadLetterJournal
 from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter, encode_dead_letter
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 from journal import Journal, Tailer
 from tests.admin_server.cluster_files import EXAMPLES
 from tests.small_disk import SmallDisk
@@ -66,7 +66,7 @@ def packet(frames: list[bytes], first: int) -> bytes:
 
 
 def unknown(text: bytes) -> bytes:
-    return SOURCE_FRAME.pack(SOURCE_FRAME.size + len(text), 99) + text
+    return SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(text), 99) + text
 
 
 def refuse(converter: CompiledConverter, first: int, count: int = 1) -> None:

@@ -63,6 +63,20 @@ def test_numbered_packets_come_by_number_and_provisional_ones_by_source_message(
     assert all(each.flags == OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION for each in provisional)
 
 
+def test_a_packet_named_by_several_ranges_comes_once(server: RpcServer) -> None:
+    found = replay(
+        server,
+        CLIENT,
+        replay_pb2.ReplayRequest(
+            channel_id=1,
+            input_ranges=[span(7, 10), span(1, 6), span(2, 9), span(7, 10)],
+            source_ranges=[source_span(13, 15), source_span(10, 14), source_span(13, 16)],
+        ),
+    )
+    assert [each.first_input_seq for each in found[:3]] == [1, 4, 7]
+    assert [each.runs[0].first_source_seq for each in found[3:]] == [10, 13]
+
+
 def test_a_client_that_knows_no_input_seq_yet_asks_by_message_seq(server: RpcServer) -> None:
     found = replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8)))
     assert [each.first_input_seq for each in found] == [4, 7]

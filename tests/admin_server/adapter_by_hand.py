@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
 
@@ -20,23 +21,38 @@ class Adapter:
 
     Args:
         incarnation: of this very start, if the server was away meanwhile; 0: a new start.
+        nonce: names the start; empty: a fresh one.
+        replace: it takes the place of one that is attended.
     """
 
-    def __init__(self, server: Server, name: str, incarnation: int = 0) -> None:
+    def __init__(
+        self, server: Server, name: str, incarnation: int = 0, *, nonce: bytes = b"", replace: bool = False
+    ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
         self.adapter_id = "abc".index(name) + 1
-        self.registered = self._stub.Register(
-            admin_pb2.RegisterRequest(
-                feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", resume_incarnation=incarnation
-            )
+        self.nonce = nonce or secrets.token_bytes(16)
+        self._request = admin_pb2.RegisterRequest(
+            feed="equities",
+            adapter=name,
+            rpc_endpoint="127.0.0.1:1",
+            resume_incarnation=incarnation,
+            process_nonce=self.nonce,
+            process_id=4711,
+            host="exchange-1",
+            replace=replace,
         )
+        self.registered = self.register()
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.ended = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self.report(incarnation=self.registered.self.incarnation)
         self._call = self._stub.Attend(iter(self._reports.get, None))
         threading.Thread(target=self._read, daemon=True).start()
+
+    def register(self) -> admin_pb2.RegisterReply:
+        """Register; what is refused is the test's to hear."""
+        return self._stub.Register(self._request)
 
     def _read(self) -> None:
         try:
@@ -48,7 +64,7 @@ class Adapter:
 
     def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int | str) -> None:
         self._told = (state, next_seq)
-        position = common_pb2.MessageStreamState(next_message_seq=next_seq)
+        position = common_pb2.MessageStreamState(next_input_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
         self._reports.put(admin_pb2.AdapterReport(state=told, **fields))  # type: ignore[arg-type]

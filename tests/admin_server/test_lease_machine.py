@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from admin_server.lease_core import FeedLease, Granted, LeaseDecision
-from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
+from admin_server.lease_decisions import (
+    HandedOver,
+    HandOverRefused,
+    Offered,
+    OfferWithdrawn,
+    Renewed,
+    TermNoted,
+    Vacated,
+)
+from admin_server.takeovers import TakeoverReason
 from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import CONFIG, MS
+from tests.admin_server.lease_model import Observer, Told
 
 ADAPTERS = st.integers(1, 3)
 EVERYBODY = frozenset({1, 2, 3})
@@ -23,6 +33,8 @@ class LeaseMachine(RuleBasedStateMachine):
     """Attributes:
     believed, offered: adapter_id -> (epoch, until when its present life may believe in it).
     excused: whose stream ended: the store need not wait for its belief.
+    observer: what adapters told, and who is best by that.
+    vacant_since_ns: nobody holds the lease, and somebody could.
     """
 
     def __init__(self) -> None:
@@ -30,14 +42,16 @@ class LeaseMachine(RuleBasedStateMachine):
         self.now_ns = 0
         self.lease = FeedLease(CONFIG, EVERYBODY)
         self.states: dict[int, ReplicaState] = {}
-        self.failed: set[int] = set()
+        self.observer = Observer(CONFIG.fresh_ns)
+        self.vacant_since_ns: int | None = None
+        self.holder = 0
         self.believed: dict[int, tuple[int, int]] = {}
         self.offered: dict[int, tuple[int, int, int]] = {}  # with the epoch behind which it begins
         self.excused: set[int] = set()
         self.promised: dict[int, int] = {}  # epoch -> adapter_id, of every grant and offer ever made
         self.held: list[int] = []
         self.notes: list[tuple[int, int]] = []
-        self.former: tuple[int, int] | None = None  # (its note, who held) before the newest grant
+        self.noted_ttl_ns = CONFIG.ttl_ns
 
     # ---- what the store decides ----
 
@@ -50,25 +64,42 @@ class LeaseMachine(RuleBasedStateMachine):
                     assert epoch > max(self.promised), "an epoch is offered once"
                     assert after_epoch == self.held[-1]
                     self.promised[epoch] = heir
-                    self.offered[heir] = (epoch, self.now_ns + CONFIG.ttl_ns, after_epoch)
+                    self.offered[heir] = (epoch, self.now_ns + self.told_ttl_ns(), after_epoch)
                     self.notes.append((epoch, heir))
+                case Vacated(_, reason):
+                    if reason in (TakeoverReason.TERM_PASSED, TakeoverReason.RESTORED):
+                        self.observer.forget(self.holder)
+                    self.holder = 0
                 case HandedOver(adapter_id, epoch, former):
                     assert former not in self.believed, "who has not let go was followed by another"
                     self._hold(adapter_id, epoch)
                     offered = self.offered.pop(adapter_id)
                     assert offered[0] == epoch
                     self.believed[adapter_id] = offered[:2]
+                case TermNoted(ttl_ns):
+                    assert CONFIG.ttl_ns <= ttl_ns <= CONFIG.ttl_ns_max
+                    self.noted_ttl_ns = ttl_ns
                 case OfferWithdrawn(heir, epoch):
                     self._take_withdrawal(heir, epoch)
                 case Renewed(adapter_id, epoch):
                     assert self.promised[epoch] == adapter_id
-                    self.believed[adapter_id] = (epoch, self.now_ns + CONFIG.ttl_ns)
+                    assert epoch == max(self.held), "another epoch was granted since"
+                    self.holder = adapter_id
+                    self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
                     self.excused.discard(adapter_id)
+
+    def told_ttl_ns(self) -> int:
+        """The term that goes with a grant, a renewal or an offer."""
+        ttl_ns = self.lease.terms.ttl_ns
+        assert ttl_ns <= self.noted_ttl_ns, "longer than what a restarted store will wait"
+        return ttl_ns
 
     def _take_grant(self, adapter_id: int, epoch: int) -> None:
         assert adapter_id in self.states
-        assert adapter_id not in self.failed
-        is_heir = adapter_id in self.offered
+        assert adapter_id not in self.observer.failed
+        is_heir, is_own_wish = adapter_id in self.offered, adapter_id == self.holder
+        if not is_heir and not is_own_wish:
+            assert adapter_id == self.observer.best(self.now_ns), "another was better"
         assert (
             is_heir
             or self.states[adapter_id] not in (ReplicaState.FAILED, ReplicaState.ACTIVE)
@@ -81,13 +112,14 @@ class LeaseMachine(RuleBasedStateMachine):
                 assert other in (adapter_id, *self.excused) or self.now_ns >= until_ns, f"{other} may believe"
         self._hold(adapter_id, epoch)
         self.offered.pop(adapter_id, None)
-        self.believed[adapter_id] = (epoch, self.now_ns + CONFIG.ttl_ns)
+        self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
         self.excused.discard(adapter_id)
 
     def _hold(self, adapter_id: int, epoch: int) -> None:
         assert epoch > max(self.held, default=0), "epochs only grow"
         assert self.promised.setdefault(epoch, adapter_id) == adapter_id, "one epoch, two adapters"
         self.held.append(epoch)
+        self.holder = adapter_id
         self.notes.append((epoch, adapter_id))
 
     def _take_withdrawal(self, heir: int, epoch: int) -> None:
@@ -108,44 +140,59 @@ class LeaseMachine(RuleBasedStateMachine):
         self.believed.pop(adapter, None)
         self.offered.pop(adapter, None)
 
+    def _forget(self, adapter: int) -> None:
+        """Its life, or its stream, ended: what it told then says nothing of a later one."""
+        self.observer.forget(adapter)
+        if self.holder == adapter:
+            self.holder = 0
+
     @rule(adapter=ADAPTERS, is_dead=st.booleans())
     def leave(self, adapter: int, is_dead: bool) -> None:
         if is_dead:
             self._die(adapter)
         if self.states.pop(adapter, None) is not None:
             self.excused.add(adapter)
+        self._forget(adapter)
         self.take(self.lease.on_gone(adapter, self.now_ns))
 
     @rule(adapter=ADAPTERS)
     def start(self, adapter: int) -> None:
         self._die(adapter)
         self.states[adapter] = ReplicaState.JOINING
+        self._forget(adapter)
         self.take(self.lease.on_attend(adapter, self.now_ns))
 
     @rule(adapter=ADAPTERS)
     def resume(self, adapter: int) -> None:
         if adapter not in self.states:
             self.states[adapter] = ReplicaState.ACTIVE
+            self.observer.forget(adapter)
             self.lease.on_resume(adapter)
 
     @rule(
         adapter=ADAPTERS,
         state=st.sampled_from([*ReplicaState, ReplicaState.SYNCHRONIZED, ReplicaState.SYNCHRONIZED]),
         seq=st.integers(1, 9),
+        health=st.sampled_from([0.25, 0.5]),
+        history_epoch=st.integers(0, 1),
         abstains=st.sampled_from([False, False, False, True]),
     )
-    def report(self, adapter: int, state: ReplicaState, seq: int, abstains: bool) -> None:
+    def report(
+        self, adapter: int, state: ReplicaState, seq: int, health: float, history_epoch: int, abstains: bool
+    ) -> None:
         if adapter not in self.states:
             return
         if self._believes(adapter):
             state = ReplicaState.ACTIVE
         self.states[adapter] = state
-        self.take(self.lease.on_report(adapter, state, seq, 0.5, self.now_ns, abstains=abstains))
+        self.observer.told[adapter] = Told(state, seq, health, history_epoch, abstains, self.now_ns)
+        history = {"history_epoch": history_epoch, "abstains": abstains}
+        self.take(self.lease.on_report(adapter, state, seq, health, self.now_ns, **history))
 
     @rule()
     def everybody_reports(self) -> None:
         for adapter in sorted(self.states):
-            self.report(adapter, ReplicaState.SYNCHRONIZED, 5, False)
+            self.report(adapter, ReplicaState.SYNCHRONIZED, 5, 0.5, 0, False)
 
     @rule(adapter=ADAPTERS)
     def renew(self, adapter: int) -> None:
@@ -154,6 +201,21 @@ class LeaseMachine(RuleBasedStateMachine):
             decisions = self.lease.renew(adapter, epoch, self.now_ns)
             if not decisions:
                 del self.believed[adapter]  # it hears that the lease is lost
+            self.take(decisions)
+
+    @rule(adapter=ADAPTERS, place=st.integers(0, 4))
+    def renew_what_was_once_promised(self, adapter: int, place: int) -> None:
+        """A report that was long on its way, or an adapter that woke up from a pause."""
+        epochs = sorted((epoch for epoch, owner in self.promised.items() if owner == adapter), reverse=True)
+        if adapter not in self.states or place >= len(epochs) or adapter in self.offered:
+            return
+        epoch = epochs[place]
+        is_stale = epoch != max(self.held) or adapter != self.promised[max(self.held)]
+        told = self.observer.told.get(adapter)
+        has_stopped = self.holder != adapter and told is not None and told.state is not ReplicaState.ACTIVE
+        decisions = self.lease.renew(adapter, epoch, self.now_ns)
+        assert not decisions or not (is_stale or has_stopped), "a former holder renewed"
+        if decisions:
             self.take(decisions)
 
     @rule(pause_ms=st.integers(1, 90), is_renewed=st.booleans())
@@ -212,15 +274,27 @@ class LeaseMachine(RuleBasedStateMachine):
             self.renew(adapter)
         self.hand_over(None)
 
-    @rule(adapter=ADAPTERS, is_forced=st.booleans())
-    def fail(self, adapter: int, is_forced: bool) -> None:
-        if self.lease.refusal_to_fail(adapter, self.now_ns, is_own_wish=False, is_forced=is_forced) is None:
-            self.failed.add(adapter)
+    @rule(adapter=ADAPTERS, is_own_wish=st.booleans(), is_forced=st.booleans())
+    def fail(self, adapter: int, is_own_wish: bool, is_forced: bool) -> None:
+        refusal = self.lease.refusal_to_fail(adapter, self.now_ns, is_own_wish=is_own_wish, is_forced=is_forced)
+        assert bool(refusal) == self._must_stay(adapter, is_own_wish, is_forced), refusal
+        if refusal is None:
+            self.observer.failed.add(adapter)
             self.take(self.lease.fail(adapter, "by hand", self.now_ns))
+
+    def _must_stay(self, adapter: int, is_own_wish: bool, is_forced: bool) -> bool:
+        if adapter == self.lease.holder or (self.lease.offer is not None and self.lease.offer.heir == adapter):
+            return True
+        in_sync = self.observer.in_sync(self.lease.holder, self.now_ns)
+        if is_forced:
+            return False
+        is_alone = not [each for each in in_sync if each != adapter]
+        return is_alone and (adapter in in_sync or (is_own_wish and self.lease.holder <= 0))
 
     @rule(adapter=ADAPTERS)
     def readmit(self, adapter: int) -> None:
-        self.failed.discard(adapter)
+        self.observer.failed.discard(adapter)
+        self.observer.forget(adapter)
         self.lease.readmit(adapter)
 
     # ---- time, and the store's own fate ----
@@ -231,6 +305,20 @@ class LeaseMachine(RuleBasedStateMachine):
     def wait(self, pause_ms: int) -> None:
         self.now_ns += pause_ms * MS
         self.take(self.lease.on_timer(self.now_ns))
+        self.a_feed_whose_adapters_are_well_is_not_long_without_an_active()
+
+    @rule(pause_ms=st.sampled_from([700, 1_300, 2_500]))
+    def everybody_is_late(self, pause_ms: int) -> None:
+        """Longer than a term nobody is heard, then everybody is."""
+        self.wait(pause_ms)
+        self.everybody_reports()
+
+    @rule()
+    def a_quiet_while(self) -> None:
+        """Half a quiet time with renewals in time."""
+        for _ in range(3):
+            self.go_on(90, True)
+        self.wait(CONFIG.quiet_ns // 2 // MS)
 
     @rule(is_newest_lost=st.booleans())
     def restart(self, is_newest_lost: bool) -> None:
@@ -244,9 +332,11 @@ class LeaseMachine(RuleBasedStateMachine):
                 self._die(holder)  # it had to be gone for the lost grant to be made
         epoch, holder = notes[-1]
         self.lease = FeedLease(CONFIG, EVERYBODY)
-        failed = dict.fromkeys(self.failed, "by hand")
-        self.lease.restore(epoch, holder, self.now_ns, max(self.promised) + 10, failed)
+        failed = dict.fromkeys(self.observer.failed, "by hand")
+        self.lease.restore(epoch, holder, self.now_ns, max(self.promised) + 10, failed, self.noted_ttl_ns)
         self.states.clear()
+        self.observer.told.clear()
+        self.holder, self.vacant_since_ns = holder, None
         self.excused.clear()  # to the server's mind; whoever holds goes on believing
         self.was_restarted = True
 
@@ -263,6 +353,18 @@ class LeaseMachine(RuleBasedStateMachine):
     @invariant()
     def the_holder_is_one_that_was_promised_its_epoch(self) -> None:
         assert self.lease.holder <= 0 or self.promised[self.lease.epoch] == self.lease.holder
+
+    @invariant()
+    def a_feed_whose_adapters_are_well_is_not_long_without_an_active(self) -> None:
+        best = self.observer.best(self.now_ns)
+        if self.lease.holder or best is None:
+            self.vacant_since_ns = None
+            return
+        if self.vacant_since_ns is None:
+            self.vacant_since_ns = self.now_ns
+        # A good candidate waits for nobody but a holder that a restarted store may not have heard of yet.
+        assert self.was_restarted or not self.observer.is_good(best), f"{best} waits for nobody"
+        assert self.now_ns - self.vacant_since_ns < CONFIG.grace_ns, f"{best} waits for ever"
 
     @invariant()
     def no_deadline_has_passed(self) -> None:

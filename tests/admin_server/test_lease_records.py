@@ -87,6 +87,16 @@ def test_nobody_held_a_lease_at_first_and_the_one_written_down_last_is_remembere
     assert kept.reopened().last_lease(1) == (6, 1)
 
 
+def test_the_longest_term_is_remembered(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.noted_ttl_ns(1) == 0
+    records.note_ttl(1, 600)
+    records.note_ttl(1, 2_400)
+    records.note_ttl(2, 300)
+    assert (records.noted_ttl_ns(1), records.noted_ttl_ns(2)) == (2_400, 300)
+    assert kept.reopened().noted_ttl_ns(1) == 2_400
+
+
 def test_reserved_epochs_only_grow_and_are_remembered(kept: OfStore | OfZooKeeper) -> None:
     records = kept.records
     assert records.reserved_end(1) == 0
@@ -163,6 +173,8 @@ def test_records_that_cannot_be_asked_say_so(kept: OfStore | OfZooKeeper) -> Non
         records.reserve_epochs(1, 0)
     with pytest.raises(RecordsUnavailable):
         records.note_lease(1, 1, 1)
+    with pytest.raises(RecordsUnavailable):
+        records.note_ttl(1, 1)
 
 
 def test_whoever_may_write_may_grant(kept: OfStore | OfZooKeeper) -> None:

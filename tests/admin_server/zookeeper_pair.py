@@ -108,6 +108,7 @@ class FollowingAdapter:
             lambda reply: self.incarnations.append(reply.self.incarnation),
             lambda: None,
             lambda: self._held_epoch,
+            lambda reason: None,
         )
         assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
         self._registry.start()
@@ -121,7 +122,7 @@ class FollowingAdapter:
 
     def _report(self) -> None:
         state, renew_epoch = self._told
-        position = common_pb2.MessageStreamState(next_message_seq=50)
+        position = common_pb2.MessageStreamState(next_input_seq=50)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self._adapter_id, channels=[channel])
         self._registry.report(admin_pb2.AdapterReport(state=told, renew_epoch=renew_epoch))

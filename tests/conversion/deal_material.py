@@ -12,8 +12,8 @@ from adapter.conversion import ConverterTable
 from adapter.conversion.loading import load_checked_table
 from feedcore.documents.message_model import load_message_model
 from feedcore.replica.converter import Converter
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
-from feedcore.wire.source_packet import encode_source_header
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.wire.source_packet import encode_source_header, unpack_source_header
 
 FORMAT = """<sourceFormat name="deals">
 <framing headerSize="3" length="uint16" lengthAdds="2" type="uint8" typeOffset="2" byteOrder="bigEndian"/>
@@ -131,7 +131,7 @@ def packet(*frames: bytes, first_source_seq: int = 1) -> bytes:
 
 
 def converted(converter: Converter, data: bytes) -> bytes:
-    out, count, done, frames = np.full(9_000, 0xEE, np.uint8), int.from_bytes(data[10:12], "little"), 0, b""
+    out, count, done, frames = np.full(9_000, 0xEE, np.uint8), unpack_source_header(data).message_count, 0, b""
     while done < count:
         result = converter.convert(data, done, count - done, out, 0, 1_392)
         assert result.source_count > 0
@@ -143,9 +143,9 @@ def converted(converter: Converter, data: bytes) -> bytes:
 def read(frames: bytes, schema: bytes = MODEL.encode()) -> list[dict[str, Any]]:
     model, found, at = load_message_model(schema), [], 0
     while at < len(frames):
-        size = int.from_bytes(frames[at : at + 2], "little")
+        size, _ = OUTPUT_FRAME.unpack_from(frames, at)
         message = model.read(frames[at : at + size])
-        assert message.size == size - 4, "every byte of the message is accounted for"
+        assert message.size == size - OUTPUT_FRAME_SIZE, "every byte of the message is accounted for"
         found.append(message.fields)
         at += size
     return found

@@ -9,7 +9,8 @@ import numpy as np
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.documents.message_model import load_message_model
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 FORMAT = """<sourceFormat name="x">
 <message name="m" type="1"><field name="a" type="int32" null="-9"/><field name="b" type="uint16"/>
@@ -33,6 +34,7 @@ TABLE = """<converterTable name="x" sourceFormat="x">
 {}
 </converterTable>"""
 SMALL = '<convert message="m" to="out"><field name="first" function="halved" of="a"/></convert>'
+OUT = load_message_model(MODEL.encode()).messages["out"].dtype
 Frames = list[tuple[int, bytes]]
 
 
@@ -46,7 +48,7 @@ def packet(frames: Frames) -> bytes:
     header = encode_source_header(
         feed_id=1, source_stream_id=1, message_count=len(frames), session=1, first_source_seq=1, sent_at_ns=0
     )
-    return header + b"".join(SOURCE_FRAME.pack(4 + len(body), kind) + body for kind, body in frames)
+    return header + b"".join(SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), kind) + body for kind, body in frames)
 
 
 def pair(a: int, b: int = 0) -> tuple[int, bytes]:
@@ -74,9 +76,8 @@ class Both:
             assert result == self.oracle.convert(data, skip, len(frames) - skip, theirs, 0, room)
             assert bytes(ours) == bytes(theirs)
             assert result.source_count > 0
-            for frame in ours[: result.end].reshape(-1, 28):
-                _, index, *_, first, second = struct.unpack("<HHHHHHqq", frame.tobytes())
-                found.append((skip + index, first, second))
+            for frame in np.frombuffer(ours[: result.end], OUT):
+                found.append((skip + int(frame["source_offset"]), int(frame["first"]), int(frame["second"])))
             skip += result.source_count
         assert self.compiled.counts() == self.oracle.counts()
         assert self.compiled.digests().tolist() == self.oracle.digests().tolist()

@@ -75,12 +75,12 @@ TABLE_HEAD = """<converterTable name="x" sourceFormat="x" keysMax="40">
 <map name="texts" default="9" keys="text"><entry from="A" to="1"/><entry from="12" to="2"/></map>
 <map name="symbols"><entry from="A" to="1"/><entry from="ALPHA LO" to="2"/><entry from="ALPHA LONG KEY" to="3"/>
 <entry from="ALPHA LONG KEY, EVE" to="-4"/><entry from=" " to="5"/></map>
-<map name="long names" default="none of these, at all"><entry from="12" to="x"/><entry from="ALPHA LO" to="beta"/>
+<map name="long_names" default="none of these, at all"><entry from="12" to="x"/><entry from="ALPHA LO" to="beta"/>
 <entry from="ALPHA LONG KEY" to="a name of more than eight bytes"/></map>
 <book name="book" exponent="-2" ordersMax="25" ids="{ids}"/>
 """
 
-MAPS = ["numbers", "strict", "names", "texts", "symbols", "long names"]
+MAPS = ["numbers", "strict", "names", "texts", "symbols", "long_names"]
 
 
 @converter_function(minimum=-(2**40), maximum=2**40)

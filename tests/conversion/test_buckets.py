@@ -11,7 +11,7 @@ import pytest
 from adapter.conversion import CompiledConverter, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
 from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 TABLE = load_checked_table(
@@ -30,7 +30,7 @@ def feed(converter: Converter, keys: range, size: int) -> None:
         header = encode_source_header(
             feed_id=1, source_stream_id=1, message_count=len(trades), session=1, first_source_seq=1, sent_at_ns=0
         )
-        data = header + b"".join(SOURCE_FRAME.pack(4 + len(body), 1) + body for body in trades)
+        data = header + b"".join(SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), 1) + body for body in trades)
         assert converter.check(data)
         assert converter.convert(data, 0, len(trades), out, 0, len(out)).message_count == len(trades)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -128,6 +129,14 @@ def inner(value):
 def outer(value):
     return inner(value)
 """
+
+
+def test_generated_source_is_never_read_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path)
+    source = "ANSWER = 42\n"
+    name = f"{kernel_cache.MODULE_PREFIX}{hashlib.sha256(source.encode()).hexdigest()[:24]}"
+    (tmp_path / f"{name}.py").write_text("ANSWER = 'planted'\n")
+    assert load_generated(source).ANSWER == 42
 
 
 def test_progress_names_each_function_and_counts_those_of_the_table(

@@ -16,7 +16,7 @@ from feedcore.documents.message_model import load_message_model
 from feedcore.documents.source_format import load_source_format
 from feedcore.documents.xml_document import DocumentError
 from feedcore.replica.converter import Converted
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 NULL = (1 << 63) - 1
@@ -46,7 +46,7 @@ def packet(messages: list[tuple[int, bytes]]) -> bytes:
     header = encode_source_header(
         feed_id=1, source_stream_id=1, message_count=len(messages), session=20261121, first_source_seq=1, sent_at_ns=0
     )
-    return header + b"".join(SOURCE_FRAME.pack(4 + len(body), kind) + body for kind, body in messages)
+    return header + b"".join(SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), kind) + body for kind, body in messages)
 
 
 symbols = st.sampled_from(SYMBOLS).map(lambda symbol: symbol.ljust(8, b"\0"))

@@ -11,8 +11,9 @@ import pytest
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.loading import load_checked_table
+from feedcore.documents.message_model import PREFIX_SIZE
 from feedcore.documents.xml_document import DocumentError
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 FORMAT = """<sourceFormat name="x"><message name="long" type="1">
 <field name="venue" type="char" length="{size}"/></message>
@@ -41,12 +42,12 @@ def convert(converter: CompiledConverter | InterpretedConverter, bodies: list[tu
     """The symbols that came out."""
     data = encode_source_header(
         feed_id=1, source_stream_id=1, message_count=len(bodies), session=1, first_source_seq=1, sent_at_ns=0
-    ) + b"".join(SOURCE_FRAME.pack(4 + len(body), kind) + body for kind, body in bodies)
+    ) + b"".join(SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), kind) + body for kind, body in bodies)
     out = np.zeros(100 * len(bodies), np.uint8)
     result = converter.convert(data, 0, len(bodies), out, 0, out.size)
     assert result.source_count == len(bodies)
     frames = out[: result.end].reshape(-1, 76)
-    return [frame[12:].tobytes().rstrip(b"\0") for frame in frames]
+    return [frame[PREFIX_SIZE:].tobytes().rstrip(b"\0") for frame in frames]
 
 
 def test_a_reference_table_normalises_symbols_of_any_length_up_to_64_bytes(tmp_path: Path) -> None:

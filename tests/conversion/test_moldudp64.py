@@ -39,7 +39,7 @@ from adapter.conversion.formats.moldudp64_receiver import (
     SessionStarted,
 )
 from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import decode_source_packet
+from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, decode_source_packet
 
 DAY = b"20261121AA"
 CONFIG = MoldConfig(request_count_max=3)
@@ -128,6 +128,15 @@ def test_the_second_line_fills_what_the_first_lost_and_nothing_is_asked_for() ->
         heard.take(receiver.on_packet(data, now))
     assert heard.numbers == list(range(1, 8))
     assert (heard.requests, receiver.counts.duplicates, receiver.next_deadline_ns()) == ([], 2, 5 + 3_000 * MS)
+
+
+def test_a_packet_whose_messages_several_held_packets_have_is_a_duplicate() -> None:
+    receiver, heard = MoldReceiver(CONFIG), Heard()
+    for data in (packet(1, 1), packet(3, 4), packet(5, 6), packet(3, 6), packet(4, 5)):
+        heard.take(receiver.on_packet(data, 0))
+    assert receiver.counts.duplicates == 2
+    heard.take(receiver.on_packet(packet(2, 2), 1))
+    assert heard.numbers == list(range(1, 7))
 
 
 def test_what_no_line_has_is_asked_for_and_its_answer_needs_not_match_the_packets() -> None:
@@ -261,7 +270,7 @@ def test_a_real_opening_sent_as_packets_becomes_source_packets() -> None:
                 made = effect.chunk.source_packet(feed_id=1, source_stream_id=2, session=20191230)
                 header = decode_source_packet(made, 1)
                 assert (header.first_source_seq, header.message_count) == (first + 1, 40)
-                delivered += made[32:]
+                delivered += made[SOURCE_HEADER_SIZE:]
     assert delivered == whole.frames
 
 

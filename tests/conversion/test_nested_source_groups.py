@@ -14,7 +14,7 @@ from adapter.conversion.loading import load_checked_table
 from feedcore.documents.message_model import load_message_model
 from feedcore.documents.xml_document import DocumentError
 from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 FORMAT = """<sourceFormat name="books"><message name="book" type="1">
 <field name="id" type="uint32"/>
@@ -77,7 +77,7 @@ def book(levels: list[Level], after: bytes) -> bytes:
         body += b"".join(struct.pack("<HB", size, len(owner)) + owner for size, owner in orders)
         body += bytes([len(note)]) + note
     body += bytes([len(after)]) + after
-    return SOURCE_FRAME.pack(4 + len(body), 1) + body
+    return SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), 1) + body
 
 
 def packet(*frames: bytes) -> bytes:

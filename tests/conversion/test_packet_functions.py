@@ -24,7 +24,7 @@ from adapter.conversion.kernel_source import kernel_source
 from adapter.conversion.user_functions import register
 from adapter.convert_command.explaining import explain
 from feedcore.documents.xml_document import DocumentError
-from tests.conversion.packet_material import SMALL, Both, legs, load, packet, pair
+from tests.conversion.packet_material import OUT, SMALL, Both, legs, load, packet, pair
 
 
 @converter_function(minimum=-1_000_000, maximum=1_000_000)
@@ -88,7 +88,7 @@ def test_a_function_of_arrays_is_called_once_for_all_messages_that_use_it(
     frames = [pair(7, 9), pair(1, 0), legs(5, 1, -9, 3), pair(-9, 2), legs(6), legs(1, 100_000)]
     data, out = packet(frames), np.zeros(1_000, np.uint8)
     result = compiled.convert(data, 0, len(frames), out, 0, 1_000)
-    assert [struct.unpack("<q", frame[12:20])[0] for frame in out[: result.end].reshape(-1, 28)] == [2, 4, -1, 2, -1]
+    assert np.frombuffer(out[: result.end], OUT)["first"].tolist() == [2, 4, -1, 2, -1]
     assert sizes == [6], "two of the first and one of the fourth message, three entries that are not null"
     assert compiled.counts()["out_of_range"] == 1
     assert compiled.convert(data, 3, 3, out, 0, 1_000).source_count == 3

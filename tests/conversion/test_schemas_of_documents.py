@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from html import unescape
 from pathlib import Path
 
 import pytest
 from deal_material import FORMAT, TABLE
+
+from feedcore.documents.names import is_name, is_title
 
 etree = pytest.importorskip("lxml.etree")  # comes with a decoder that tests use
 
@@ -37,12 +40,53 @@ WRONG = [
         '<converterTable name="x" sourceFormat="y"><convert message="z"><f/></convert></converterTable>',
     ),
 ]
+SOURCE_FORMAT = '<sourceFormat name="x">%s</sourceFormat>'
+MESSAGE = '<sourceFormat name="x"><message name="m" type="1">%s</message></sourceFormat>'
+CONVERTER_TABLE = '<converterTable name="x" sourceFormat="y">%s</converterTable>'
+CONVERT = '<converterTable name="x" sourceFormat="y"><convert message="m">%s</convert></converterTable>'
+# Each with a place for a name, which the loader takes only if it is one.
+NAMED = [
+    SOURCE_FORMAT % '<message name="{}" type="1"/>',
+    MESSAGE % '<field name="{}" type="int8"/>',
+    MESSAGE % '<group name="{}" count="2"><field name="f" type="int8"/></group>',
+    MESSAGE % '<data name="{}" length="uint8"/>',
+    CONVERTER_TABLE % '<map name="{}"/>',
+    CONVERTER_TABLE % '<book name="{}"/>',
+    CONVERTER_TABLE % '<convert message="{}"/>',
+    CONVERTER_TABLE % '<convert message="m" to="{}"/>',
+    CONVERT % '<let name="{}" function="copy"/>',
+    CONVERT % '<keep function="last" cell="{}"/>',
+    CONVERT % '<group name="{}" count="1"/>',
+    CONVERT % '<group name="g" count="1" index="{}"/>',
+]
+TITLED = [
+    '<sourceFormat name="{}"><packet name="p"/></sourceFormat>',
+    SOURCE_FORMAT % '<packet name="{}"/>',
+    '<converterTable name="{}" sourceFormat="y"><map name="m"/></converterTable>',
+    '<converterTable name="x" sourceFormat="{}"><map name="m"/></converterTable>',
+]
+NAMES = ["a", "_1", "A_b9", "a" * 128, "", "1", "a b", "a-b", "a.b", "é", "a&#10;b", "a&#10;", " a", "a" * 129]
 
 
 @pytest.mark.parametrize(("tag", "text"), WRONG)
 def test_what_is_plainly_wrong_does_not(tag: str, text: str) -> None:
     schema = etree.XMLSchema(etree.parse(str(XSDS[tag])))
     assert not schema.validate(etree.fromstring(text))
+
+
+def is_valid(text: str) -> bool:
+    root = etree.fromstring(text)
+    return bool(etree.XMLSchema(etree.parse(str(XSDS[root.tag]))).validate(root))
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_name_is_to_the_schema_what_it_is_to_the_loader(text: str) -> None:
+    assert [is_valid(text.format(name)) for name in NAMES] == [is_name(unescape(name)) for name in NAMES]
+
+
+@pytest.mark.parametrize("text", TITLED)
+def test_what_a_document_is_called_is_to_the_schema_what_it_is_to_the_loader(text: str) -> None:
+    assert [is_valid(text.format(name)) for name in NAMES] == [is_title(unescape(name)) for name in NAMES]
 
 
 @pytest.mark.parametrize("text", [FORMAT, TABLE])

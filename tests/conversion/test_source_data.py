@@ -12,7 +12,7 @@ from adapter.conversion.loading import load_checked_table
 from feedcore.documents.message_model import load_message_model
 from feedcore.documents.xml_document import DocumentError
 from feedcore.replica.converter import Converter
-from feedcore.wire.source_packet import SOURCE_FRAME, encode_source_header
+from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header, unpack_source_header
 
 FORMAT = """<sourceFormat name="news"><message name="news" type="1">
 <field name="id" type="uint32"/>
@@ -55,7 +55,7 @@ def table(folder: Path, change: tuple[str, str] = ("", "")) -> ConverterTable:
 def news(symbol: bytes, headline: bytes, amount: bytes = b"12") -> bytes:
     body = b"\5\0\0\0" + bytes([len(symbol)]) + symbol + len(headline).to_bytes(2, "little") + headline
     body += bytes([len(amount), 99]) + amount
-    return SOURCE_FRAME.pack(4 + len(body), 1) + body
+    return SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), 1) + body
 
 
 def packet(*frames: bytes) -> bytes:
@@ -71,7 +71,7 @@ def packet(*frames: bytes) -> bytes:
 
 
 def converted(converter: Converter, data: bytes) -> bytes:
-    out, count = np.zeros(3_000, np.uint8), int.from_bytes(data[10:12], "little")
+    out, count = np.zeros(3_000, np.uint8), unpack_source_header(data).message_count
     result = converter.convert(data, 0, count, out, 0, 1_400)
     assert result.source_count == count
     return bytes(out[: result.end])

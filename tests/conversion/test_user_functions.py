@@ -184,7 +184,7 @@ def not_from_a_file() -> int:
     ("name", "function", "reason"),
     [
         ("copy", percent, "the name is taken"),
-        ("no name", percent, "the name is taken, or is no name"),
+        ("no name", percent, "is not a name: A to Z"),
         ("half", converter_function()(lambda of: of / 2), "gives float64, not an integer"),
         (
             "nothing",

@@ -17,8 +17,9 @@ from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
 from feedcore.documents.message_model import PREFIX_SIZE, load_message_model
 from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import SbeReader, SbeReadError, SbeWriter, load_schema
+from feedcore.sbe import SbeReader, SbeReadError, SbeWriteError, SbeWriter, load_schema
 from feedcore.sbe.layout import block_dtype, columns
+from feedcore.sbe.values import EMPTY_ENTRIES_MAX
 from feedcore.wire.output_packet import OUTPUT_FRAME
 
 FIELD = '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'
@@ -157,6 +158,37 @@ def test_reading_what_was_written_gives_the_values_back(case: Generated) -> None
     assert message.fields == case.values
     assert message.size == len(written)
     assert writer.write("M", message.fields) == written
+
+
+# Found by the test above: an entry of constants takes no bytes, and the reader refused every group of such entries.
+CONSTANTS_ALONE = schema_text(
+    '<type name="fixed" primitiveType="char" presence="constant">XEUR</type>',
+    """
+<message name="M" id="9"><field name="f0" id="0" type="int8"/>
+  <group name="g0" id="0"><field name="f0" id="0" type="int8"/>
+    <group name="g0" id="0"><field name="f0" id="0" type="fixed"/></group></group>
+</message>""",
+)
+
+
+def test_entries_of_constants_alone_are_read_back_although_they_take_no_bytes() -> None:
+    schema = load_schema(CONSTANTS_ALONE)
+    values = {"f0": 1, "g0": [{"f0": 2, "g0": [{"f0": "XEUR"}] * 2}, {"f0": 3, "g0": []}]}
+    written = SbeWriter(schema).write("M", values)
+    assert SbeReader(schema).read(written).fields == values
+
+
+def test_a_count_of_entries_of_no_bytes_cannot_make_the_reader_build_any_number_of_them() -> None:
+    schema = load_schema(CONSTANTS_ALONE)
+    reader, writer = SbeReader(schema), SbeWriter(schema)
+    half = {"f0": 2, "g0": [{"f0": "XEUR"}] * (EMPTY_ENTRIES_MAX // 2)}
+    most = {"f0": 1, "g0": [half, half]}
+    written = writer.write("M", most)
+    assert reader.read(written).fields == most
+    with pytest.raises(SbeWriteError, match=r"M\.g0\[2\]\.g0\[0\]: more than 8192 entries of no bytes"):
+        writer.write("M", {"f0": 1, "g0": [half, half, {"f0": 2, "g0": [{"f0": "XEUR"}]}]})
+    with pytest.raises(SbeReadError, match="more than 8192 entries of no bytes"):
+        reader.read(written[:-2] + (EMPTY_ENTRIES_MAX // 2 + 1).to_bytes(2, "little"))
 
 
 @settings(max_examples=80)

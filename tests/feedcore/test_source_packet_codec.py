@@ -10,6 +10,7 @@ from feedcore.wire.position import SEQ_MAX
 from feedcore.wire.refusal import PacketRefused, Refusal
 from feedcore.wire.source_packet import (
     SOURCE_FRAME,
+    SOURCE_FRAME_SIZE,
     SOURCE_HEADER_SIZE,
     SourceFlag,
     SourcePacket,
@@ -67,7 +68,7 @@ def test_source_packets_round_trip(
         first_source_seq=first,
         sent_at_ns=sent_at_ns,
         flags=flags,
-    ) + b"".join(SOURCE_FRAME.pack(4 + len(body), 1) + body for body in bodies)
+    ) + b"".join(SOURCE_FRAME.pack(SOURCE_FRAME_SIZE + len(body), 1) + body for body in bodies)
     packet = decode_source_packet(datagram, 7)
     assert packet == SourcePacket(stream, first, len(bodies), session, flags, sent_at_ns, datagram)
     assert packet.end_source_seq == first + len(bodies)

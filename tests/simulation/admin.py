@@ -21,6 +21,7 @@ from admin_server.lease_decisions import (
     OfferWithdrawn,
     OrderedHandOver,
     Renewed,
+    TermNoted,
     Vacated,
 )
 from admin_server.lease_records import EPOCH_BLOCK
@@ -72,7 +73,6 @@ class AdminActor:
             grace_ns=timing.grace_ns,
             fresh_ns=max(timing.lease_ttl_ns, 4 * timing.sync_interval_ns),
         )
-        self._term_at_holder_ns = timing.lease_ttl_ns - timing.lease_ttl_ns // MARGIN_PER_TTL
         self._adapter_ids = frozenset(own.adapter_id for own in plan.adapters)
         self.is_up = True
         self.lease = FeedLease(self._config, self._adapter_ids)
@@ -82,6 +82,7 @@ class AdminActor:
         # What outlives the process:
         self._reserved_end = EPOCH_BLOCK
         self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
+        self._noted_ttl_ns = timing.lease_ttl_ns
         self._failed: dict[int, str] = {}
         self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
 
@@ -117,7 +118,8 @@ class AdminActor:
         self.lease = FeedLease(self._config, self._adapter_ids)
         now_ns, next_epoch = self._world.now_ns, self._reserved_end + 1
         epoch, holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
-        self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch, failed=self._failed)
+        noted = self._noted_ttl_ns
+        self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch, failed=self._failed, noted_ttl_ns=noted)
         self._reserved_end += EPOCH_BLOCK
         for adapter in self._cluster.adapters:  # those whose stream only fell silent find it broken now
             if adapter.is_alive:
@@ -328,7 +330,7 @@ class AdminActor:
     def _perform(self, decisions: list[LeaseDecision]) -> None:
         for decision in decisions:
             self._perform_one(decision)
-        if any(not isinstance(decision, Renewed | Offered | OrderedHandOver) for decision in decisions):
+        if any(not isinstance(decision, Renewed | TermNoted | Offered | OrderedHandOver) for decision in decisions):
             self._tell_everybody()
 
     def _perform_one(self, decision: LeaseDecision) -> None:
@@ -339,16 +341,19 @@ class AdminActor:
                 self._grant(decision)
             case Renewed(adapter_id, epoch):
                 attendance = self._attending[adapter_id]
-                until_ns = attendance.reported_at_ns + self._term_at_holder_ns
+                until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
                 self._send(attendance.adapter, attendance.adapter.engine.on_lease_renewed, epoch, until_ns)
             case Vacated(epoch, reason):
                 tell("epoch {} is vacant: {}", epoch, reason)
                 terms.on_vacated(epoch, reason)
+            case TermNoted(ttl_ns):
+                tell("terms are {} ms", ttl_ns // MS)
+                self._noted_ttl_ns = ttl_ns
             case Offered(heir, epoch, after_epoch):
                 attendance = self._attending[heir]
                 tell("epoch {} is offered to {}, after {}", epoch, attendance.adapter.name, after_epoch)
                 terms.on_offered(epoch)
-                until_ns = attendance.reported_at_ns + self._term_at_holder_ns
+                until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
                 order = attendance.adapter.engine.on_lease_offered
                 self._send(attendance.adapter, order, epoch, after_epoch, until_ns)
             case OrderedHandOver(holder, epoch, heir):
@@ -362,6 +367,10 @@ class AdminActor:
                 if (former_heir := self._attending.get(heir)) is not None:
                     self._send(former_heir.adapter, former_heir.adapter.engine.on_lease_lost, epoch, reason)
 
+    def _term_at_holder_ns(self) -> int:
+        ttl_ns = self.lease.terms.ttl_ns
+        return ttl_ns - ttl_ns // MARGIN_PER_TTL
+
     def _grant(self, granted: Granted) -> None:
         assert granted.epoch <= self._reserved_end, "no run grants half a block of epochs"
         attendance = self._attending[granted.adapter_id]
@@ -369,7 +378,7 @@ class AdminActor:
         self._notes.append((epoch, granted.adapter_id))
         self._cluster.checks.terms.on_grant(epoch)
         self._world.tell("epoch {} is granted to {}", epoch, adapter.name)
-        until_ns = attendance.reported_at_ns + self._term_at_holder_ns
+        until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
         self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
 
     def _tell_everybody(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from admin_server.takeovers import TakeoverReason
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
 from tests.simulation.checkers import Violation
@@ -13,7 +14,7 @@ from tests.simulation.checkers import Violation
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
 
-PASSED = "its term passed without renewal"  # the reason of admin_server.lease_core
+PASSED = (TakeoverReason.TERM_PASSED, TakeoverReason.RESTORED)
 
 
 class TermChecker:
@@ -44,7 +45,7 @@ class TermChecker:
 
     def on_vacated(self, epoch: int, reason: str) -> None:
         """A lease ended at the store."""
-        if reason == PASSED:
+        if reason in PASSED:
             self._passed_until = self._granted
         else:
             self._ended_otherwise.add(epoch)

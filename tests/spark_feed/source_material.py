@@ -67,6 +67,12 @@ def records_of(journal: Path) -> list[bytes]:
         tailer.close()
 
 
+def commit_indices_of(journal: Path) -> list[int]:
+    """Where in a journal its micro-batches end."""
+    with Tailer(journal) as tailer:
+        return [index for index, record in tailer if record[0] == RecordKind.COMMIT]
+
+
 def packets_of(journal: Path) -> list[SourcePacket]:
     """Every source packet of a journal, decoded by the receiver's codec."""
     records = records_of(journal)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,20 +217,32 @@ def test_what_is_multicast_and_what_is_filled_is_the_journal(tmp_path: Path, adm
         assert 0.3 < (stamps[-1] - stamps[0]) / 1e9 < 30  # 4,000 at 8,000 a second take half a second
         heard = [packet for packet in listener.packets if packet.source_stream_id == 2]
         filled = _fill(tmp_path, admin, ready["rpc"], 2, (1, counts[2] + 50))
-        assert [packet.datagram[32:] for packet in filled] == [packet.datagram[32:] for packet in heard]
+        assert [frames_in(packet) for packet in filled] == [frames_in(packet) for packet in heard]
         assert [packet.sent_at_ns for packet in filled] == [packet.sent_at_ns for packet in heard]
         assert {packet.flags for packet in filled} == {SourceFlag.RETRANSMISSION}
         two = _fill(tmp_path, admin, ready["rpc"], 1, (5, 5), (900, 901))
         assert two[0].first_source_seq <= 5 < two[0].end_source_seq
         assert any(p.first_source_seq <= 901 < p.end_source_seq for p in two)
+        overlapping = _fill(tmp_path, admin, ready["rpc"], 1, (30, 90), (5, 40), (30, 90), (91, 95))
+        assert_gapless_within(overlapping, 5, 96)
         _assert_refusals(tmp_path, admin, ready["rpc"])
     assert gateway.returncode == 0
+
+
+def assert_gapless_within(packets: list[SourcePacket], first_seq: int, end_seq: int) -> None:
+    """The packets hold that range, each message once and in order."""
+    assert packets[0].first_source_seq <= first_seq
+    assert packets[-1].end_source_seq >= end_seq
+    assert all(before.end_source_seq == after.first_source_seq for before, after in pairwise(packets))
 
 
 def _assert_refusals(folder: Path, admin: str, endpoint: str) -> None:
     with pytest.raises(grpc.RpcError) as unknown:
         _fill(folder, admin, endpoint, 9, (1, 1))
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.RpcError, match="first is 9 and end 5") as backwards:
+        _fill(folder, admin, endpoint, 1, (1, 3), (9, 4))
+    assert backwards.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     ca_pem = (folder / "state" / "ca.pem").read_bytes()
 
     def token_of(identity: str) -> str:

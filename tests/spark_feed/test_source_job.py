@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,18 +13,26 @@ from pathlib import Path
 import psutil
 import pytest
 from source_material import (
+    FEED,
+    MESSAGES_MAX,
     ROOT,
     SOURCE_FORMAT,
     assert_gapless,
+    batches_of,
+    commit_indices_of,
     journal_without_spark,
     make_recording,
     packets_of,
     records_of,
 )
 
+from journal.named_position import NamedPosition
 from journal.tailer import Tailer
+from spark_feed import cli
 from spark_feed.java import JavaMissing, find_java_home
-from spark_feed.source_journal import RecordKind
+from spark_feed.job import JobOptions, SourceJob, numbering_plan
+from spark_feed.source_journal import POSITION_NAME, RecordKind, SourceJournalWriter
+from spark_feed.split import SplitRule
 
 CLUSTER = (
     '[[feed]]\nfeed_id = 1\nname = "equities"\nsession = 20261121\n'
@@ -92,6 +101,55 @@ def test_a_journal_whose_checkpoint_was_lost_is_completed_without_repeating_a_re
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     _finish(_start_job(tmp_path), tmp_path)
     assert records_of(tmp_path / "journal") == records_of(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_job_waits_when_the_gateway_is_as_many_micro_batches_behind_as_allowed(
+    tmp_path: Path, restarted: bool
+) -> None:
+    make_recording(tmp_path / "recording", 800, 200)
+    options = JobOptions(
+        recording=tmp_path / "recording",
+        journal=tmp_path / "journal",
+        checkpoint=tmp_path / "checkpoint",
+        source_format=SOURCE_FORMAT,
+        feed=FEED,
+        split=SplitRule.LETTER,
+        packet_messages_max=MESSAGES_MAX,
+        until_idle=False,
+        ahead_batches_max=2,
+    )
+    plan = numbering_plan(options.recording, SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    first, second, third, _ = batches_of(options.recording)
+    job = SourceJob(options)
+    with contextlib.ExitStack() as open_writers:
+
+        def start() -> SourceJournalWriter:
+            writer = SourceJournalWriter(options.journal, plan, commits_kept=2, segment_size_max=2_000)
+            return open_writers.enter_context(writer)
+
+        writer = start()
+        assert not job.is_too_far_ahead(writer)
+        writer.append_batch(0, first)
+        assert not job.is_too_far_ahead(writer), "one micro-batch, though of several segments"
+        (first_commit,) = commit_indices_of(options.journal)
+        writer.append_batch(1, second)
+        if restarted:
+            writer.close()
+            writer = start()
+        assert job.is_too_far_ahead(writer)
+        with contextlib.closing(NamedPosition(options.journal / POSITION_NAME)) as sent:
+            sent.store(first_commit + 1)
+        assert not job.is_too_far_ahead(writer)
+        writer.append_batch(2, third)
+        assert job.is_too_far_ahead(writer)
+
+
+@pytest.mark.parametrize("given", ["-1", "many"])
+def test_a_number_of_micro_batches_below_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.job(["--ahead-batches-max", given])
+    assert f"{given!r} is not a number of micro-batches" in capsys.readouterr().err
 
 
 def test_without_java_the_message_says_what_to_install(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from source_material import (
     SOURCE_FORMAT,
     assert_gapless,
     batches_of,
+    commit_indices_of,
     frames_in,
     journal_without_spark,
     make_recording,
@@ -150,6 +151,39 @@ def test_a_batch_larger_than_a_segment_is_several_and_still_counts_once(tmp_path
         assert writer.append_batch(0, batch) == 600
     journal_without_spark(tmp_path / "recording", tmp_path / "whole")
     assert records_of(tmp_path / "journal") == records_of(tmp_path / "whole")[:-2]
+
+
+def test_micro_batches_ahead_are_counted_whatever_number_of_segments_each_takes(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 1_000, 200)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    with SourceJournalWriter(tmp_path / "journal", plan, commits_kept=3, segment_size_max=2_000) as writer:
+        for batch_id, batch in enumerate(list(batches_of(tmp_path / "recording"))[:2]):
+            writer.append_batch(batch_id, batch)
+            assert writer.unsent_batch_count(None) == batch_id + 1
+        first, second = commit_indices_of(tmp_path / "journal")
+        assert writer.unsent_batch_count(first) == 2, "the gateway is at the commit and has not passed it"
+        assert writer.unsent_batch_count(first + 1) == 1
+        assert writer.unsent_batch_count(second + 1) == 0
+
+
+def test_a_writer_remembers_no_more_micro_batches_than_it_is_asked_to(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 1_000, 100)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    for kept in (0, 3):
+        with SourceJournalWriter(tmp_path / f"journal-{kept}", plan, commits_kept=kept) as writer:
+            for batch_id, batch in enumerate(batches_of(tmp_path / "recording")):
+                writer.append_batch(batch_id, batch)
+            assert writer.unsent_batch_count(None) == kept
+
+
+def test_a_restarted_writer_knows_the_micro_batches_of_the_one_before(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording", 1_000, 200)
+    plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
+    with SourceJournalWriter(tmp_path / "journal", plan) as writer:
+        for batch_id, batch in enumerate(batches_of(tmp_path / "recording")):
+            writer.append_batch(batch_id, batch)
+    with SourceJournalWriter(tmp_path / "journal", plan, commits_kept=4) as writer:
+        assert writer.unsent_batch_count(None) == 4
 
 
 def test_missing_records_are_refused_by_number(tmp_path: Path) -> None:

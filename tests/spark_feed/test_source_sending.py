@@ -164,7 +164,7 @@ def test_the_index_finds_just_the_packets_that_cover_a_range(counts: list[int], 
         firsts.append((seq, count))
         seq += count
     expected = [(a, n) for a, n in firsts if a <= first + more and a + n > first]
-    found = index.covering(1, first, first + more)
+    found = index.covering(1, first, first + more + 1)
     assert [packet.first_source_seq for packet in found.at_hand] == [a for a, _ in expected if a >= found.before_seq]
     assert bool(found.stretches) == any(a < found.before_seq for a, _ in expected)
     if found.stretches:  # reading on from there passes every packet that is wanted
@@ -181,7 +181,7 @@ def test_packets_at_hand_are_nothing_for_the_collector_of_cyclic_garbage() -> No
         index.add(1, SentPacket(seq, bytes(10), seq), 1, seq)
     gc.collect()
     assert len(gc.get_objects()) - before < 60
-    assert len(index.covering(1, 1, 3_000).at_hand) == 3_000
+    assert len(index.covering(1, 1, 3_001).at_hand) == 3_000
 
 
 def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
@@ -206,7 +206,7 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
             wanted = [
                 record[PACKET_HEAD.size :] for begin, count, record in own if begin <= last and begin + count > first
             ]
-            filled = list(service._datagrams(stream_id, first, last))
+            filled = list(service._datagrams(stream_id, first, last + 1))
             assert [stamped(each, 0) for each in filled] == [
                 stamped(each, 0, SourceFlag.RETRANSMISSION) for each in wanted
             ]

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from adapter.conversion.formats.chunks import FormatError, FrameChunk
 from adapter.conversion.formats.moldudp64 import MoldPacket, chunk_from, decode_mold_packet, encode_mold_request
+from feedcore.range_set import RangeSet
 
 MILLISECOND_NS = 1_000_000
 
@@ -99,7 +100,7 @@ class MoldCounts:
     Attributes:
         packets: datagrams that were well-formed.
         malformed: datagrams dropped because they were not.
-        duplicates: packets of which every message had been delivered or was held.
+        duplicates: packets of which every message had been delivered, or was held.
         foreign: packets of a session that is over.
         dropped: packets beyond the limit of what is held behind a gap.
         requests: requests sent.
@@ -122,10 +123,15 @@ class _Session:
     known_end: int  # one past the newest message known to exist
     is_ending: bool = False
     is_over: bool = False
-    held: dict[int, MoldPacket] = field(default_factory=dict)  # by sequence
-    held_count: int = 0
+    held: dict[int, MoldPacket] = field(default_factory=dict)  # by sequence; some may overlap
+    held_numbers: RangeSet = field(default_factory=RangeSet)  # of the messages in them
     gap_attempts: int = 0
     gap_deadline_ns: int | None = None
+
+    @property
+    def gap_end(self) -> int:
+        """One past the first gap, which begins at `next_sequence`."""
+        return self.held_numbers.first if self.held_numbers else self.known_end
 
 
 class MoldReceiver:
@@ -201,9 +207,6 @@ class MoldReceiver:
             return None
         if session is not None:
             if not session.is_over:  # a new one without an end of the old: what is open there will never come
-                session.known_end = max(
-                    [session.known_end, *(p.sequence + p.message_count for p in session.held.values())]
-                )
                 while session.next_sequence < session.known_end:
                     self._give_up(session, effects)
                     self._drain(session, effects)
@@ -222,29 +225,31 @@ class MoldReceiver:
         session.is_ending |= packet.is_end
         if packet.message_count == 0:
             return
-        known = session.held.get(packet.sequence)
-        if end <= session.next_sequence or (known is not None and known.message_count >= packet.message_count):
+        held = session.held_numbers
+        if end <= session.next_sequence or held.covers(packet.sequence, end):
             self.counts.duplicates += 1
         elif packet.sequence <= session.next_sequence:
             effects.append(Deliver(chunk_from(packet, session.next_sequence)))
             session.next_sequence = end
             self._drain(session, effects)
-        elif session.held_count + packet.message_count > self.config.held_messages_max:
+        elif held.count + packet.message_count > self.config.held_messages_max:
             self.counts.dropped += 1
         else:
-            session.held_count += packet.message_count - (0 if known is None else known.message_count)
+            held.add(packet.sequence, end)
             session.held[packet.sequence] = packet
 
     def _drain(self, session: _Session, effects: list[MoldEffect]) -> None:
         """Deliver what was held and is now in sequence."""
+        if session.next_sequence < session.gap_end:
+            return
         for sequence in sorted(session.held):
             if sequence > session.next_sequence:
-                return
+                break
             packet = session.held.pop(sequence)
-            session.held_count -= packet.message_count
             if sequence + packet.message_count > session.next_sequence:
                 effects.append(Deliver(chunk_from(packet, session.next_sequence)))
                 session.next_sequence = sequence + packet.message_count
+        session.held_numbers.truncate_before(session.next_sequence)
 
     def _settle(self, session: _Session, now_ns: int, effects: list[MoldEffect]) -> None:
         """Arm or disarm the gap's deadline; end the session if nothing is open."""
@@ -262,15 +267,14 @@ class MoldReceiver:
 
     def _requests(self, session: _Session) -> list[MoldEffect]:
         """One request for the first hole, up to the first message held."""
-        end = min(session.held, default=session.known_end)
-        count = min(end - session.next_sequence, self.config.messages_per_request_max)
+        count = min(session.gap_end - session.next_sequence, self.config.messages_per_request_max)
         self.counts.requests += 1
         datagram = encode_mold_request(session.name, session.next_sequence, count)
         return [SendRequest(session.next_sequence, count, datagram)]
 
     def _give_up(self, session: _Session, effects: list[MoldEffect]) -> None:
         """Declare the first hole missing and go on behind it."""
-        end = min(session.held, default=session.known_end)
+        end = session.gap_end
         count = end - session.next_sequence
         if count > 0:
             self.counts.lost += count

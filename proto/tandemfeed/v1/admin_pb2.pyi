@@ -220,6 +220,10 @@ class RegisterRequest(_message.Message):
     ADAPTER_FIELD_NUMBER: _builtins.int
     RPC_ENDPOINT_FIELD_NUMBER: _builtins.int
     RESUME_INCARNATION_FIELD_NUMBER: _builtins.int
+    PROCESS_NONCE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
     feed: _builtins.str
     adapter: _builtins.str
     """name in the feed's definition"""
@@ -227,6 +231,16 @@ class RegisterRequest(_message.Message):
     """where this start of the adapter serves AdapterSync and Replay"""
     resume_incarnation: _builtins.int
     """The incarnation this start of the adapter already has, after the server or the connection was away; 0 at first."""
+    process_nonce: _builtins.bytes
+    """Names this start of the process: 16 random bytes, the same at every registration of the start. Another start is
+    refused with ALREADY_EXISTS while the one that is registered is attended.
+    """
+    process_id: _builtins.int
+    """for people who look for the process; 0: not known"""
+    host: _builtins.str
+    """the same; empty: not known"""
+    replace: _builtins.bool
+    """Take the place of a process that is attended. Only in the first registration of a start."""
     def __init__(
         self,
         *,
@@ -234,10 +248,14 @@ class RegisterRequest(_message.Message):
         adapter: _builtins.str = ...,
         rpc_endpoint: _builtins.str = ...,
         resume_incarnation: _builtins.int = ...,
+        process_nonce: _builtins.bytes = ...,
+        process_id: _builtins.int = ...,
+        host: _builtins.str = ...,
+        replace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "resume_incarnation", b"resume_incarnation", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "host", b"host", "process_id", b"process_id", "process_nonce", b"process_nonce", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -895,13 +913,29 @@ class FeedStatus(_message.Message):
     ACTIVE_ADAPTER_ID_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     SUBSCRIBER_COUNT_FIELD_NUMBER: _builtins.int
+    TAKEOVER_COUNTS_FIELD_NUMBER: _builtins.int
+    LAST_TAKEOVERS_FIELD_NUMBER: _builtins.int
+    LEASE_TTL_NS_FIELD_NUMBER: _builtins.int
+    NEEDLESS_TAKEOVER_COUNT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     active_adapter_id: _builtins.int
     subscriber_count: _builtins.int
+    lease_ttl_ns: _builtins.int
+    """the term given now: longer than the configured one after needless takeovers"""
+    needless_takeover_count: _builtins.int
+    """Terms that passed though their holder's process was alive: it was late, or cut off for a while."""
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterStatus]: ...
+    @_builtins.property
+    def takeover_counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TakeoverCount]:
+        """Since this server began to decide on the feed."""
+
+    @_builtins.property
+    def last_takeovers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Takeover]:
+        """the newest last"""
+
     def __init__(
         self,
         *,
@@ -910,14 +944,76 @@ class FeedStatus(_message.Message):
         active_adapter_id: _builtins.int = ...,
         adapters: _abc.Iterable[Global___AdapterStatus] | None = ...,
         subscriber_count: _builtins.int = ...,
+        takeover_counts: _abc.Iterable[Global___TakeoverCount] | None = ...,
+        last_takeovers: _abc.Iterable[Global___Takeover] | None = ...,
+        lease_ttl_ns: _builtins.int = ...,
+        needless_takeover_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "subscriber_count", b"subscriber_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "feed", b"feed", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeedStatus: _TypeAlias = FeedStatus  # noqa: Y015
+
+@_typing.final
+class TakeoverCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """a word, such as "term_passed" """
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeoverCount: _TypeAlias = TakeoverCount  # noqa: Y015
+
+@_typing.final
+class Takeover(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_UNIX_NS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    FORMER_ADAPTER_ID_FIELD_NUMBER: _builtins.int
+    ADAPTER_ID_FIELD_NUMBER: _builtins.int
+    at_unix_ns: _builtins.int
+    reason: _builtins.str
+    """as in TakeoverCount"""
+    epoch: _builtins.int
+    """the one that began"""
+    former_adapter_id: _builtins.int
+    """who held the lease before; 0: not known"""
+    adapter_id: _builtins.int
+    """who was given it"""
+    def __init__(
+        self,
+        *,
+        at_unix_ns: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        former_adapter_id: _builtins.int = ...,
+        adapter_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "at_unix_ns", b"at_unix_ns", "epoch", b"epoch", "former_adapter_id", b"former_adapter_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Takeover: _TypeAlias = Takeover  # noqa: Y015
 
 @_typing.final
 class GetStatusReply(_message.Message):

@@ -1,0 +1,74 @@
+"""How many takeovers a feed had, and why: counts by reason, and the last few. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+LAST_COUNT = 8
+
+
+class TakeoverReason(StrEnum):
+    """Why a lease ended; the value reads as a sentence about the lease."""
+
+    PROCESS_ENDED = "its adapter's process ended"
+    STREAM_ENDED = "its adapter's stream ended"
+    TERM_PASSED = "its term passed without renewal"
+    GIVEN_UP = "its adapter gave it up"
+    HANDED_OVER = "its adapter handed it over"
+    FAILED = "its adapter handed it over to be failed"
+    RESTORED = "its holder did not come back after the server's restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """An epoch that began because another had ended.
+
+    Attributes:
+        at_ns: by the store's monotonic clock.
+        former: adapter_id of the last holder; 0: not known.
+    """
+
+    at_ns: int
+    reason: TakeoverReason
+    epoch: int
+    former: int
+    adapter_id: int
+
+
+class Takeovers:
+    """The takeovers of one feed since the store began.
+
+    Attributes:
+        counts: of every reason.
+        last: the newest last.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(TakeoverReason, 0)
+        self.last: deque[Takeover] = deque(maxlen=LAST_COUNT)
+        self._vacated: tuple[TakeoverReason, int] | None = None
+
+    def on_vacated(self, reason: TakeoverReason, former: int) -> None:
+        """A lease ended; whether another takes over is yet to be seen."""
+        self._vacated = (reason, former)
+
+    def on_went_on(self) -> None:
+        """The former holder has the lease again, in its epoch."""
+        self._vacated = None
+
+    def on_granted(self, adapter_id: int, epoch: int, now_ns: int) -> None:
+        """An epoch began; the very first of a feed is no takeover."""
+        if self._vacated is not None:
+            (reason, former), self._vacated = self._vacated, None
+            self._add(Takeover(now_ns, reason, epoch, former, adapter_id))
+
+    def on_handed_over(self, takeover: Takeover) -> None:
+        """The former holder let go in favour of an heir."""
+        self._vacated = None
+        self._add(takeover)
+
+    def _add(self, takeover: Takeover) -> None:
+        self.counts[takeover.reason] += 1
+        self.last.append(takeover)

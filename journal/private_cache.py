@@ -1,0 +1,148 @@
+"""A cache of compiled kernels that only its owner can write to.
+
+What numba loads from a cache it unpickles and runs, so a file planted there is code that runs. Kernels are therefore
+kept in a folder that belongs to this process's user, with no permission for anyone else, on a path that no other user
+can exchange; each file is looked at once more before it is read. What does not hold to that is not read: the kernel is
+compiled anew. Every entry carries the digest of the whole source that it was compiled from, and is used for that source
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import linecache
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_MAY_ANYTHING = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_folder(path: Path) -> bool:
+    """Make a folder that is this user's alone, unless it is there; True if it is, and can be written to.
+
+    One that others may write to, or once could, is not made private again: what lies in it may be theirs.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()  # of a symbolic link itself: where it leads another user may change
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not is_ours or found.st_mode & OTHERS_MAY_ANYTHING:
+            return False
+        return os.access(path, os.W_OK) and all(_keeps_its_entries(each) for each in path.resolve().parents)
+    except OSError:
+        return False
+
+
+def _keeps_its_entries(folder: Path) -> bool:
+    """True if no other user can put another folder in the place of one of ours in it.
+
+    A group that may write is trusted: its members can change what lies beside, the sources of the program or the
+    user's settings, as well.
+    """
+    found = folder.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        return False
+    return not found.st_mode & stat.S_IWOTH or bool(found.st_mode & stat.S_ISVTX)
+
+
+def private_file(path: str) -> bool:
+    """True if a file is a plain one of this user that no other can write to."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
+
+
+def keep_in(folder: Path, dispatcher: Any) -> None:
+    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there."""
+    dispatcher._cache = _PrivateCache(folder, dispatcher.py_func)
+
+
+class _Locator:
+    """Where a function's entries lie, and what their source must be. The interface is numba's."""
+
+    def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
+        self._py_file = function.__code__.co_filename
+        self._folder = folder
+        place = hashlib.sha256(os.path.dirname(self._py_file).encode()).hexdigest()[:8]
+        self._disambiguator = f"{function.__code__.co_firstlineno}-{place}"
+
+    def get_cache_path(self) -> str:
+        """The folder."""
+        return str(self._folder)
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder again if it was removed since the start."""
+        private_folder(self._folder)
+
+    def get_source_stamp(self) -> str:
+        """Digest of the source that the function stands in, the whole of it: it names constants and other functions."""
+        linecache.checkcache(self._py_file)
+        return hashlib.sha256("".join(linecache.getlines(self._py_file)).encode()).hexdigest()
+
+    def get_disambiguator(self) -> str:
+        """Functions of one name and file name are told apart by it."""
+        return self._disambiguator
+
+
+class _Reduction(CompileResultCacheImpl):  # type: ignore[misc]  # numba has no types
+    """How numba turns what it compiled into bytes; only the place is ours."""
+
+    def __init__(self, locator: _Locator, function: Callable[..., Any]) -> None:
+        self._locator = locator
+        self._lineno = function.__code__.co_firstlineno
+        module = Path(function.__code__.co_filename).stem
+        self._filename_base = self.get_filename_base(f"{module}.{function.__qualname__}", "")
+
+
+class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # as above
+    """The index of a function's entries, and the entries."""
+
+    def _load_index(self) -> dict[Any, str]:
+        if not private_file(self._index_path):
+            return {}
+        found: dict[Any, str] = super()._load_index()
+        return found
+
+    def _load_data(self, name: str) -> Any:
+        path = self._data_path(name)
+        if not private_file(path):
+            raise FileNotFoundError(f"{path} is not a plain file of this user alone")  # numba compiles anew
+        return super()._load_data(name)
+
+    @contextlib.contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
+        """Written beside and put in its place, whatever lies there; no one else may read or write it."""
+        beside = f"{filepath}.tmp.{uuid.uuid4().hex[:16]}"
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                yield file
+            os.replace(beside, filepath)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+            raise
+
+
+class _PrivateCache(FunctionCache):  # type: ignore[misc]  # as above
+    """Numba's cache of a function, with our place and files."""
+
+    def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
+        locator = _Locator(folder, function)
+        self._name = repr(function)
+        self._py_func = function
+        self._impl = _Reduction(locator, function)
+        self._cache_path = locator.get_cache_path()
+        self._cache_file = _PrivateFiles(self._cache_path, self._impl.filename_base, locator.get_source_stamp())
+        self.enable()

@@ -1,0 +1,166 @@
+"""Which process may register as an adapter: one at a time (the decisions, and the real server's answers)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from admin_server.registrations import AnotherProcess, ProcessStart, Registrations
+from admin_server.server import AdminServer
+from feedcore.replica.states import ReplicaState
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
+from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
+from tests.admin_server.cluster_files import CLUSTER, channel_as, running_server
+
+MS = 1_000_000
+ATTENDED_NS = 1_000 * MS
+FIRST = ProcessStart(b"1" * 16, 4711, "exchange-1", "ipv4:10.0.0.1:5000")
+SECOND = ProcessStart(b"2" * 16, 4712, "exchange-2", "ipv4:10.0.0.2:5000")
+THIRD = ProcessStart(b"3" * 16)
+# Long enough that a process that a test drives by hand, without reports, is attended until the test says otherwise.
+UNHURRIED = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 30000")
+# 1970-01-01 is a Thursday, and one day and a second after it begins:
+SINCE_UNIX_NS = 86_401 * 1_000_000_000
+
+
+def registered(*starts: ProcessStart) -> Registrations:
+    """One start after another registered as adapter 1."""
+    registrations = Registrations(ATTENDED_NS)
+    for start in starts:
+        registrations.note(1, start, SINCE_UNIX_NS)
+    return registrations
+
+
+def test_a_second_process_is_refused_while_the_first_is_attended_and_told_which_that_is() -> None:
+    with pytest.raises(AnotherProcess) as refused:
+        registered(FIRST).check(1, "a", SECOND, heard_at_ns=5, now_ns=5 + ATTENDED_NS)
+    assert str(refused.value) == (
+        "another process is registered as a since 1970-01-02T00:00:01Z: process 4711 on host 'exchange-1', from "
+        "ipv4:10.0.0.1:5000; stop it, or start this one with --replace"
+    )
+
+
+def test_what_a_process_does_not_tell_of_itself_is_not_made_up() -> None:
+    assert str(THIRD) == "a process, from an unknown address"
+
+
+def test_a_process_that_is_away_or_has_hung_for_too_long_does_not_keep_another_out() -> None:
+    registered(FIRST).check(1, "a", SECOND, heard_at_ns=None, now_ns=5)
+    registered(FIRST).check(1, "a", SECOND, heard_at_ns=5, now_ns=6 + ATTENDED_NS)
+
+
+def test_a_process_is_not_its_own_twin_and_another_adapters_process_is_none() -> None:
+    registered(FIRST).check(1, "a", FIRST, heard_at_ns=5, now_ns=5)
+    registered(FIRST).check(2, "b", SECOND, heard_at_ns=5, now_ns=5)
+
+
+def test_a_process_that_is_told_to_replace_another_does_and_the_replaced_one_stays_out() -> None:
+    registrations = registered(FIRST)
+    registrations.check(1, "a", SECOND, heard_at_ns=5, now_ns=5, is_replacing=True)
+    registrations.note(1, SECOND, SINCE_UNIX_NS)
+    for is_replacing in (False, True):
+        with pytest.raises(AnotherProcess, match=r"this process was replaced: since .* process 4712 on host"):
+            registrations.check(1, "a", FIRST, heard_at_ns=None, now_ns=5, is_replacing=is_replacing)
+    registrations.check(1, "a", THIRD, heard_at_ns=None, now_ns=5)
+
+
+def test_a_process_that_registers_again_has_replaced_nobody() -> None:
+    registrations = registered(FIRST, FIRST, SECOND, SECOND)
+    registrations.check(1, "a", SECOND, heard_at_ns=5, now_ns=5)
+    registrations.check(1, "a", THIRD, heard_at_ns=None, now_ns=5)
+
+
+# ---- the real server ----
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AdminServer]:
+    with running_server(tmp_path, cluster_text=UNHURRIED) as running:
+        yield running
+
+
+def refused_registration(server: AdminServer, name: str, **fields: object) -> str:
+    """The server's sentence to a process that may not register."""
+    with pytest.raises(grpc.RpcError) as refused:
+        Adapter(server, name, **fields)  # type: ignore[arg-type]
+    assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    return str(refused.value.details())
+
+
+def started_when_allowed(server: AdminServer, name: str) -> Adapter:
+    """Another start of the adapter, which asks as an adapter does until the server has noticed the former's end."""
+    give_up_at_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return Adapter(server, name)
+        except grpc.RpcError:
+            if time.monotonic() >= give_up_at_s:
+                raise
+
+
+def test_the_server_refuses_a_twin_and_its_active_goes_on(server: AdminServer) -> None:
+    active = Adapter(server, "a")
+    epoch = active.await_order("lease_granted").lease_granted.epoch
+    text = refused_registration(server, "a")
+    assert text.startswith("another process is registered as a since 20")
+    assert "process 4711 on host 'exchange-1', from ipv4:127.0.0.1:" in text
+    assert text.endswith("; stop it, or start this one with --replace")
+    active.report(ReplicaState.ACTIVE, renew_epoch=epoch)
+    assert active.await_order("lease_renewed").lease_renewed.epoch == epoch
+    assert not active.ended.is_set()
+    audit = [json.loads(line) for line in (server.folder.path / "audit.jsonl").read_text().splitlines()]
+    (line,) = [line for line in audit if line["event"] == "registration refused"]
+    assert (line["adapter"], line["why"], line["code"]) == ("a", text, "ALREADY_EXISTS")
+    active.vanish()
+
+
+def test_the_server_lets_a_process_replace_another_that_is_told_so_and_stays_out(server: AdminServer) -> None:
+    former = Adapter(server, "a")
+    epoch = former.await_order("lease_granted").lease_granted.epoch
+    heir = Adapter(server, "a", replace=True)
+    lost = former.await_order("lease_lost").lease_lost
+    assert (lost.epoch, lost.reason) == (epoch, "another process has replaced this one as a")
+    assert former.ended.wait(WAIT_S)
+    with pytest.raises(grpc.RpcError, match="this process was replaced: since"):
+        former.register()
+    assert heir.await_order("lease_granted").lease_granted.epoch > epoch
+    heir.vanish()
+    former.vanish()
+
+
+def test_a_process_comes_back_at_once_after_its_connection_broke_or_its_former_start_died(server: AdminServer) -> None:
+    first = Adapter(server, "a")
+    epoch = first.await_order("lease_granted").lease_granted.epoch
+    again = Adapter(server, "a", first.registered.self.incarnation, nonce=first.nonce)
+    assert again.registered.self.incarnation == first.registered.self.incarnation
+    again.report(ReplicaState.ACTIVE, renew_epoch=epoch)
+    assert again.await_order("lease_renewed").lease_renewed.epoch == epoch
+    again.vanish()
+    restarted = started_when_allowed(server, "a")
+    assert restarted.registered.self.incarnation > again.registered.self.incarnation
+    restarted.vanish()
+
+
+def test_a_process_that_has_hung_is_replaced_without_being_told_so(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        hung = Adapter(server, "a")
+        hung.await_order("lease_granted")
+        restarted = started_when_allowed(server, "a")  # meanwhile the other reports nothing: nobody awaits its orders
+        assert hung.ended.wait(WAIT_S)
+        restarted.vanish()
+        with pytest.raises(grpc.RpcError, match="this process was replaced"):
+            hung.register()
+        hung.vanish()
+
+
+def test_a_registration_without_a_nonce_is_refused_with_what_is_expected(server: AdminServer) -> None:
+    with channel_as(server, "adapter-a") as channel:
+        stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+        with pytest.raises(grpc.RpcError, match="process_nonce has 3 bytes; expected 16") as refused:
+            stub.Register(admin_pb2.RegisterRequest(feed="equities", adapter="a", process_nonce=b"abc"))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,109 @@
+"""Whatever the database does, callers of the embedded store hear `RecordsUnavailable`: no error of SQLite's own."""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin_server.lease_records import RecordsUnavailable
+from admin_server.store import Store
+from tests.admin_server.cluster_files import running_server
+
+ASKS_NOTHING = {"may_grant", "close"}
+ARGUMENTS: dict[str, object] = {
+    "feed_id": 1,
+    "adapter_id": 1,
+    "channel_id": 1,
+    "epoch": 1,
+    "behind": 0,
+    "incarnation": 1,
+    "reason": "out of sync",
+    "rpc_endpoint": "127.0.0.1:1",
+    "ttl_ns": 300_000_000,
+}
+METHODS = sorted(
+    name
+    for name, _ in inspect.getmembers(Store, inspect.isfunction)
+    if not name.startswith("_") and name not in ASKS_NOTHING
+)
+
+
+def deny(connection: sqlite3.Connection) -> None:
+    """Every statement is refused when it is prepared."""
+    connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
+
+
+def interrupt(connection: sqlite3.Connection) -> None:
+    """Every statement fails after it has begun, also while its rows are fetched."""
+    connection.set_progress_handler(lambda: 1, 1)
+
+
+def close(connection: sqlite3.Connection) -> None:
+    """SQLite's own misuse error."""
+    connection.close()
+
+
+@dataclass
+class OpenStore:
+    """A store and the connections that it opened."""
+
+    store: Store
+    connections: list[sqlite3.Connection]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStore]:
+    connections: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_and_keep(path: Path, **options: Any) -> sqlite3.Connection:
+        connections.append(connect(path, **options))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_keep)
+    store = Store(tmp_path / "leases.sqlite")
+    yield OpenStore(store, connections)
+    store.close()
+
+
+def test_every_public_method_is_tried() -> None:
+    assert len(METHODS) >= 12
+    assert {"new_incarnation", "registrations", "note_registration", "is_newest_incarnation"} <= set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("fail", [deny, interrupt, close])
+def test_a_failing_database_is_told_as_records_unavailable(
+    opened: OpenStore, method: str, fail: Callable[[sqlite3.Connection], None]
+) -> None:
+    assert opened.connections
+    for connection in opened.connections:
+        fail(connection)
+    call = getattr(opened.store, method)
+    arguments = {name: ARGUMENTS[name] for name in inspect.signature(call).parameters}
+    with pytest.raises(RecordsUnavailable) as told:
+        call(**arguments)
+    assert isinstance(told.value.__cause__, sqlite3.Error)
+    assert str(told.value)
+
+
+def test_a_file_that_is_no_database_is_told_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "leases.sqlite"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(RecordsUnavailable, match=r"leases\.sqlite: file is not a database"):
+        Store(path)
+
+
+def test_a_server_whose_database_is_damaged_does_not_start(tmp_path: Path) -> None:
+    with running_server(tmp_path):
+        pass
+    for part in (tmp_path / "state").glob("leases.sqlite*"):
+        part.write_bytes(b"not a database" * 100)
+    with pytest.raises(RecordsUnavailable, match="file is not a database"), running_server(tmp_path):
+        pass

@@ -1,0 +1,51 @@
+"""What is kept of the lines that a cluster's processes say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.processes import LINES_KEPT_MAX, ManagedProcess, ProcessFailed, SaidLines
+
+
+def test_only_the_newest_lines_are_kept_and_all_are_counted() -> None:
+    lines = SaidLines(kept_max=3)
+    for number in range(10):
+        lines.add({"event": f"event {number}"})
+    assert lines.count == 10
+    assert [number for number in range(10) if lines.find(f"event {number}")] == [7, 8, 9]
+
+
+def test_lines_are_passed_over_by_their_number_from_the_first_whether_or_not_they_are_kept() -> None:
+    lines = SaidLines(kept_max=4)
+    for number in range(10):
+        lines.add({"event": "tick", "number": number})
+    assert lines.find("tick") == {"event": "tick", "number": 6}
+    assert lines.find("tick", since=2) == {"event": "tick", "number": 6}
+    assert lines.find("tick", since=8) == {"event": "tick", "number": 8}
+    assert lines.find("tick", since=10) is None
+
+
+@pytest.mark.processes
+def test_a_process_that_logs_without_end_does_not_fill_the_memory_of_the_one_that_watches_it(tmp_path: Path) -> None:
+    said = LINES_KEPT_MAX + 100
+    program = tmp_path / "sitecustomize.py"  # the interpreter runs it first; then the sub-command is not found
+    program.write_text(
+        "import sys\n"
+        f"for number in range({said}):\n"
+        """    print('{"event": "noise"}', file=sys.stderr)\n"""
+        """print('{"event": "done"}', file=sys.stderr, flush=True)\n"""
+        """print('{"event": "ready"}', flush=True)\n"""
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
+        process = ManagedProcess("noisy", ["no-such-command"], tmp_path)
+    assert process.await_event("ready", 30.0) == {"event": "ready"}
+    assert process.await_log("done", 30.0, since=said) == {"event": "done"}
+    assert process.has_said("ready")
+    assert process.logged_count >= said + 1
+    assert process.wait(30.0) != 0
+    with pytest.raises(ProcessFailed, match="ended; the end of"):
+        process.await_log("other", 1.0)

@@ -1,0 +1,192 @@
+"""Compiled kernels are unpickled and run: nothing that another user may have put there is read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal.compiling import compile_into, kernel_folder
+from journal.private_cache import private_file, private_folder
+
+STRANGER = 54_321  # a user that is not us
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+
+
+def strange_owner(path: Path) -> None:
+    os.chown(path, STRANGER, STRANGER)
+
+
+def mode(bits: int) -> Callable[[Path], None]:
+    return lambda path: path.chmod(bits)
+
+
+def behind_a_link(path: Path) -> None:
+    """The same, but reached by a symbolic link."""
+    real = path.with_name(f"real-{path.name}")
+    path.rename(real)
+    path.symlink_to(real)
+
+
+# --- folders
+
+
+def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "kernels"
+    assert private_folder(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert private_folder(folder), "a second start takes it again"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [mode(0o720), mode(0o702), mode(0o750), mode(0o704), behind_a_link, pytest.param(strange_owner, marks=needs_root)],
+)
+def test_a_folder_that_others_may_look_into_or_could_exchange_is_not_used(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "kernels"
+    assert private_folder(folder)
+    spoil(folder)
+    before = folder.lstat()
+    assert not private_folder(folder)
+    assert folder.lstat() == before, "nor is it made private again: what lies in it may be another's"
+
+
+@pytest.mark.parametrize("spoil", [mode(0o777), pytest.param(strange_owner, marks=needs_root)])
+def test_a_folder_whose_parent_lets_others_exchange_it_is_not_used(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    parent = tmp_path / "parent"
+    assert private_folder(parent / "inner" / "kernels")
+    spoil(parent)
+    assert not private_folder(parent / "inner" / "kernels")
+    assert not private_folder(parent / "new")
+
+
+def test_a_parent_where_only_owners_may_rename_is_as_good_as_a_private_one(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)  # as /tmp is
+    assert private_folder(tmp_path / "shared" / "kernels")
+
+
+def test_kernels_go_to_the_first_folder_that_is_private(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "open" / "kernels-d").mkdir(parents=True)
+    (tmp_path / "open" / "kernels-d").chmod(0o777)
+    places = (tmp_path / "file", tmp_path / "open", tmp_path / "own")
+    assert kernel_folder("d", *places) == tmp_path / "own" / "kernels-d"
+    assert kernel_folder("d", *places[:2]) is None
+
+
+@pytest.mark.parametrize(
+    "spoil", [mode(0o620), mode(0o602), behind_a_link, Path.unlink, pytest.param(strange_owner, marks=needs_root)]
+)
+def test_a_file_is_private_if_it_is_a_plain_one_that_only_we_can_write(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    path.chmod(0o644)
+    assert private_file(str(path))
+    spoil(path)
+    assert not private_file(str(path))
+
+
+# --- what is compiled
+
+SOURCE = """
+def plus(value):
+    return value + {}
+"""
+
+
+def compiled_plus(folder: Path, number: int) -> Any:
+    """A function of a module of its own, compiled; from the folder if it is there."""
+    path = folder.parent / "plus_module.py"
+    path.write_text(SOURCE.format(number))
+    spec = spec_from_file_location("plus_module", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return compile_into(folder, module.plus)
+
+
+def hits(function: Any) -> int:
+    """How often it came from the disk instead of the compiler."""
+    found: int = sum(function.stats.cache_hits.values())
+    return found
+
+
+class Planted:
+    """Runs when it is unpickled."""
+
+    def __init__(self, ran: Path) -> None:
+        self._ran = ran
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self._ran), "w")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "kernels"
+    assert private_folder(folder)
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # the module changes within a second, which Python would not see
+    yield folder
+    sys.dont_write_bytecode = written
+
+
+def test_what_was_compiled_is_kept_for_its_owner_alone_and_found_again(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert compiled_plus(folder, 1)(1) == 2
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert {path.suffix for path in folder.iterdir()} == {".nbi", ".nbc"}
+    again = compiled_plus(folder, 1)
+    assert again(1) == 2
+    assert hits(again) == 1
+
+
+def test_what_was_compiled_from_another_source_is_not_used(folder: Path) -> None:
+    assert compiled_plus(folder, 1)(1) == 2
+    other = compiled_plus(folder, 7)  # the same code but for a constant, which numba's key does not contain
+    assert other(1) == 8
+    assert hits(other) == 0
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("spoil", [mode(0o666), behind_a_link, pytest.param(strange_owner, marks=needs_root)])
+def test_a_planted_file_is_not_run_but_replaced(folder: Path, suffix: str, spoil: Callable[[Path], None]) -> None:
+    assert compiled_plus(folder, 1)(1) == 2
+    (path,) = folder.glob(f"*{suffix}")
+    ran = folder.parent / "ran"
+    path.write_bytes(pickle.dumps(Planted(ran)))
+    spoil(path)
+    assert compiled_plus(folder, 1)(1) == 2
+    assert not ran.exists()
+    (path,) = folder.glob(f"plus*{suffix}")
+    assert private_file(str(path))
+    again = compiled_plus(folder, 1)
+    assert again(1) == 2
+    assert hits(again) == 1
+
+
+def test_these_tests_plant_what_would_run(folder: Path) -> None:
+    compiled_plus(folder, 1)(1)
+    (path,) = folder.glob("*.nbi")
+    ran = folder.parent / "ran"
+    path.write_bytes(pickle.dumps(Planted(ran)))
+    compiled_plus(folder, 1)(1)
+    assert ran.exists()

@@ -1,0 +1,177 @@
+"""One definition of every binary layout: offsets, sizes and struct formats stand where a layout is defined, and are
+imported from there. A number that repeats one elsewhere goes wrong silently when the layout changes.
+
+Read from the syntax trees of the product's packages. `journal` is left out: its layouts are `journal/layout.py`'s and
+its neighbours', and it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("feedcore", "transport", "adapter", "admin_server", "client_lib", "spark_feed", "deploy", "benchmarks")
+
+# Files that define a layout: of packets, of records of their own, or of something that others define.
+DEFINITIONS = {
+    "feedcore/wire/layout.py": "makes structs, offsets and dtypes of lists of fields",
+    "feedcore/sbe/framing.py": "the FIX Simple Open Framing Header",
+    "feedcore/sbe/primitives.py": "sizes of a schema's types",
+    "feedcore/sbe/reading.py": "structs from a schema's types",
+    "feedcore/sbe/writing.py": "structs from a schema's types",
+    "feedcore/replica/decision_log.py": "rows of a table in memory, which leave the process never",
+    "adapter/saved_state.py": "its record of the output journal",
+    "adapter/provisional_index.py": "its record of the output journal",
+    "adapter/dead_letter_record.py": "its record of the dead-letter journal",
+    "adapter/conversion/state_store.py": "snapshots of conversion state",
+    "adapter/conversion/interpreted_state.py": "arrays of words in those snapshots",
+    "adapter/conversion/kernel_tables.py": "digest of a table's words",
+    "adapter/conversion/formats/capture.py": "pcap, pcapng, Ethernet, IP and UDP",
+    "adapter/conversion/formats/dbn.py": "Databento's files",
+    "adapter/conversion/formats/iex_tp.py": "IEX-TP",
+    "adapter/conversion/formats/mdp3.py": "CME MDP 3.0",
+    "adapter/conversion/formats/moldudp64.py": "MoldUDP64",
+    "spark_feed/source_journal.py": "records of the source journal",
+    "transport/last_word.py": "its datagram",
+    "transport/scheduling.py": "the kernel's struct sched_attr",
+    "deploy/isolation.py": "the kernel's struct ifreq and capability sets",
+    "benchmarks/conversion.py": "ITCH messages",
+    "benchmarks/journal_baselines.py": "keys of the data bases compared with",
+    "benchmarks/forwarder.py": "a count shared by two processes",
+}
+# Of the output packet's header, which is changing: to be converted with it.
+TO_BE_CONVERTED = {
+    "feedcore/wire/output_packet.py": "its own header",
+    "feedcore/wire/lineage.py": "the heartbeat's payload",
+    "feedcore/wire/control_messages.py": "the body of a source gap",
+    "transport/sealing.py": "nonce, key id, incarnation and counter within the header",
+    "adapter/output_journal.py": "columns of the header",
+    "adapter/conversion/kernel_messages.py": "the place of source_offset in an output frame",
+}
+
+BYTES_NAMES = {
+    "datagram",
+    "packet",
+    "payload",
+    "header",
+    "head",
+    "frame",
+    "frames",
+    "record",
+    "body",
+    "data",
+    "raw",
+    "view",
+}
+STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "iter_unpack", "calcsize"}
+OF_KERNELS = re.compile(r"(?:load|store)_\w+\((?:datagram|out)(?:, (?:position|cursor) \+ |, )[1-9]")
+
+
+def literals_in(source: str) -> Iterator[tuple[int, str]]:
+    """(line, what it is) of each literal that says how bytes are laid out."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield from _of_call(node)
+        elif isinstance(node, ast.Subscript) and _name(node.value) in BYTES_NAMES:
+            bounds = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else []
+            if any(bound is not None and _has_number(bound) for bound in bounds):
+                yield node.lineno, f"a slice of {_name(node.value)} at a literal offset"
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "offsets" and _has_number(value):
+                    yield value.lineno, "a dtype with literal offsets"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and OF_KERNELS.search(node.value):
+            yield node.lineno, "kernel source with a literal offset"
+
+
+def _of_call(call: ast.Call) -> Iterator[tuple[int, str]]:
+    name = _name(call.func)
+    if name not in STRUCT_CALLS:
+        return
+    is_of_module = isinstance(call.func, ast.Attribute) and _name(call.func.value) == "struct"
+    if (is_of_module or name == "Struct") and call.args:
+        if isinstance(call.args[0], ast.Constant | ast.JoinedStr | ast.BinOp):
+            yield call.lineno, f"{name} with a literal format"
+    elif name in ("pack_into", "unpack_from") and any(_has_number(each) for each in call.args[1:2]):
+        yield call.lineno, f"{name} at a literal offset"
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _has_number(node: ast.expr) -> bool:
+    """True if a number other than 0 stands in an expression, or is added to or subtracted from something."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int) and not isinstance(node.value, bool) and node.value != 0
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return _has_number(node.left) or _has_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _has_number(node.operand)
+    return isinstance(node, ast.List | ast.Tuple) and any(map(_has_number, node.elts))
+
+
+@cache
+def _found() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for line, what in literals_in(path.read_text()):
+                found.setdefault(path.relative_to(ROOT).as_posix(), []).append(f"line {line}: {what}")
+    return found
+
+
+def test_offsets_and_struct_formats_stand_only_where_layouts_are_defined() -> None:
+    wrong = {path: lines for path, lines in _found().items() if path not in DEFINITIONS | TO_BE_CONVERTED}
+    assert not wrong, "import them from where the layout is defined, feedcore.wire for packets"
+
+
+@pytest.mark.parametrize("path", sorted(DEFINITIONS | TO_BE_CONVERTED))
+def test_an_exception_is_needed(path: str) -> None:
+    assert path in _found(), f"{path} has no such literal any more: take it off the list"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'HEADER = struct.Struct("<IBB")',
+        'HEADER = Struct("<IBB")',
+        'struct.pack(f"<{count}H", *values)',
+        "HEADER.unpack_from(datagram, 24)",
+        "HEADER.pack_into(out, start + 8, 1)",
+        "packet.datagram[32:]",
+        "record[:4] != MAGIC",
+        "frame[offset + 6 : offset + 8]",
+        "payload[-16:]",
+        'np.dtype({"names": ["a"], "formats": ["u1"], "offsets": [0, 24]})',
+        'KERNEL = "session = load_u32(datagram, 12)"',
+        'line = f"store_16(out, cursor + 2, {value})"',
+    ],
+)
+def test_a_literal_that_says_how_bytes_are_laid_out_is_found(source: str) -> None:
+    assert list(literals_in(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "HEADER = SOURCE_LAYOUT.struct",
+        "HEADER.unpack_from(datagram)",
+        'HEADER.unpack_from(datagram, SOURCE_LAYOUT.offsets["session"])',
+        "HEADER.unpack_from(record, PACKET_HEAD.size)",
+        "packet.datagram[SOURCE_HEADER_SIZE:]",
+        "frame[offset : offset + length]",
+        "names[1:]",
+        'np.dtype({"names": ["a"], "formats": ["u1"], "offsets": [0, HEAD.size]})',
+    ],
+)
+def test_what_is_imported_or_computed_is_not(source: str) -> None:
+    assert not list(literals_in(source))
