@@ -1,6 +1,6 @@
-"""The client's merge alone: microseconds a packet while two adapters send equal copies, and while their packets differ.
+"""The client's merge alone: microseconds a packet while two adapters send equal copies, and while boundaries differ.
 
-Pure work of the core: no socket, no seal. Processor time, the best of several rounds, so that a busy machine shows less.
+Pure work of the core: no socket, no seal. Processor time, the best of several rounds, so that load shows less.
 """
 
 from __future__ import annotations
