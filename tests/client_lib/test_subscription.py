@@ -27,7 +27,8 @@ from client_lib.items import Filled, Item
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Ended, Stale, Takeover
 from feedcore.merge.gap_repair import RepairConfig
-from feedcore.wire.output_packet import OutputFlag
+from feedcore.wire.output_packet import OutputFlag, encode_runs
+from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import (
@@ -380,3 +381,23 @@ def test_the_messages_of_a_batch_say_where_they_come_from(cluster: ToyCluster) -
         assert [(model.name, rows["number"].tolist()) for model, rows in batch.arrays()] == [
             ("Note", [1_000_011, 1_000_012, 1_000_013])
         ]
+
+
+def test_batches_without_messages_come_too_so_that_the_input_is_seen_to_be_whole(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    run = Run(1, 6, 6, 1, 6, 4, 0)
+    silent = packet(6, 6, 4)._replace(message_count=0, runs=(run,), payload=encode_runs((run,)))
+    after = packet(6, 10, 5)
+    after = after._replace(first_input_seq=10, runs=(after.runs[0]._replace(first_input_seq=10),))
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        for adapter in (a, b):
+            adapter.send(packet(1, 1, 5))
+            adapter.lose(silent)  # on both streams: only input_seq shows it
+            adapter.send(after)
+        items = collect(subscription, has_messages(10))
+        batches = [item for item in items if isinstance(item, Batch)]
+        assert [(each.first_input_seq, each.end_input_seq) for each in batches] == [(1, 6), (6, 10), (10, 15)]
+        assert [(each.first_message_seq, each.message_count) for each in batches] == [(1, 5), (6, 0), (6, 5)]
+        assert batches[1].is_replayed
+        assert subscription.statistics().channels[CHANNEL_ID].next_input_seq == 15
