@@ -71,6 +71,16 @@ def test_a_shorter_term_is_noted_only_when_the_last_longer_one_has_passed() -> N
     assert terms.begin(last_ns + 631 * MS)[1] == []
 
 
+def test_every_renewal_in_a_longer_term_puts_off_the_note_of_a_shorter_one() -> None:
+    terms = Terms(LeaseConfig(quiet_ns=700 * MS))
+    terms.on_needless(0)
+    terms.begin(0)
+    assert terms.begin(629 * MS) == (1_259 * MS, [])
+    assert terms.begin(700 * MS) == (1_030 * MS, []), "what was told at 629 ms may be believed until 1,259 ms"
+    assert terms.begin(1_258 * MS)[1] == []
+    assert terms.begin(1_259 * MS)[1] == [TermNoted(300 * MS)]
+
+
 def test_a_term_that_grows_again_before_the_shorter_one_was_noted_is_noted_already() -> None:
     terms = Terms(CONFIG)
     terms.on_needless(0)

@@ -1,0 +1,170 @@
+"""Runs a module's tests against one mutant, in a process of its own that has the fault in memory only.
+
+The process is forked from one that has imported the test tools and nothing of the project, so that a mutant costs its
+tests and not a start of the interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import pytest
+from hypothesis import Phase, settings
+
+from tests.mutation.mutants import Mutant, mutated_tree
+
+NO_FAULT = -1
+TESTS_PASSED, TESTS_FAILED, TESTS_INTERRUPTED = 0, 1, 2  # pytest's; interrupted: a test module could not be imported
+
+
+class Outcome(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    TIMED_OUT = "timed out"
+    SURVIVED = "survived"
+
+
+class CannotRun(Exception):
+    """The tests cannot be run at all; the text says why."""
+
+
+class FaultFinder(importlib.abc.MetaPathFinder):
+    """Imports one module with a fault, and leaves every other to the finders after it."""
+
+    def __init__(self, name: str, path: Path, place: int) -> None:
+        self._name, self._path, self._place = name, path, place
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The faulty module's, if it is asked for."""
+        if fullname != self._name:
+            return None
+        loader = _FaultLoader(fullname, str(self._path), self._place)
+        return importlib.util.spec_from_loader(fullname, loader, origin=str(self._path))
+
+
+class _FaultLoader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, place: int) -> None:
+        super().__init__(name, path)
+        self._place = place
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiled from the mutated tree: never from, and never into, a cache."""
+        source = Path(self.path).read_text()
+        return compile(mutated_tree(source, self._place), self.path, "exec")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every mutant of a module is run with.
+
+    Attributes:
+        root: the folder that modules and tests are named from.
+        module, tests: paths relative to it.
+        timeout_s: of one mutant.
+    """
+
+    root: Path
+    module: str
+    tests: tuple[str, ...]
+    timeout_s: float
+
+
+def baseline_s(job: Job) -> float:
+    """How long the tests take without a fault.
+
+    Raises:
+        CannotRun: they fail, or take longer than the job's time-out.
+    """
+    begun_s = time.monotonic()
+    process = _begin(job, NO_FAULT)
+    process.join(job.timeout_s)
+    if process.is_alive():
+        process.kill()
+        raise CannotRun(f"{job.module}: its tests take longer than {job.timeout_s:.0f} s without a fault")
+    if process.exitcode != TESTS_PASSED:
+        raise CannotRun(
+            f"{job.module}: its tests end with status {process.exitcode} without a fault; expected 0: run pytest "
+            f"{' '.join(job.tests)}"
+        )
+    return time.monotonic() - begun_s
+
+
+def outcomes(job: Job, mutants: Sequence[Mutant], process_count: int) -> Iterator[tuple[Mutant, Outcome]]:
+    """Each mutant and what became of it, as they come; `process_count` at a time.
+
+    Raises:
+        CannotRun: a test process ended neither with a verdict nor by a fault of the module.
+    """
+    waiting, running = list(reversed(mutants)), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < process_count:
+                mutant = waiting.pop()
+                process = _begin(job, mutant.place)
+                running[process.sentinel] = (process, mutant, time.monotonic() + job.timeout_s)
+            first_end_s = min(end_s for _, _, end_s in running.values())
+            wait(list(running), max(0.0, first_end_s - time.monotonic()))
+            for sentinel, (process, mutant, end_s) in list(running.items()):
+                if process.is_alive() and time.monotonic() < end_s:
+                    continue
+                del running[sentinel]
+                yield mutant, _outcome(process, mutant)
+    finally:
+        for process, _, _ in running.values():
+            process.kill()
+
+
+def _outcome(process: BaseProcess, mutant: Mutant) -> Outcome:
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return Outcome.TIMED_OUT
+    process.join()
+    if process.exitcode == TESTS_PASSED:
+        return Outcome.SURVIVED
+    if process.exitcode in (TESTS_FAILED, TESTS_INTERRUPTED):
+        return Outcome.KILLED
+    raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1 or 2")
+
+
+def _begin(job: Job, place: int) -> BaseProcess:
+    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(job, place))
+    process.start()
+    return process
+
+
+def _run_tests(job: Job, place: int) -> None:
+    """In the child: plant the fault, run the tests, end with their status."""
+    os.chdir(job.root)
+    sys.path.insert(0, str(job.root))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(silence, descriptor)
+    name = job.module.removesuffix(".py").replace("/", ".")
+    if name in sys.modules:
+        raise CannotRun(f"{name} is imported already: a fault in it would not be seen")
+    if place != NO_FAULT:
+        sys.meta_path.insert(0, FaultFinder(name, job.root / job.module, place))
+    # Every run alike, and the first failure is enough: nothing is to be shrunk or remembered.
+    settings.register_profile(
+        "mutation", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True, deadline=None
+    )
+    settings.load_profile("mutation")
+    run: Callable[[list[str]], int] = pytest.main
+    os._exit(int(run(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={job.root}", *job.tests])))
