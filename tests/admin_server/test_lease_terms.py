@@ -152,6 +152,18 @@ def test_a_holder_that_died_leaves_terms_as_they_were(how: str) -> None:
     assert lease.terms.needless_count == 0
 
 
+def test_another_adapters_end_does_not_excuse_a_late_holder() -> None:
+    lease = running(2, 3)
+    told(lease, 2, SYNCHRONIZED, 329 * MS)
+    lease.on_timer(TERM_NS)
+    lease.on_gone(3, TERM_NS + 1)
+    lease.on_attend(3, TERM_NS + 2)
+    told(lease, 3, JOINING, TERM_NS + 3)
+    assert lease.terms.needless_count == 0
+    told(lease, 1, JOINING, TERM_NS + 4)
+    assert lease.terms.needless_count == 1
+
+
 def test_a_vanished_host_is_replaced_within_a_term_when_it_was_quiet_before() -> None:
     lease = running(2)
     lease.renew(1, 1, 3_600 * SECOND)
@@ -218,6 +230,7 @@ def test_the_very_first_grant_of_a_feed_is_no_takeover() -> None:
     lease = running(2)
     assert sum(lease.takeovers.counts.values()) == 0
     assert not lease.takeovers.last
+    assert lease.terms.needless_count == 0
 
 
 @pytest.mark.parametrize(("has_ended", "reason"), [(False, "STREAM_ENDED"), (True, "PROCESS_ENDED")])

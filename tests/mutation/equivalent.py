@@ -2,4 +2,23 @@
 
 from __future__ import annotations
 
-EQUIVALENT: dict[tuple[str, str, str], str] = {}
+_CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
+_SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
+_SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        _CANDIDATES,
+        "Candidates.best",
+        "- return min(order)[-1] if order else None\n+ return min(order)[--1] if order else None",
+    ): "each entry is a pair, whose last is its second",
+    (
+        _CORE,
+        "FeedLease.__init__",
+        "- self.next_epoch_number = 1\n+ self.next_epoch_number = 0",
+    ): "a new epoch is at least the newest one and one more, so the first is 1 either way",
+    (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ pass"): _SET_BY_EVERY_GRANT,
+    (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ self._until_ns = 1"): _SET_BY_EVERY_GRANT,
+    (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ pass"): _SET_BEFORE_READ,
+    (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ self._longest_until_ns = 1"): _SET_BEFORE_READ,
+}

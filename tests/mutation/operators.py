@@ -188,5 +188,5 @@ def _of_values(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
                 yield "constant", _set(node, "value", number - 1)
 
 
-def _constant(value: object, place: ast.expr) -> ast.expr:
+def _constant(value: bool, place: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Constant(value), place)

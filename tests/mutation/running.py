@@ -1,11 +1,13 @@
 """Runs a module's tests against one mutant, in a process of its own that has the fault in memory only.
 
-The process is forked from one that has imported the test tools and nothing of the project, so that a mutant costs its
-tests and not a start of the interpreter.
+The process is forked from one that has imported the test tools and all installed packages that the tests need, but
+nothing of the project: so a mutant costs its tests and not a start of the interpreter.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -13,10 +15,10 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -92,17 +94,27 @@ def baseline_s(job: Job) -> float:
         CannotRun: they fail, or take longer than the job's time-out.
     """
     begun_s = time.monotonic()
-    process = _begin(job, NO_FAULT)
-    process.join(job.timeout_s)
-    if process.is_alive():
+    imported, told = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = _begin(job, NO_FAULT, told)
+    told.close()
+    if not imported.poll(job.timeout_s):
         process.kill()
         raise CannotRun(f"{job.module}: its tests take longer than {job.timeout_s:.0f} s without a fault")
+    try:
+        names: list[str] = imported.recv()
+    except EOFError:
+        names = []
+    process.join()
     if process.exitcode != TESTS_PASSED:
         raise CannotRun(
             f"{job.module}: its tests end with status {process.exitcode} without a fault; expected 0: run pytest "
             f"{' '.join(job.tests)}"
         )
-    return time.monotonic() - begun_s
+    spent_s = time.monotonic() - begun_s
+    for name in names:
+        with contextlib.suppress(Exception):  # one that needs another to be imported first comes with that one
+            importlib.import_module(name)
+    return spent_s
 
 
 def outcomes(job: Job, mutants: Sequence[Mutant], process_count: int) -> Iterator[tuple[Mutant, Outcome]]:
@@ -111,7 +123,8 @@ def outcomes(job: Job, mutants: Sequence[Mutant], process_count: int) -> Iterato
     Raises:
         CannotRun: a test process ended neither with a verdict nor by a fault of the module.
     """
-    waiting, running = list(reversed(mutants)), {}
+    waiting = list(reversed(mutants))
+    running: dict[int, tuple[BaseProcess, Mutant, float]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < process_count:
@@ -143,14 +156,14 @@ def _outcome(process: BaseProcess, mutant: Mutant) -> Outcome:
     raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1 or 2")
 
 
-def _begin(job: Job, place: int) -> BaseProcess:
-    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(job, place))
+def _begin(job: Job, place: int, told: Connection | None = None) -> BaseProcess:
+    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(job, place, told))
     process.start()
     return process
 
 
-def _run_tests(job: Job, place: int) -> None:
-    """In the child: plant the fault, run the tests, end with their status."""
+def _run_tests(job: Job, place: int, told: Connection | None) -> None:
+    """In the child: plant the fault, run the tests, tell what was imported, end with the tests' status."""
     os.chdir(job.root)
     sys.path.insert(0, str(job.root))
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -166,5 +179,13 @@ def _run_tests(job: Job, place: int) -> None:
         "mutation", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True, deadline=None
     )
     settings.load_profile("mutation")
-    run: Callable[[list[str]], int] = pytest.main
-    os._exit(int(run(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={job.root}", *job.tests])))
+    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={job.root}"]
+    status = int(pytest.main([*options, *job.tests]))
+    if told is not None:
+        told.send([name for name, module in list(sys.modules.items()) if _is_installed(module)])
+    os._exit(status)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """It is neither the project's nor a test: a package that lies with the interpreter's."""
+    return str(getattr(module, "__file__", None) or "").startswith((sys.prefix, sys.base_prefix))
