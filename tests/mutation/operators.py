@@ -58,7 +58,12 @@ class Site:
 
 def sites(tree: ast.Module) -> list[Site]:
     """Every place in the functions of a module, in the order of the text."""
-    return [site for body, name in _functions(tree, "") for site in _of_block(body, name)]
+    return [
+        site
+        for body, name in _functions(tree, "")
+        for site in _of_block(body, name)
+        if site.kind != "return_removed" or site.statement is not body[-1]  # a function returns at its end anyway
+    ]
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[list[ast.stmt], str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _LEASE = (
     "tests/admin_server/test_lease_core.py",
+    "tests/admin_server/test_lease_edges.py",
     "tests/admin_server/test_lease_terms.py",
     "tests/admin_server/test_hand_over.py",
     "tests/admin_server/test_lease_machine.py",
