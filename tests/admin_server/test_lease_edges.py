@@ -175,3 +175,19 @@ def test_a_poor_candidate_waits_anew_after_a_better_one_came_and_went() -> None:
     assert lease.next_deadline_ns() is None
     told(lease, 2, JOINING, 10)
     assert lease.next_deadline_ns() == 10 + CONFIG.grace_ns
+
+
+def test_a_feed_that_never_had_an_active_has_no_former_holder_to_renew_or_to_wait_for() -> None:
+    for adapter_id in (1, 2):
+        lease = FeedLease(CONFIG, frozenset({1, 2}))
+        lease.on_attend(adapter_id, 0)
+        assert lease.renew(adapter_id, 0, 1) == []
+        assert told(lease, adapter_id, SYNCHRONIZED, 2) == [Granted(adapter_id, 1)]
+
+
+def test_a_former_holder_that_has_stopped_does_not_renew_even_if_it_accepts_no_grant_either() -> None:
+    lease = running()
+    lease.on_gone(1, 5)
+    lease.on_resume(1)
+    assert told(lease, 1, JOINING, 6, abstains=True) == []
+    assert lease.renew(1, 1, 7) == []

@@ -11,8 +11,11 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import math
 import multiprocessing
 import os
+import resource
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +32,7 @@ from hypothesis import Phase, settings
 from tests.mutation.mutants import Mutant, mutated_tree
 
 NO_FAULT = -1
+WAITING_PER_COMPUTING = 20  # one that computes nothing for so long waits for ever
 TESTS_PASSED, TESTS_FAILED, TESTS_INTERRUPTED = 0, 1, 2  # pytest's; interrupted: a test module could not be imported
 
 
@@ -78,7 +82,7 @@ class Job:
     Attributes:
         root: the folder that modules and tests are named from.
         module, tests: paths relative to it.
-        timeout_s: of one mutant.
+        timeout_s: of one mutant, in seconds of the processor's time, so that a busy machine passes for no endless loop.
     """
 
     root: Path
@@ -130,7 +134,8 @@ def outcomes(job: Job, mutants: Sequence[Mutant], process_count: int) -> Iterato
             while waiting and len(running) < process_count:
                 mutant = waiting.pop()
                 process = _begin(job, mutant.place)
-                running[process.sentinel] = (process, mutant, time.monotonic() + job.timeout_s)
+                end_s = time.monotonic() + WAITING_PER_COMPUTING * job.timeout_s
+                running[process.sentinel] = (process, mutant, end_s)
             first_end_s = min(end_s for _, _, end_s in running.values())
             wait(list(running), max(0.0, first_end_s - time.monotonic()))
             for sentinel, (process, mutant, end_s) in list(running.items()):
@@ -151,6 +156,8 @@ def _outcome(process: BaseProcess, mutant: Mutant) -> Outcome:
     process.join()
     if process.exitcode == TESTS_PASSED:
         return Outcome.SURVIVED
+    if process.exitcode == -signal.SIGXCPU:
+        return Outcome.TIMED_OUT
     if process.exitcode in (TESTS_FAILED, TESTS_INTERRUPTED):
         return Outcome.KILLED
     raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1 or 2")
@@ -169,6 +176,8 @@ def _run_tests(job: Job, place: int, told: Connection | None) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(silence, descriptor)
+    computing_s = math.ceil(job.timeout_s)
+    resource.setrlimit(resource.RLIMIT_CPU, (computing_s, computing_s + 1))
     name = job.module.removesuffix(".py").replace("/", ".")
     if name in sys.modules:
         raise CannotRun(f"{name} is imported already: a fault in it would not be seen")
