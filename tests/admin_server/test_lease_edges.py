@@ -191,3 +191,9 @@ def test_a_former_holder_that_has_stopped_does_not_renew_even_if_it_accepts_no_g
     lease.on_resume(1)
     assert told(lease, 1, JOINING, 6, abstains=True) == []
     assert lease.renew(1, 1, 7) == []
+
+
+def test_nobody_hands_over_a_lease_that_nobody_holds_though_its_term_goes_on() -> None:
+    lease = running()
+    lease.on_gone(1, 5)
+    assert lease.hand_over(None, 6) == [HandOverRefused("nobody is active")]

@@ -49,4 +49,10 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
         "+ return True and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
     ): "the last holder of the newest epoch is the holder, if there is one",
+    (
+        _CORE,
+        "FeedLease._may_renew",
+        "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
+        "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
+    ): "the last holder of the newest epoch is the holder, if there is one",
 }
