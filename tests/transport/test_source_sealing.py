@@ -1,4 +1,4 @@
-"""Sealed source packets: only a holder of the source key makes one, and a gateway that starts again repeats no nonce."""
+"""Sealed source packets: only a holder of the source key makes one; a gateway that starts again repeats no nonce."""
 
 from __future__ import annotations
 
