@@ -238,25 +238,10 @@ def _check_ports(root: _Section, feeds: list[FeedSettings]) -> None:
 
 def _load_feed(section: _Section) -> FeedSettings:
     section.only(
-        "feed_id",
-        "name",
-        "session",
-        "message_model",
-        "source_replay_endpoint",
-        "lease_ttl_ms",
-        "sync_interval_ms",
-        "datagram_size_max",
-        "wait_for_better_ms",
-        "wait_at_first_start_ms",
-        "publish",
-        "on_silence",
-        "fail_policy",
-        "fail_threshold",
-        "source_lines",
-        "channel",
-        "source_stream",
-        "adapter",
-    )
+        "feed_id", "name", "session", "message_model", "source_replay_endpoint", "lease_ttl_ms",
+        "sync_interval_ms", "datagram_size_max", "wait_for_better_ms", "wait_at_first_start_ms", "publish",
+        "on_silence", "fail_policy", "fail_threshold", "source_lines", "channel", "source_stream", "adapter",
+    )  # fmt: skip
     model_path = section.path.parent / section.get("message_model", str)
     try:
         model = model_path.read_bytes()

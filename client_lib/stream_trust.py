@@ -5,8 +5,9 @@ told by the signature that follows (`transport.stream_signatures`): a list of th
 
 `verify="signed"`: a packet is believed when a signature lists it, and never before.
 `verify="alarm"`: a packet is believed at once if it goes on exactly where what is believed ends: no newer epoch, no
-number further ahead, no heartbeat. Anything else waits for its signature, as in the other mode; so a forged packet can
-put content at the next place of the stream, but can push no number. When a signature contradicts what was believed, or
+number further ahead, neither a heartbeat nor provisional. Anything else waits for its signature, as in the other mode;
+and at most UNSIGNED_MESSAGES_MAX messages are believed beyond the last signed one. So a forged packet can put content
+at the next place of the stream, but can push no number. When a signature contradicts what was believed, or
 does not come, `Distrusted` is raised, and of that start of the adapter only what is signed is believed from then on.
 The true stream goes on under the attack.
 
@@ -24,7 +25,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
 from feedcore.counters import CounterSet
-from feedcore.wire.output_packet import HEARTBEAT_BIT, OutputPacket
+from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.refusal import PacketRefused, Refusal
 from transport.announced_starts import AnnouncedStart
 from transport.opening import HeardPacket
@@ -35,6 +36,7 @@ VerifyMode: TypeAlias = Literal["alarm", "signed"]
 AHEAD_MAX = 4_096  # counters beyond the last signature: some hundred packets come between two
 MISSED_MAX = 4_096  # signed packets not heard yet, which may be late
 WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second leaves them 160 ms
+UNSIGNED_MESSAGES_MAX = 16_384  # believed beyond what is signed: 16 ms of a million messages a second
 WAIT_MAX_NS = 1_000 * MS  # of a packet for its signature, which is sent within 10 ms
 OVERTAKEN_NS = 100 * MS  # a packet that came so long before a signature that does not reach it was not sent then
 SILENCE_MAX_NS = 1_000 * MS  # of signatures, while packets come: a hundred are due in it
@@ -73,8 +75,11 @@ class Distrusted:
 Verdict: TypeAlias = OutputPacket | Distrusted
 
 
+_SIGNED_ONLY_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
+
+
 class _Horizon:
-    """Where what is believed of a channel ends, over all adapters."""
+    """Where packets of a channel end, over all adapters: those believed, or those signed."""
 
     __slots__ = ("_end_message_seq", "_end_source_seqs", "_epoch")
 
@@ -83,17 +88,27 @@ class _Horizon:
         self._end_message_seq = 0
         self._end_source_seqs: dict[int, int] = {}
 
-    def reaches(self, packet: OutputPacket) -> bool:
-        """True if the packet goes on where the believed ones end, or lies before: it pushes no number."""
-        if packet.flags & HEARTBEAT_BIT or packet.epoch > self._epoch:
+    def joins(self, packet: OutputPacket) -> bool:
+        """True if the packet goes on where these end, or lies before: it pushes no number."""
+        if packet.epoch > self._epoch or packet.first_message_seq > self._end_message_seq:
             return False
-        if packet.first_message_seq > self._end_message_seq:
+        for run in packet.runs:  # noqa: SIM110  a generator takes twice as long, and this is every packet's path
+            if run.first_source_seq > self._end_source_seqs.get(run.source_stream_id, 0):
+                return False
+        return True
+
+    def is_near(self, packet: OutputPacket) -> bool:
+        """True if the packet ends at most UNSIGNED_MESSAGES_MAX messages of either kind beyond these."""
+        if packet.end_message_seq > self._end_message_seq + UNSIGNED_MESSAGES_MAX:
             return False
-        ends = self._end_source_seqs
-        return all(run.first_source_seq <= ends.get(run.source_stream_id, 0) for run in packet.runs)
+        for run in packet.runs:
+            known = self._end_source_seqs.get(run.source_stream_id, 0)
+            if run.first_source_seq + run.source_count > known + UNSIGNED_MESSAGES_MAX:
+                return False
+        return True
 
     def extend(self, packet: OutputPacket) -> None:
-        """A packet is believed."""
+        """Take a packet in."""
         self._epoch = max(self._epoch, packet.epoch)
         self._end_message_seq = max(self._end_message_seq, packet.end_message_seq)
         ends = self._end_source_seqs
@@ -114,8 +129,7 @@ class _Unsigned(NamedTuple):
 
     digest: bytes
     heard_at_ns: int
-    first_message_seq: int
-    end_message_seq: int
+    packet: OutputPacket
 
 
 class _HeardStart:
@@ -142,14 +156,13 @@ class _HeardStart:
         self.last_heard_at_ns = 0
         self.unsigned_ns = 0  # how long packets have come without a signature
 
-    def distrust(
-        self, channel_id: int, reason: DistrustReason, first_message_seq: int, end_message_seq: int
-    ) -> Iterator[Distrusted]:
-        """The alarm, once for a start."""
+    def distrust(self, reason: DistrustReason, forged: OutputPacket) -> Iterator[Distrusted]:
+        """The alarm, once for a start. Args: forged: what may be."""
         if self.is_trusted:
             self.is_trusted = False
             adapter_id, incarnation = self.start.identity
-            yield Distrusted(channel_id, adapter_id, incarnation, reason, first_message_seq, end_message_seq)
+            place = forged.first_message_seq, forged.end_message_seq
+            yield Distrusted(forged.channel_id, adapter_id, incarnation, reason, *place)
 
 
 class StreamTrust:
@@ -163,7 +176,7 @@ class StreamTrust:
     def __init__(self, channel_id: int, counters: CounterSet, verify: VerifyMode) -> None:
         self._channel_id, self._counters = channel_id, counters
         self._is_trusting = verify == "alarm"
-        self._horizon = _Horizon()
+        self._believed, self._signed = _Horizon(), _Horizon()
         self._heard: dict[tuple[int, int], _HeardStart] = {}  # (adapter_id, incarnation)
 
     def announce(self, starts: Iterable[AnnouncedStart]) -> None:
@@ -183,7 +196,7 @@ class StreamTrust:
 
     def on_vouched(self, packet: OutputPacket) -> None:
         """An adapter's replay service gave this packet, over a secured call: it is believed."""
-        self._horizon.extend(packet)
+        self._extend_both(packet)
 
     def on_packet(self, heard: HeardPacket, now_ns: int) -> list[Verdict]:
         """A packet opened. Returns what is believed now, in order, alarms before what follows from them.
@@ -207,17 +220,14 @@ class StreamTrust:
         if (known is not None and known.digest == digest) or digest in stream.waiting:
             raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation}")
         if known is not None:
-            verdicts += stream.distrust(self._channel_id, DistrustReason.TWICE, *known[2:])
-        elif stream.is_trusted and self._horizon.reaches(packet):
-            if self._signatures_fail(stream, now_ns):
-                first = next(iter(stream.unsigned.values()), None)
-                place = (packet.first_message_seq, packet.first_message_seq) if first is None else first[2:]
-                verdicts += stream.distrust(self._channel_id, DistrustReason.NO_SIGNATURE, *place)
-            else:
-                stream.unsigned[counter] = _Unsigned(digest, now_ns, packet.first_message_seq, packet.end_message_seq)
-                self._horizon.extend(packet)
-                verdicts.append(packet)
-                return verdicts
+            verdicts += stream.distrust(DistrustReason.TWICE, known.packet)
+        elif stream.is_trusted and self._goes_on(packet):
+            if not self._signatures_fail(stream, now_ns):
+                stream.unsigned[counter] = _Unsigned(digest, now_ns, packet)
+                self._believed.extend(packet)
+                return [packet]
+            first = next(iter(stream.unsigned.values()), None)
+            verdicts += stream.distrust(DistrustReason.NO_SIGNATURE, packet if first is None else first.packet)
         self._keep_waiting(stream, heard, now_ns)
         return verdicts
 
@@ -246,7 +256,7 @@ class StreamTrust:
                 del stream.unsigned[counter]  # its signatures were lost, both of them
             elif now_ns - unsigned.heard_at_ns >= OVERTAKEN_NS:
                 del stream.unsigned[counter]
-                verdicts += stream.distrust(self._channel_id, DistrustReason.NOT_SENT, *unsigned[2:])
+                verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.packet)
             else:
                 break
         while len(stream.missed) > MISSED_MAX:
@@ -256,6 +266,14 @@ class StreamTrust:
 
     # ---- inside ----
 
+    def _goes_on(self, packet: OutputPacket) -> bool:
+        """True if the packet may be believed at once."""
+        return not packet.flags & _SIGNED_ONLY_BITS and self._believed.joins(packet) and self._signed.is_near(packet)
+
+    def _extend_both(self, packet: OutputPacket) -> None:
+        self._believed.extend(packet)
+        self._signed.extend(packet)
+
     def _late(self, stream: _HeardStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
         """A packet behind the last signature."""
         listed = stream.missed.get(counter)
@@ -264,21 +282,22 @@ class StreamTrust:
         if listed != digest:
             raise PacketRefused(Refusal.FORGED, f"packet {counter} is not the one that its adapter has signed")
         del stream.missed[counter]
-        self._horizon.extend(packet)
+        self._extend_both(packet)
         return [packet]
 
     def _settle(self, stream: _HeardStart, counter: int, listed: bytes) -> Iterator[Verdict]:
         """A signature says which packet had this counter."""
         unsigned = stream.unsigned.pop(counter, None)
         if unsigned is not None and unsigned.digest == listed:
-            return  # as it was believed
+            self._signed.extend(unsigned.packet)
+            return
         if unsigned is not None:
-            yield from stream.distrust(self._channel_id, DistrustReason.DOES_NOT_FIT, *unsigned[2:])
+            yield from stream.distrust(DistrustReason.DOES_NOT_FIT, unsigned.packet)
         waiting = stream.waiting.pop(listed, None)
         if waiting is None:
             stream.missed[counter] = listed
             return
-        self._horizon.extend(waiting.heard.packet)
+        self._extend_both(waiting.heard.packet)
         yield waiting.heard.packet
 
     def _keep_waiting(self, stream: _HeardStart, heard: HeardPacket, now_ns: int) -> None:

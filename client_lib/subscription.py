@@ -250,6 +250,7 @@ class Subscription:
         now_ns = time.monotonic_ns()
         if isinstance(opened, SignedDigests):
             return self._trust_of(opened.channel_id).on_signed(opened, now_ns)
+        self._check_session(opened.packet)
         return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
 
     def _trust_of(self, channel_id: int) -> StreamTrust:
@@ -258,15 +259,13 @@ class Subscription:
         except KeyError:
             raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
 
+    def _check_session(self, packet: OutputPacket) -> None:
+        if packet.session != self._grant.session:
+            raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, expected {self._grant.session}")
+
     def _merge(self, packet: OutputPacket) -> None:
-        merger = self._mergers.get(packet.channel_id)
-        if merger is None:
-            self.counters.refuse(Refusal.WRONG_CHANNEL)
-        elif packet.session != self._grant.session:
-            self.counters.refuse(Refusal.WRONG_SESSION)
-        else:
-            now_ns = time.monotonic_ns()
-            self._perform(merger.on_packet(packet, now_ns), now_ns)
+        now_ns = time.monotonic_ns()
+        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
 
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
@@ -308,18 +307,15 @@ class Subscription:
         self._replayed_packets += 1
         try:
             packet = decode_output_packet(datagram)
+            if packet.feed_id != self._grant.feed_id:
+                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._grant.feed_id}")
+            if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
+                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
+            self._check_session(packet)
+            self._trust_of(packet.channel_id).on_vouched(packet)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return
-        if packet.feed_id != self._grant.feed_id:
-            self.counters.refuse(Refusal.WRONG_FEED)
-            return
-        if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
-            self.counters.refuse(Refusal.FORGED)
-            return
-        trust = self._trusts.get(packet.channel_id)
-        if trust is not None:
-            trust.on_vouched(packet)
         self._merge(packet)
 
     def _use_grant(self, grant: Grant) -> None:

@@ -15,6 +15,7 @@ from client_lib.stream_trust import (
     AHEAD_MAX,
     OVERTAKEN_NS,
     SILENCE_MAX_NS,
+    UNSIGNED_MESSAGES_MAX,
     WAIT_MAX_NS,
     WAITING_MAX,
     Distrusted,
@@ -24,7 +25,7 @@ from client_lib.stream_trust import (
     VerifyMode,
 )
 from feedcore.counters import CounterSet
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, channel_key, heartbeat, packet
 from transport.announced_starts import AnnouncedStart
@@ -154,8 +155,19 @@ def test_a_forged_heartbeat_with_a_huge_epoch_is_never_believed(verify: VerifyMo
         packet(6, 2**62, 5),
         packet(6, 1, 5, stream=9),
         heartbeat(2**62),
+        packet(6, 6, 5, flags=OutputFlag.PROVISIONAL),
+        packet(6, 6, 5, flags=OutputFlag.ANNOUNCEMENT)._replace(payload=encode_runs(packet(6, 6, 5).runs)),
     ],
-    ids=["epoch", "message_seq", "next but one", "source_seq", "source stream", "heartbeat"],
+    ids=[
+        "epoch",
+        "message_seq",
+        "next but one",
+        "source_seq",
+        "source stream",
+        "heartbeat",
+        "provisional",
+        "announced",
+    ],
 )
 def test_a_number_that_nobody_signed_pushes_nothing(forged: OutputPacket) -> None:
     scene = Scene()
@@ -304,6 +316,21 @@ def test_loss_raises_no_alarm_and_costs_no_other_packet(verify: VerifyMode, is_s
         assert believed == list(range(6, 36))
     else:
         assert believed == list(range(6, 36, 3))
+
+
+def test_a_forger_gets_no_further_ahead_of_what_is_signed_than_a_few_milliseconds_of_messages() -> None:
+    scene = Scene()
+    scene.begin()
+    believed, at, count = list[int](), 6, 50
+    for number in range(1_000):
+        heard = first_seqs(scene.hear(scene.forged(packet(at, at, count), 3 + number)))
+        at += count if heard else 0
+        believed += heard
+    assert believed[-1] + count - 6 <= UNSIGNED_MESSAGES_MAX
+    skipping = packet(at, at, 1)
+    run = skipping.runs[0]._replace(source_count=60_000)
+    skipping = skipping._replace(runs=(run,), payload=encode_runs((run,)) + skipping.payload[RUN_SIZE:])
+    assert scene.hear(scene.forged(skipping, 3_000)) == [], "nor by a run that claims many source messages"
 
 
 def test_the_start_of_a_takeover_is_believed_with_the_heartbeat_that_tells_of_it() -> None:
