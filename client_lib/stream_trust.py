@@ -81,16 +81,19 @@ _SIGNED_ONLY_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 class _Horizon:
     """Where packets of a channel end, over all adapters: those believed, or those signed."""
 
-    __slots__ = ("_end_message_seq", "_end_source_seqs", "_epoch")
+    __slots__ = ("_end_input_seq", "_end_message_seq", "_end_source_seqs", "_epoch")
 
     def __init__(self) -> None:
         self._epoch = 0
+        self._end_input_seq = 0
         self._end_message_seq = 0
         self._end_source_seqs: dict[int, int] = {}
 
     def joins(self, packet: OutputPacket) -> bool:
-        """True if the packet goes on where these end, or lies before: it pushes no number."""
-        if packet.epoch > self._epoch or packet.first_message_seq > self._end_message_seq:
+        """True if the packet continues where these end, or lies before: it pushes no number."""
+        if packet.epoch > self._epoch or packet.first_input_seq > self._end_input_seq:
+            return False
+        if packet.first_message_seq > self._end_message_seq:
             return False
         for run in packet.runs:  # noqa: SIM110  a generator takes twice as long, and this is every packet's path
             if run.first_source_seq > self._end_source_seqs.get(run.source_stream_id, 0):
@@ -101,6 +104,8 @@ class _Horizon:
         """True if the packet ends at most UNSIGNED_MESSAGES_MAX messages of either kind beyond these."""
         if packet.end_message_seq > self._end_message_seq + UNSIGNED_MESSAGES_MAX:
             return False
+        if packet.end_input_seq > self._end_input_seq + UNSIGNED_MESSAGES_MAX:
+            return False
         for run in packet.runs:
             known = self._end_source_seqs.get(run.source_stream_id, 0)
             if run.first_source_seq + run.source_count > known + UNSIGNED_MESSAGES_MAX:
@@ -110,6 +115,7 @@ class _Horizon:
     def extend(self, packet: OutputPacket) -> None:
         """Take a packet in."""
         self._epoch = max(self._epoch, packet.epoch)
+        self._end_input_seq = max(self._end_input_seq, packet.end_input_seq)
         self._end_message_seq = max(self._end_message_seq, packet.end_message_seq)
         ends = self._end_source_seqs
         for run in packet.runs:

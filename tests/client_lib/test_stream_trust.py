@@ -331,16 +331,19 @@ def test_a_forger_gets_no_further_ahead_of_what_is_signed_than_a_few_millisecond
     run = skipping.runs[0]._replace(source_count=60_000)
     skipping = skipping._replace(runs=(run,), payload=encode_runs((run,)) + skipping.payload[RUN_SIZE:])
     assert scene.hear(scene.forged(skipping, 3_000)) == [], "nor by a run that claims many source messages"
+    jump = packet(at, at, 1)
+    jump = jump._replace(first_input_seq=1 << 60, runs=(jump.runs[0]._replace(first_input_seq=1 << 60),))
+    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor by a place far ahead in the channel's input"
 
 
 def test_the_start_of_a_takeover_is_believed_with_the_heartbeat_that_tells_of_it() -> None:
     scene = Scene()
     scene.begin()
     beat = scene.sealed(heartbeat(6, lineage=((1, 1), (2, 6)), flags=OutputFlag.FROM_ACTIVE), 2)
-    first = scene.sealed(packet(6, 6, 5, epoch=2, epoch_first=6), 2)
+    first = scene.sealed(packet(6, 6, 5, epoch=2), 2)
     assert scene.hear(beat, first) == []
     assert first_seqs(scene.hear(scene.signature(2))) == [6, 6]
-    assert first_seqs(scene.hear(scene.sealed(packet(11, 11, 5, epoch=2, epoch_first=6), 2))) == [11]
+    assert first_seqs(scene.hear(scene.sealed(packet(11, 11, 5, epoch=2), 2))) == [11]
 
 
 def test_a_start_that_is_withdrawn_is_believed_no_longer_and_its_successor_is_trusted() -> None:

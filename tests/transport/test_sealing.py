@@ -22,12 +22,12 @@ from transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
 from transport.start_keys import SealingKey
 
 GOLDEN = (
-    "54464f310104070001000200012935010300000005000000090000000200010001000000"
-    "0000000065000000000000005a000000000000000b000000000000000c00000000000000"
+    "54464f3202040700010002000129350103000000050000000900000002000100010000000000000065000000000000002d010000"
+    "000000000b000000000000000c00000000000000"
 )
 GOLDEN_SEALED = (
-    "b4dde6fa821a012d8a0941e6c3241325153a81c5ecc7ceb03e5d962e50c53297953bd984"
-    "18843d6bd8705e2530d555f35cef2bda360088ab8b8a25c64e59"
+    "b4dde6fa821a012d8a0941e6c3241325153a81c5ecc7ceb03e5d962e50c5b548ec9ad9294f244f3b4a4fa1d20646465390405e31"
+    "6217f6594c24ac14bcca"
 )
 ANY_COUNTER = st.integers(0, COUNTER_MAX)
 
@@ -39,8 +39,8 @@ def refusal_of(datagram: bytes, by: Opener | StreamOpener) -> Refusal:
 
 
 def heartbeat(epoch: int) -> OutputPacket:
-    """What an active sends when it opens an epoch: 72 bytes of header and one entry of lineage."""
-    told = Lineage(((epoch, 101),))
+    """What an active sends when it opens an epoch: a header and one entry of lineage."""
+    told = Lineage().opened(epoch, 301, 101)
     return output_packet(epoch=epoch)._replace(
         flags=OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE, message_count=0, runs=(), payload=told.encode(1_000)
     )
