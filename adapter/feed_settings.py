@@ -14,7 +14,6 @@ from feedcore.lease.peers import ConsentConfig
 from feedcore.replica.config import OnSilence, PublishMode, ReplicaConfig
 from feedcore.replica.engine import ChannelConfig, EngineConfig
 from tandemfeed.v1 import admin_pb2
-from transport.decision_tags import DECISION_TAG_SIZE
 
 Word = TypeVar("Word", bound=Enum)
 
@@ -39,7 +38,7 @@ def engine_config(registered: admin_pb2.RegisterReply, *, former_life_ended_ns: 
         registered.self.adapter_id,
         feed.session,
         tuple(ChannelConfig(each.channel_id, tuple(each.source_stream_ids)) for each in feed.channels),
-        feed.datagram_size_max - DECISION_TAG_SIZE,
+        feed.datagram_size_max,
         registered.lease_ttl_ns,
         ReplicaConfig() if protocol is None else _replica_config(protocol, feed.name),
         ConsentConfig.of(registered.sync_interval_ns),

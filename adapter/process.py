@@ -40,7 +40,6 @@ from feedcore.replica.effects import (
 from feedcore.replica.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
 from transport.announced_starts import AnnouncedStart, announced_starts
-from transport.decision_tags import DECISION_TAG_SIZE
 from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from transport.login import TokenSource
 from transport.opening import Opener
@@ -204,13 +203,12 @@ class AdapterProcess:
         past = self._journal.resumable(feed.feed_id, feed.session)
         # Also where the journal tells of no former life: one may have ended before it saved a state.
         config = engine_config(registered, former_life_ended_ns=self._journal.held_since_ns)
-        size_max = feed.datagram_size_max
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format,
                 self._options.table,
                 registered.message_model,
-                size_max - DECISION_TAG_SIZE,
+                feed.datagram_size_max,
             )
             for each in feed.channels
         }
@@ -219,7 +217,7 @@ class AdapterProcess:
             if snapshot.channel_id in converters:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
         own = own_start(registered)
-        self._sealer = Sealer(feed.feed_id, own, self._private_key, datagram_size_max=size_max)
+        self._sealer = Sealer(feed.feed_id, own, self._private_key, datagram_size_max=feed.datagram_size_max)
         self._opener = Opener(feed.feed_id)
         self._opener.announce(announced_starts(registered.adapters))
         self._source_opener = SourceOpener(feed.feed_id)
@@ -245,7 +243,7 @@ class AdapterProcess:
             engine,
             self._counters,
             sources=lines,
-            sender=MulticastSender(self._context, interface, datagram_size_max=size_max),
+            sender=MulticastSender(self._context, interface, datagram_size_max=feed.datagram_size_max),
             groups=dict(registered.self.groups),
             sealer=self._sealer,
             opener=self._opener,

@@ -11,8 +11,6 @@ from __future__ import annotations
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-DECISION_TAG_SIZE = 16
-
 
 def tag_of(cipher: AESGCM, nonce: bytes, covered: bytes) -> bytes:
     """The tag of these bytes. A nonce serves once per cipher."""

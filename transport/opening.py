@@ -19,24 +19,25 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from feedcore.wire.output_packet import (
     DATAGRAM_SIZE_MAX,
+    DECISION_TAG_SIZE,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
+    OUTPUT_LAYOUT,
     OUTPUT_MAGIC,
-    SEAL_TAG_SIZE,
+    SEALING_SIZE,
     OutputPacket,
     decode_output_packet,
 )
 from feedcore.wire.refusal import PacketRefused, Refusal
 from transport.announced_starts import AnnouncedStart
-from transport.decision_tags import DECISION_TAG_SIZE, is_tag_valid
+from transport.decision_tags import is_tag_valid
 from transport.replay_window import ReplayWindow
 from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
 from transport.stream_signatures import SIGNATURE_MAGIC, SignedDigests, digest_of, read_signature
 
-SEALED_SIZE_MIN = OUTPUT_HEADER_SIZE + SEAL_TAG_SIZE + DECISION_TAG_SIZE
+SEALED_SIZE_MIN = OUTPUT_HEADER_SIZE + SEALING_SIZE
 _MAGIC_BYTES = OUTPUT_MAGIC.to_bytes(4, "little")
-# Of the header's fields: channel_id, adapter_id, key_id, incarnation, packet_counter.
-_sealed_by = itemgetter(4, 5, 8, 9, 12)
+_sealed_by = itemgetter(*OUTPUT_LAYOUT.places("channel_id", "adapter_id", "key_id", "incarnation", "packet_counter"))
 
 
 class _Ciphers(NamedTuple):
@@ -121,7 +122,7 @@ def _check_frame(datagram: bytes) -> None:
         raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, a sealed packet has at least {SEALED_SIZE_MIN}")
     if len(datagram) > DATAGRAM_SIZE_MAX:
         raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes, a datagram has at most {DATAGRAM_SIZE_MAX}")
-    if datagram[:4] != _MAGIC_BYTES:
+    if not datagram.startswith(_MAGIC_BYTES):
         raise PacketRefused(Refusal.FOREIGN, "not an output packet")
 
 
@@ -141,7 +142,7 @@ class Opener(_KnownStarts):
         Raises:
             PacketRefused: with the reason; nothing else, whatever the bytes are.
         """
-        if datagram[:4] == SIGNATURE_MAGIC:
+        if datagram.startswith(SIGNATURE_MAGIC):
             return None
         _check_frame(datagram)
         channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(OUTPUT_HEADER.unpack_from(datagram))
@@ -190,7 +191,7 @@ class StreamOpener(_KnownStarts):
         Raises:
             PacketRefused: with the reason; nothing else, whatever the bytes are.
         """
-        if datagram[:4] == SIGNATURE_MAGIC:
+        if datagram.startswith(SIGNATURE_MAGIC):
             return self._open_signature(datagram)
         _check_frame(datagram)
         channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(OUTPUT_HEADER.unpack_from(datagram))

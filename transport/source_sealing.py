@@ -19,7 +19,6 @@ the same content, always, and a packet of another trading day is refused.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidTag
@@ -27,22 +26,25 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from feedcore.wire.layout import Layout
 from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from feedcore.wire.refusal import PacketRefused, Refusal
 from transport.start_keys import KEY_SIZE
 
 SEALED_SOURCE_MAGIC = b"TFE1"
-HEADER = struct.Struct("<4sIQ16s")
-HEADER_SIZE = HEADER.size
+SEALED_SOURCE_LAYOUT = Layout(("magic", "4s"), ("key_id", "I"), ("packet_counter", "Q"), ("salt", "16s"))
+HEADER = SEALED_SOURCE_LAYOUT.struct
+HEADER_SIZE = SEALED_SOURCE_LAYOUT.size
 SALT_SIZE = 16
 TAG_SIZE = 16
 SOURCE_SEAL_SIZE = HEADER_SIZE + TAG_SIZE  # what sealing adds to a packet
 STARTS_MAX = 16  # of gateways, whose keys are kept: one sends, and a former one's last packets may be under way
-_NONCE = struct.Struct("<4xQ")
+_PLACE = Layout(("feed_id", "H"), ("key_id", "I")).struct
+_NONCE = Layout(("zero", "I"), ("packet_counter", "Q")).struct
 
 
 def _cipher(key: bytes, feed_id: int, key_id: int, salt: bytes) -> AESGCM:
-    info = b"tandemfeed 2 source\0" + struct.pack("<HI", feed_id, key_id)
+    info = b"tandemfeed 2 source\0" + _PLACE.pack(feed_id, key_id)
     return AESGCM(HKDF(hashes.SHA256(), KEY_SIZE, salt, info).derive(key))
 
 
@@ -65,7 +67,7 @@ class SourceSealer:
         key_id, _, cipher = self._current
         self._counter += 1
         header = HEADER.pack(SEALED_SOURCE_MAGIC, key_id, self._counter, self._salt)
-        return header + cipher.encrypt(_NONCE.pack(self._counter), packet, header)
+        return header + cipher.encrypt(_NONCE.pack(0, self._counter), packet, header)
 
 
 class SourceOpener:
@@ -88,7 +90,7 @@ class SourceOpener:
         Raises:
             PacketRefused: FOREIGN (also a packet that is not sealed), TRUNCATED, MALFORMED, UNKNOWN_KEY, FORGED.
         """
-        if datagram[:4] != SEALED_SOURCE_MAGIC:
+        if not datagram.startswith(SEALED_SOURCE_MAGIC):
             raise PacketRefused(Refusal.FOREIGN, "not a sealed source packet")
         if len(datagram) < SOURCE_SEAL_SIZE:
             raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, the seal alone has {SOURCE_SEAL_SIZE}")
@@ -103,7 +105,7 @@ class SourceOpener:
                 raise PacketRefused(Refusal.UNKNOWN_KEY, f"source key {key_id}")
             cipher = _cipher(key, self._feed_id, key_id, salt)
         try:
-            packet = cipher.decrypt(_NONCE.pack(counter), datagram[HEADER_SIZE:], datagram[:HEADER_SIZE])
+            packet = cipher.decrypt(_NONCE.pack(0, counter), datagram[HEADER_SIZE:], datagram[:HEADER_SIZE])
         except InvalidTag:
             raise PacketRefused(Refusal.FORGED, f"the seal of source key {key_id} does not open") from None
         if is_fresh:  # only now: a stranger's salts push nobody's cipher out

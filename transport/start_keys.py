@@ -8,7 +8,6 @@ derivation as well: two machines would have to repeat their random numbers at on
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -16,11 +15,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from feedcore.wire.layout import Layout
 from transport.announced_starts import AnnouncedStart
 
 KEY_SIZE = 32
-NONCE = struct.Struct("<IQ")  # incarnation, packet counter
-_PLACE = struct.Struct("<HHHII")  # feed, channel, adapter, incarnation, key id
+NONCE = Layout(("incarnation", "I"), ("packet_counter", "Q")).struct
+_PLACE = Layout(
+    ("feed_id", "H"), ("channel_id", "H"), ("adapter_id", "H"), ("incarnation", "I"), ("key_id", "I")
+).struct
 
 
 class Purpose(Enum):

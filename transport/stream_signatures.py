@@ -6,35 +6,21 @@ list with the Ed25519 key of its start. So every packet can be checked by itself
 covered twice: a lost signature costs nothing. A heartbeat is among the packets listed, which signs its epoch and
 lineage.
 
-Layout (little-endian; docs/transport.md)::
-
-    0  magic          u32  b"TFD1"
-    4  version        u8   1
-    5  reserved       u8   0
-    6  feed_id        u16
-    8  channel_id     u16
-    10 adapter_id     u16
-    12 incarnation    u32
-    16 key_id         u32  of the channel's key
-    20 digest_count   u16
-    22 reserved       u16  0
-    24 first_counter  u64  the packet counter of the first digest
-    32 sent_at_ns     u64  the adapter's wall clock
-    40 digests, 16 bytes each: SHA-256 of the whole datagram, its first half
-    .. signature, 64 bytes: Ed25519 over SIGNED_PREFIX, the start's salt and everything before
-    .. tag, 16 bytes: GMAC over everything before: nobody without the channel's key costs a reader a verification
+The datagram (docs/transport.md): the header (`SIGNATURE_LAYOUT`); the digests, 16 bytes each, the first half of SHA-256
+of the whole datagram; the signature, 64 bytes, Ed25519 over SIGNED_PREFIX, the start's salt and everything before; a
+tag, 16 bytes, GMAC over everything before, so that only a holder of the channel's key costs a reader a verification.
 """
 
 from __future__ import annotations
 
 import hashlib
-import struct
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from feedcore.wire.layout import Layout
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 from feedcore.wire.refusal import PacketRefused, Refusal
 from transport.announced_starts import AnnouncedStart
@@ -43,8 +29,22 @@ from transport.start_keys import NONCE
 
 SIGNATURE_MAGIC = b"TFD1"
 SIGNATURE_VERSION = 1
-HEADER = struct.Struct("<4sBBHHHIIHHQQ")
-HEADER_SIZE = HEADER.size
+SIGNATURE_LAYOUT = Layout(
+    ("magic", "4s"),
+    ("version", "B"),
+    ("reserved", "B"),  # 0
+    ("feed_id", "H"),
+    ("channel_id", "H"),
+    ("adapter_id", "H"),
+    ("incarnation", "I"),
+    ("key_id", "I"),  # of the channel's key
+    ("digest_count", "H"),
+    ("reserved_2", "H"),  # 0
+    ("first_counter", "Q"),  # the packet counter of the first digest
+    ("sent_at_ns", "Q"),  # the adapter's wall clock
+)
+HEADER = SIGNATURE_LAYOUT.struct
+HEADER_SIZE = SIGNATURE_LAYOUT.size
 DIGEST_SIZE = 16  # a forger needs a second preimage: 2^128 attempts
 SIGNATURE_SIZE = 64
 TAG_SIZE = 16

@@ -13,7 +13,6 @@ from adapter.conversion.user_functions import known_functions
 from feedcore.documents.message_model import MessageModel, load_message_model
 from feedcore.documents.source_format import SourceFormat, load_source_format
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
-from transport.decision_tags import DECISION_TAG_SIZE
 
 TABLE_SUFFIX = "-to-tick.xml"
 SHIPPED = tuple(sorted(path.name.removesuffix(TABLE_SUFFIX) for path in FOLDER.glob(f"*{TABLE_SUFFIX}")))
@@ -77,7 +76,5 @@ def load_documents(
     return Documents(
         source_format,
         model,
-        load_table(
-            table_path, source_format, model, arguments.datagram_size_max - DECISION_TAG_SIZE, known_functions()
-        ),
+        load_table(table_path, source_format, model, arguments.datagram_size_max, known_functions()),
     )

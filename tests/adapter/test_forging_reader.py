@@ -54,7 +54,7 @@ class Forger:
                 self._sender.send(group, sealer.sign(key.sealing.channel_id, 0))
 
     def _heartbeat(self, adapter_id: int) -> OutputPacket:
-        lineage = Lineage(((HUGE_EPOCH, FIRST_SEQ),))
+        lineage = Lineage().opened(HUGE_EPOCH, FIRST_SEQ, FIRST_SEQ)
         flags = OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE
         return OutputPacket(
             flags, 1, 1, adapter_id, SESSION, HUGE_EPOCH, FIRST_SEQ, FIRST_SEQ, 0, (), 0, 0, lineage.encode(1_000)

@@ -10,12 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OUTPUT_HEADER, OUTPUT_HEADER_SIZE, SEAL_TAG_SIZE, OutputFlag, OutputPacket
+from feedcore.wire.output_packet import (
+    DECISION_TAG_SIZE,
+    OUTPUT_HEADER,
+    OUTPUT_HEADER_SIZE,
+    SEAL_TAG_SIZE,
+    OutputFlag,
+    OutputPacket,
+)
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet, output_packets
 from tests.transport.starts import KEY, PRIVATE_KEY, READERS_KEY, START, forger, opener, sealer, stream_opener
 from transport.announced_starts import AnnouncedStart
-from transport.decision_tags import DECISION_TAG_SIZE
 from transport.opening import HeardPacket, Opener, StreamOpener
 from transport.replay_window import REPLAY_WINDOW
 from transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
