@@ -88,3 +88,16 @@ def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has
     assert not of(effects, RequestHandOver)
     assert of(effects, RequestEpoch) == [RequestEpoch(1)]
     assert of(active.activate(2, 2_040 * MS), RunsLost) == [RunsLost(1, 3, 4)]
+
+
+def test_who_becomes_active_knows_at_once_what_a_backup_has() -> None:
+    active, backup = begun(CONFIG)
+    heir = Adapter(3, (1,), CONFIG)
+    heir.follow(active, 30 * MS)
+    backup.source(1, 3, [17, 19, 23], 30 * MS)
+    heir.source(1, 5, [23], 30 * MS)
+    backup.tell(heir, 500 * MS)
+    effects = heir.activate(2, 540 * MS) + heir.engine.on_timer(541 * MS)
+    assert heir.state is ReplicaState.ACTIVE
+    assert not of(effects, RunsLost)
+    assert of(effects, RequestHandOver)
