@@ -36,6 +36,8 @@ class Channel:
         has_admin: an admin server is in contact; the engine says so.
         elsewhere: by adapter_id, how far a backup in step has each source stream without a gap, as it said last. Every
             role takes note of it: who becomes active must know at once what it may not declare lost.
+        ask_lease_store_at_ns: not before then a hand-over or an epoch is asked for again; kept over terms, so that two
+            adapters that lack the same messages do not hand over to each other without a pause.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Channel:
         self.savings = SaveSchedule(config.state_interval_ns, now_ns)
         self.out_of_sync_at_ns: deque[int] = deque(maxlen=8)
         self.has_admin = True
+        self.ask_lease_store_at_ns = 0
         self.elsewhere: dict[int, dict[int, int]] = {}
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self._arrivals = 0

@@ -31,7 +31,6 @@ class Deciding(Role):
     def __init__(self, channel: Channel, terms: ToDeciding) -> None:
         super().__init__(channel)
         self._epoch, self._is_unplaced = terms.epoch, terms.is_unplaced
-        self._ask_at_ns = 0
         self._gate: PublishGate | None = None
         config = channel.config
         if config.publish is PublishMode.ACKED:
@@ -121,8 +120,9 @@ class Deciding(Role):
             self._decide(piece, effects, now_ns)
 
     def _ask(self, request: RequestHandOver | RequestEpoch, effects: list[AdapterEffect], now_ns: int) -> None:
-        if now_ns >= self._ask_at_ns:
-            self._ask_at_ns = now_ns + self.channel.config.ask_lease_store_every_ns
+        channel = self.channel
+        if now_ns >= channel.ask_lease_store_at_ns:
+            channel.ask_lease_store_at_ns = now_ns + channel.config.ask_lease_store_every_ns
             effects.append(request)
 
     # ---- the lease ----

@@ -101,3 +101,12 @@ def test_who_becomes_active_knows_at_once_what_a_backup_has() -> None:
     assert heir.state is ReplicaState.ACTIVE
     assert not of(effects, RunsLost)
     assert of(effects, RequestHandOver)
+
+
+def test_two_that_lack_the_same_messages_do_not_hand_over_to_each_other_without_a_pause() -> None:
+    active = lacking_what_its_backup_has()
+    assert of(active.engine.on_timer(540 * MS), RequestHandOver)
+    active.engine.on_hand_over(1, 2, 541 * MS)
+    again = active.activate(3, 545 * MS) + active.engine.on_timer(546 * MS)
+    assert active.state is ReplicaState.ACTIVE
+    assert not of(again, RequestHandOver)
