@@ -11,6 +11,7 @@ from collections import deque
 from feedcore.counters import Counter, CounterSet
 from feedcore.replica.active_view import ActiveView, FlapDamper
 from feedcore.replica.backlog import Backlog
+from feedcore.replica.channel_state import ChannelStatus
 from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.decision_intake import DecisionIntake
 from feedcore.replica.decision_log import RunsReply
@@ -33,6 +34,10 @@ class Channel:
     Attributes:
         out_of_sync_at_ns: when it last had to leave the group's state: contradictions and differing digests.
         has_admin: an admin server is in contact; the engine says so.
+        elsewhere: by adapter_id, how far a backup in step has each source stream without a gap, as it said last. Every
+            role takes note of it: who becomes active must know at once what it may not declare lost.
+        ask_lease_store_at_ns: not before then a hand-over or an epoch is asked for again; kept over terms, so that two
+            adapters that lack the same messages do not hand over to each other without a pause.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class Channel:
         self.savings = SaveSchedule(config.state_interval_ns, now_ns)
         self.out_of_sync_at_ns: deque[int] = deque(maxlen=8)
         self.has_admin = True
+        self.ask_lease_store_at_ns = 0
+        self.elsewhere: dict[int, dict[int, int]] = {}
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self._arrivals = 0
 
@@ -117,6 +124,13 @@ class Channel:
                 raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {run.source_stream_id} in a decision")
         intake.on_runs(packet.runs, now_ns)
         self._note_source_ends(packet.runs, now_ns)
+
+    def note_available(self, status: ChannelStatus, adapter_id: int) -> None:
+        """Another adapter's state: what it has of the source streams."""
+        if status.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED):
+            self.elsewhere[adapter_id] = dict(status.available_source_seqs)
+        else:
+            self.elsewhere.pop(adapter_id, None)
 
     def take_runs(self, reply: RunsReply, now_ns: int) -> None:
         """The decisions asked for.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from feedcore.counters import Counter
 from feedcore.replica.applying import publish
 from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import ChannelStatus
 from feedcore.replica.config import PublishMode
 from feedcore.replica.effects import (
     AdapterEffect,
@@ -24,7 +23,7 @@ RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 
 
 class Deciding(Role):
-    """Owns the term: its epoch, what waits for acknowledgement, and which source messages the backups have."""
+    """Owns the term: its epoch, and what waits for acknowledgement."""
 
     is_transmitting = True
     heartbeat_flags = int(OutputFlag.FROM_ACTIVE)
@@ -32,8 +31,6 @@ class Deciding(Role):
     def __init__(self, channel: Channel, terms: ToDeciding) -> None:
         super().__init__(channel)
         self._epoch, self._is_unplaced = terms.epoch, terms.is_unplaced
-        self._ask_at_ns = 0
-        self._elsewhere: dict[int, dict[int, int]] = {}  # adapter_id -> what a synchronized backup has of each stream
         self._gate: PublishGate | None = None
         config = channel.config
         if config.publish is PublishMode.ACKED:
@@ -94,15 +91,6 @@ class Deciding(Role):
             effects += self._gate.on_acknowledged(packet.end_input_seq)
         return None
 
-    def on_peer_status(
-        self, status: ChannelStatus, adapter_id: int, effects: list[AdapterEffect], now_ns: int
-    ) -> Succession | None:
-        if status.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED):
-            self._elsewhere[adapter_id] = dict(status.available_source_seqs)
-        else:
-            self._elsewhere.pop(adapter_id, None)
-        return None
-
     # ---- losses ----
 
     def _declare_lost(self, tracker: SourceTracker, effects: list[AdapterEffect], now_ns: int) -> None:
@@ -112,7 +100,7 @@ class Deciding(Role):
             return
         first, last = gap
         channel, line, stream = self.channel, self.channel.line, tracker.source_stream_id
-        is_elsewhere = any(ends.get(stream, 0) > first for ends in self._elsewhere.values())
+        is_elsewhere = any(ends.get(stream, 0) > first for ends in channel.elsewhere.values())
         if is_elsewhere and not tracker.is_given_up(now_ns):
             self._ask(RequestHandOver(line.epoch, f"a backup has source stream {stream} {first}"), effects, now_ns)
             return
@@ -132,8 +120,9 @@ class Deciding(Role):
             self._decide(piece, effects, now_ns)
 
     def _ask(self, request: RequestHandOver | RequestEpoch, effects: list[AdapterEffect], now_ns: int) -> None:
-        if now_ns >= self._ask_at_ns:
-            self._ask_at_ns = now_ns + self.channel.config.ask_lease_store_every_ns
+        channel = self.channel
+        if now_ns >= channel.ask_lease_store_at_ns:
+            channel.ask_lease_store_at_ns = now_ns + channel.config.ask_lease_store_every_ns
             effects.append(request)
 
     # ---- the lease ----

@@ -72,6 +72,7 @@ class ChannelReplica:
 
     def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Another adapter's state from the sync channel."""
+        self.channel.note_available(status, adapter_id)
         effects: list[AdapterEffect] = []
         return self._end(self._role.on_peer_status(status, adapter_id, effects, now_ns), effects, now_ns)
 

@@ -88,3 +88,25 @@ def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has
     assert not of(effects, RequestHandOver)
     assert of(effects, RequestEpoch) == [RequestEpoch(1)]
     assert of(active.activate(2, 2_040 * MS), RunsLost) == [RunsLost(1, 3, 4)]
+
+
+def test_who_becomes_active_knows_at_once_what_a_backup_has() -> None:
+    active, backup = begun(CONFIG)
+    heir = Adapter(3, (1,), CONFIG)
+    heir.follow(active, 30 * MS)
+    backup.source(1, 3, [17, 19, 23], 30 * MS)
+    heir.source(1, 5, [23], 30 * MS)
+    backup.tell(heir, 500 * MS)
+    effects = heir.activate(2, 540 * MS) + heir.engine.on_timer(541 * MS)
+    assert heir.state is ReplicaState.ACTIVE
+    assert not of(effects, RunsLost)
+    assert of(effects, RequestHandOver)
+
+
+def test_two_that_lack_the_same_messages_do_not_hand_over_to_each_other_without_a_pause() -> None:
+    active = lacking_what_its_backup_has()
+    assert of(active.engine.on_timer(540 * MS), RequestHandOver)
+    active.engine.on_hand_over(1, 2, 541 * MS)
+    again = active.activate(3, 545 * MS) + active.engine.on_timer(546 * MS)
+    assert active.state is ReplicaState.ACTIVE
+    assert not of(again, RequestHandOver)

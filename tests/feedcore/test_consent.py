@@ -178,6 +178,7 @@ def abstains_until(active: Adapter, backup: Adapter, back_at_ns: int) -> int:
         if not abstains(backup, now_ns):
             return now_ns
         now_ns += 50 * MS
+        assert now_ns < back_at_ns + 2 * CONSENT.settle_ns, "it abstains for ever"
 
 
 def test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it() -> None:
@@ -200,3 +201,18 @@ def test_an_epoch_that_began_meanwhile_shows_that_the_outage_was_this_adapters_a
     hear(backup, other.activate(2, 310 * MS), 310 * MS)  # a server must have granted it
     assert abstains(backup, 320 * MS), "out of contact"
     assert abstains_until(other, backup, 700 * MS) == 700 * MS
+
+
+def test_a_report_that_a_newer_one_overtook_gives_no_consent() -> None:
+    active, backup = pair()
+    without_admin(active, backup, now_ns=100 * MS)
+    active.tell(backup, 200 * MS)
+    overtaken = backup.report(201 * MS)
+    assert overtaken.abstains
+    backup.engine.on_admin_heard(202 * MS)
+    newest = backup.report(203 * MS)
+    assert not newest.abstains
+    active.engine.on_peer_state(newest, 204 * MS)
+    active.engine.on_peer_state(overtaken, 205 * MS)
+    active.engine.on_timer(LEASE_NS)
+    assert active.state is not ReplicaState.ACTIVE

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.simulation.drawing import draw_plan
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants.hunting import hunt_all, tell
 from tests.simulation.plan import Plan, decode_plan
 from tests.simulation.running import Verdict, judge, judge_seeds
 from tests.simulation.shrinking import shrink
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: cores)")
     parser.add_argument("--seed", type=int, metavar="S", help="run just this seed, and print its plan")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file (written for a violation)")
+    parser.add_argument("--mutants", action="store_true", help="hunt the planted faults: each must be caught")
     parser.add_argument("--no-shrink", action="store_true", help="tell a violation as it was found")
     parser.add_argument("--shrink-runs", type=int, default=400, metavar="N", help="budget of shrinking (default 400)")
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
@@ -37,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.jobs < 1 or arguments.seeds < 1:
         parser.error("--jobs and --seeds are at least 1")
     console = Console()
+    if arguments.mutants:
+        return 1 if tell(console, hunt_all(console, MUTANTS, arguments.first)) else 0
     if arguments.seed is not None or arguments.plan is not None:
         return _run_one(console, arguments)
     return _run_many(console, arguments)

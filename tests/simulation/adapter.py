@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from feedcore.counters import CounterSet
+from feedcore.counters import Counter, CounterSet
+from feedcore.lease.failing import FailConfig
 from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.channel_state import ChannelSnapshot, PeerState
 from feedcore.replica.config import PublishMode, ReplicaConfig
 from feedcore.replica.decision_intake import IntakeConfig
 from feedcore.replica.effects import (
@@ -29,11 +30,20 @@ from feedcore.replica.effects import (
 from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.replica.source_tracker import TrackerConfig
 from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_output_packet
+from feedcore.wire.output_packet import (
+    OUTPUT_FRAME_SIZE,
+    PROVISIONAL_BIT,
+    RUN_SIZE,
+    OutputFlag,
+    OutputPacket,
+    decode_output_packet,
+    encode_output_packet,
+)
+from tests.simulation.checkers import Violation
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import MS, AdapterPlan, Plan
-from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter
+from tests.simulation.toy_feed import FEED_ID, OUT_BODY, SESSION, ToyConverter
 from tests.simulation.world import SOURCE, Link, World
 
 if TYPE_CHECKING:
@@ -73,7 +83,11 @@ class AdapterActor:
         self._datagrams_waiting = 0
         self._unperformed: list[AdapterEffect] = []
         self._pauses_before_sending = False
-        self._slow_ns = 0
+        self._slow_ns = self._resumed = 0
+        self._former_ends: dict[tuple[int, int], int] = {}
+        self._garbles_every = 0  # 0: it sends what it made
+        self.abstains = False  # as it said last
+        self.is_damaging = False  # what it gives others of its conversion state is damaged
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
         self._ended_ns: int | None = None  # its former life
@@ -102,8 +116,11 @@ class AdapterActor:
         self.counters.append(CounterSet())
         config = _config(self._plan, self.adapter_id, self._ended_ns)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
+        self.engine.health = self._own.health
         for state, runs in self.journal.resumable():
             self.engine.resume_from(state, runs, self.clock_ns())
+        self._resumed = self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED]
+        self._former_ends = self.journal.ends()
         self._world.tell("{} starts", self.name)
         self._cluster.admin.on_connect(self)
         self._schedule()
@@ -148,6 +165,10 @@ class AdapterActor:
         self._slow_ns = event_ns
         self._world.tell("{} takes {} us an event", self.name, event_ns // 1_000)
 
+    def garble(self, every: int) -> None:
+        """Of so many packets each, one differs on the wire from now on; 0: none."""
+        self._garbles_every = every
+
     def clock_ns(self) -> int:
         """The adapter's own monotonic clock."""
         now = self._world.now_ns
@@ -185,7 +206,15 @@ class AdapterActor:
         if life == self.life and self.is_alive:
             self._enter((event, arguments))
 
+    def on_peer_state(self, state: PeerState) -> None:
+        """Another adapter's state arrives."""
+        self._enter((self._take_state, (state,)))
+
     # ---- inside: events ----
+
+    def _take_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
+        self._cluster.on_peer_state(self, state)
+        return self.engine.on_peer_state(state, now_ns)
 
     def _hear(self, event: Callable[..., list[AdapterEffect]], datagram: object) -> None:
         if self.is_paused or self._slow_ns:
@@ -262,12 +291,15 @@ class AdapterActor:
 
     def append_to_journal(self, packet: OutputPacket) -> None:
         """Kept from here on."""
+        self._check_own_past(packet)
         self.journal.append(packet)
+        self._cluster.on_sent(packet)
         if self._plan.publish is PublishMode.ACKED:
             self._cluster.checks.content.on_journalled(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
         """Kept from here on."""
+        self._cluster.on_state_given(self, snapshot)
         self.journal.append(snapshot)
 
     def commit_provisional(self, committed: CommitProvisional) -> None:
@@ -284,6 +316,8 @@ class AdapterActor:
         self._cluster.on_transmit(self, packet)
         if world.is_verbose:
             world.tell("{} transmits {}", self.name, brief(packet))
+        if self._garbles_every and packet.message_count and not packet.first_input_seq % self._garbles_every:
+            packet = self._garbled(packet)
         multicast = world.multicast
         if self._plan.has_real_codec:
             datagram = encode_output_packet(packet)
@@ -292,6 +326,24 @@ class AdapterActor:
         else:
             for link, hear in self._listeners:
                 multicast(link, hear, packet)
+
+    def _check_own_past(self, packet: OutputPacket) -> None:
+        """What a former life has sent in an epoch is not sent again, unless a snapshot took this life back."""
+        has_own_place = 0 < self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED] == self._resumed
+        end = self._former_ends.get((packet.channel_id, packet.epoch), 0)
+        if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.first_input_seq < end:
+            raise Violation("restart", f"{self.name} transmits {packet.first_input_seq} again, as in a former life")
+
+    def _garbled(self, packet: OutputPacket) -> OutputPacket:
+        """The packet with another running sum in its first message, another for each adapter."""
+        if any(run.is_source_gap for run in packet.runs) or len(packet.payload) == RUN_SIZE * len(packet.runs):
+            return packet
+        payload = bytearray(packet.payload)
+        payload[RUN_SIZE * len(packet.runs) + OUTPUT_FRAME_SIZE + OUT_BODY.size - 2] ^= self.adapter_id
+        found = packet._replace(payload=bytes(payload))
+        self._cluster.on_garbled(found)
+        self._cluster.on_sent(found)
+        return found
 
     def ask_server(self, request: ServerRequest) -> None:
         """Over the adapter's stream to the admin server."""
@@ -323,6 +375,7 @@ class AdapterActor:
         """Told."""
         text = "{} declares source {} {}..{} lost"
         first, last = lost.first_source_seq, lost.last_source_seq
+        self._cluster.on_lost(self, lost)
         self._world.tell(text, self.name, lost.source_stream_id, first, last)
 
 
@@ -349,6 +402,7 @@ def _config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> En
             intake=IntakeConfig(),
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),
+        failing=FailConfig(plan.fail_policy, times=plan.fail_times, ask_every_ns=100 * MS),
         former_life_ended_ns=former_life_ended_ns,
     )
 

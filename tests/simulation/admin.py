@@ -30,6 +30,7 @@ from feedcore.replica.effects import AdapterEffect
 from feedcore.replica.engine import AdapterEngine
 from feedcore.replica.states import ReplicaState
 from tests.simulation.plan import MS, Plan
+from tests.simulation.term_checker import PASSED
 from tests.simulation.world import ADMIN, World
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class AdminActor:
         now_ns, next_epoch = self._world.now_ns, self._reserved_end + 1
         epoch, holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
         noted = self._noted_ttl_ns
+        self._cluster.checks.grants.restart(holder)
         self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch, failed=self._failed, noted_ttl_ns=noted)
         self._reserved_end += EPOCH_BLOCK
         for adapter in self._cluster.adapters:  # those whose stream only fell silent find it broken now
@@ -139,11 +141,18 @@ class AdminActor:
         """An adapter's process died, and its connection with it."""
         self._world.call(self._world.link(adapter.name, ADMIN), self._leave, (adapter, adapter.life))
 
+    def on_broken(self, adapter: AdapterActor) -> None:
+        """The connection of an adapter that lives on ended, and both ends see it."""
+        if self.is_up:
+            self._world.after(0, self._leave, (adapter, adapter.life))
+        adapter.on_message(adapter.life, adapter.engine.on_admin_lost)
+
     def _leave(self, who: tuple[AdapterActor, int]) -> None:
         adapter, life = who
         attendance = self._attending.get(adapter.adapter_id)
         if self.is_up and attendance is not None and attendance.life == life:
             del self._attending[adapter.adapter_id]
+            self._cluster.checks.grants.forget(adapter.adapter_id)
             self._perform(self.lease.on_gone(adapter.adapter_id, self._world.now_ns))
             self._tell_everybody()
 
@@ -169,6 +178,7 @@ class AdminActor:
         if is_resumed:
             self.lease.on_resume(adapter_id)
         else:
+            self._cluster.checks.grants.forget(adapter_id)
             self._perform(self.lease.on_attend(adapter_id, self._world.now_ns))
         if (reason := self._failed.get(adapter_id)) is not None:
             self._send(adapter, adapter.engine.on_failed, reason)
@@ -179,7 +189,9 @@ class AdminActor:
 
     def on_report(self, adapter: AdapterActor) -> None:
         """An adapter tells its state."""
-        report = (adapter, adapter.life, adapter.clock_ns(), adapter.engine.report(adapter.clock_ns(), adapter.life))
+        state = adapter.engine.report(adapter.clock_ns(), adapter.life)
+        adapter.abstains = state.abstains
+        report = (adapter, adapter.life, adapter.clock_ns(), state)
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear_report, report)
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
@@ -259,6 +271,8 @@ class AdminActor:
         if refusal is not None:
             self._world.tell("{} is not failed: it {}", adapter.name, refusal)
             return
+        self._cluster.checks.grants.on_fail(adapter.adapter_id, self.lease.holder, now_ns)
+        self._cluster.checks.grants.forget(adapter.adapter_id)
         self._failed[adapter.adapter_id] = reason
         self._world.tell("{} is failed: {}", adapter.name, reason)
         self._send(adapter, adapter.engine.on_failed, reason)
@@ -270,6 +284,7 @@ class AdminActor:
         for adapter_id in list(self._failed):
             del self._failed[adapter_id]
             self.lease.readmit(adapter_id)
+            self._cluster.checks.grants.forget(adapter_id)
             if (attendance := self._attending.get(adapter_id)) is not None:
                 self._send(attendance.adapter, attendance.adapter.engine.on_readmitted)
 
@@ -278,6 +293,8 @@ class AdminActor:
         if not self._note(adapter, life, sent_at_ns):
             return
         self._send(adapter, adapter.engine.on_admin_heard)
+        if adapter.adapter_id not in self._failed:
+            self._cluster.checks.grants.on_report(adapter.adapter_id, state, self._world.now_ns)
         decisions = self.lease.on_report(
             adapter.adapter_id,
             min((channel.state for channel in state.channels), key=WORST.index),
@@ -312,6 +329,8 @@ class AdminActor:
     # ---- decisions ----
 
     def _schedule(self) -> None:
+        if self.is_up:
+            self._cluster.checks.grants.look(self.lease.holder, self._world.now_ns)
         deadline = self.lease.next_deadline_ns()
         if deadline is None or not self.is_up:
             return
@@ -335,17 +354,19 @@ class AdminActor:
 
     def _perform_one(self, decision: LeaseDecision) -> None:
         """As `admin_server.lease_keeper` does."""
-        terms, tell = self._cluster.checks.terms, self._world.tell
+        terms, grants, tell = self._cluster.checks.terms, self._cluster.checks.grants, self._world.tell
         match decision:
             case Granted():
                 self._grant(decision)
             case Renewed(adapter_id, epoch):
                 attendance = self._attending[adapter_id]
                 until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
+                grants.on_held(adapter_id)
                 self._send(attendance.adapter, attendance.adapter.engine.on_lease_renewed, epoch, until_ns)
             case Vacated(epoch, reason):
                 tell("epoch {} is vacant: {}", epoch, reason)
                 terms.on_vacated(epoch, reason)
+                grants.on_vacated(has_passed=reason in PASSED)
             case TermNoted(ttl_ns):
                 tell("terms are {} ms", ttl_ns // MS)
                 self._noted_ttl_ns = ttl_ns
@@ -353,6 +374,8 @@ class AdminActor:
                 attendance = self._attending[heir]
                 tell("epoch {} is offered to {}, after {}", epoch, attendance.adapter.name, after_epoch)
                 terms.on_offered(epoch)
+                grants.on_offered(heir)
+                self._cluster.checks.hand_overs.on_offered(epoch, after_epoch)
                 until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
                 order = attendance.adapter.engine.on_lease_offered
                 self._send(attendance.adapter, order, epoch, after_epoch, until_ns)
@@ -362,8 +385,10 @@ class AdminActor:
             case HandedOver(adapter_id, epoch, former):
                 tell("epoch {} is adapter {}'s, handed over by {}", epoch, adapter_id, former)
                 self._notes.append((epoch, adapter_id))
+                grants.on_held(adapter_id)
             case OfferWithdrawn(heir, epoch, reason):
                 tell("the offer of epoch {} is withdrawn: {}", epoch, reason)
+                grants.on_offered(0)
                 if (former_heir := self._attending.get(heir)) is not None:
                     self._send(former_heir.adapter, former_heir.adapter.engine.on_lease_lost, epoch, reason)
 
@@ -377,6 +402,7 @@ class AdminActor:
         adapter, epoch = attendance.adapter, granted.epoch
         self._notes.append((epoch, granted.adapter_id))
         self._cluster.checks.terms.on_grant(epoch)
+        self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
         self._world.tell("epoch {} is granted to {}", epoch, adapter.name)
         until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
         self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)

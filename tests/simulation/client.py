@@ -43,7 +43,11 @@ class ClientActor:
         self.ended: set[int] = set()
         start_seq = None if own.is_live else 1
         channels = range(1, len(plan.channels) + 1)
-        repair = RepairConfig(declare_after_ns=UNCONFIRMED_NS) if own.confirm > 1 else RepairConfig()
+        usual = RepairConfig()
+        patience_ns = own.declare_after_ns or (UNCONFIRMED_NS if own.confirm > 1 else 0)
+        pause_ns = min(usual.retry_every_max_ns, patience_ns // 2)
+        repair = RepairConfig(retry_every_max_ns=pause_ns, declare_after_ns=patience_ns) if patience_ns else usual
+        self.repair, self.is_confirming = repair, own.confirm > 1
         config = MergerConfig(confirm=own.confirm, repair=repair)
         self.mergers = {number: StreamMerger(number, CounterSet(), config, start_seq) for number in channels}
         self._world, self._cluster, self._watch = world, cluster, watch
@@ -88,9 +92,11 @@ class ClientActor:
 
     def _take(self, packet: OutputPacket) -> None:
         merger = self.mergers[packet.channel_id]
+        self._cluster.on_heard(self, packet)
         effects = merger.on_packet(packet, self._world.now_ns)
         if effects:
             self._perform(packet.channel_id, effects)
+        self._cluster.at_end_of_turn(self, packet.channel_id, is_timer=False)
         self._schedule()
 
     def _perform(self, channel: int, effects: list[MergeEffect]) -> None:
@@ -121,6 +127,7 @@ class ClientActor:
             deadline = merger.next_deadline_ns()
             if deadline is not None and deadline <= when:
                 self._perform(channel, merger.on_timer(self._world.now_ns, self._random.random()))
+                self._cluster.at_end_of_turn(self, channel, is_timer=True)
         self._schedule()
 
     def _ask(self, request: RequestReplay) -> None:
@@ -140,6 +147,9 @@ class ClientActor:
             packets = adapter.journal.replay(request.channel_id, request.input_ranges)
             packets += adapter.journal.replay_messages(request.channel_id, request.message_range)
             packets += adapter.journal.replay_provisional(request.channel_id, request.source_ranges)
+            loss = self._world.weather.replay_loss
+            if loss:
+                packets = [packet for packet in packets if self._random.random() >= loss]
             self._world.call(self._world.link(adapter.name, self.name), self._hear, packets)
 
     def _hear(self, packets: list[OutputPacket]) -> None:

@@ -6,15 +6,24 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
+from admin_server.lease_terms import LeaseConfig
 from feedcore.counters import Counter
 from feedcore.merge.effects import MergeEffect
-from feedcore.replica.effects import AdapterEffect, StateMoved
+from feedcore.replica.channel_state import ChannelSnapshot, PeerState
+from feedcore.replica.config import PublishMode
+from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
+from tests.simulation.acked_checker import AckedChecker
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
 from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, TotalOrderChecker, Truth
 from tests.simulation.client import ClientActor
+from tests.simulation.confirm_checker import ConfirmChecker
+from tests.simulation.event_checker import EventChecker
 from tests.simulation.faults import Strikes
+from tests.simulation.grant_checker import GrantChecker
+from tests.simulation.hand_over_checker import HandOverChecker
+from tests.simulation.loss_checker import LossChecker
 from tests.simulation.plan import CALM, MS, Plan
 from tests.simulation.source import SourceActor
 from tests.simulation.state_checker import ConvergenceChecker, StateChecker
@@ -51,10 +60,16 @@ class Checks:
     def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: dict[int, list[tuple[int, int]]]) -> None:
         expected = {stream: expected_bodies(rows) for stream, rows in messages.items()}
         self.truth = Truth(expected, has_holes=bool(plan.holes))
-        reader = PacketReader()
+        self.reader = reader = PacketReader()
         undecided = frozenset(number for number, streams in enumerate(plan.channels, 1) if len(streams) == 1)
         self.content = ContentChecker(reader, self.truth, undecided)
         self.terms = TermChecker(adapters)
+        self.acked = AckedChecker(adapters) if plan.publish is PublishMode.ACKED else None
+        self.confirm = ConfirmChecker(reader) if any(client.confirm > 1 for client in plan.clients) else None
+        fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
+        self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
+        self.hand_overs = HandOverChecker()
+        self.events: dict[tuple[str, int], EventChecker] = {}
         self.states = StateChecker(plan, adapters, messages, self.truth)
         self.deliveries = {
             (f"client{client.number}", channel): DeliveryChecker(
@@ -63,7 +78,8 @@ class Checks:
                 reader,
                 self.truth,
                 is_live=client.is_live,
-                may_gap=plan.may_lose_journals or client.confirm > 1,
+                may_gap=plan.may_lose_journals or client.confirm > 1 or client.declare_after_ns > 0,
+                is_confirming=client.confirm > 1,
             )
             for client in plan.clients
             for channel, streams in enumerate(plan.channels, 1)
@@ -89,6 +105,7 @@ class Cluster:
         self.clients: list[ClientActor] = []
         self.checks = Checks(plan, self.adapters, messages)
         self.truth = self.checks.truth
+        self.losses = LossChecker(plan, lambda stream, source_seq: self.source.sent_at_ns[stream, source_seq])
         self.admin = AdminActor(world, self, plan)
         self.source = SourceActor(world, plan, messages, self.adapters)
         self.adapters += [AdapterActor(world, self, plan, own) for own in plan.adapters]
@@ -97,6 +114,15 @@ class Cluster:
             hearers = [(peer.name, peer.on_output) for peer in self.adapters if peer is not adapter]
             hearers += [(client.name, client.on_output) for client in self.clients]
             adapter.listen([(world.link(adapter.name, name), hear) for name, hear in hearers])
+        for client in self.clients:
+            for channel, merger in client.mergers.items():
+                self.checks.events[client.name, channel] = EventChecker(
+                    client.name,
+                    merger,
+                    self.checks.reader,
+                    client.repair.declare_after_ns,
+                    is_confirming=client.is_confirming,
+                )
         self._convergence = ConvergenceChecker(plan, self.adapters, self.clients)
         self._trace = hashlib.sha256() if is_traced else None
 
@@ -142,21 +168,60 @@ class Cluster:
         """An adapter puts a packet on the wire."""
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
+        if self.checks.acked is not None:
+            self.checks.acked.on_transmit(adapter, packet)
         self.checks.content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
+
+    def on_garbled(self, packet: OutputPacket) -> None:
+        """A packet goes out that differs from what its sender made."""
+        self.truth.garbled.update(
+            (found.source_stream_id, found.source_seq) for found in self.checks.reader.inputs(packet)
+        )
 
     def on_committed(self, packets: tuple[OutputPacket, ...]) -> None:
         """Provisional packets have become decisions; every adapter that hears of them may transmit them."""
         for packet in packets:
             self.checks.content.note(packet, is_active=True)
+            self.on_sent(packet)
+
+    def on_sent(self, packet: OutputPacket) -> None:
+        """A packet is on the wire as it is, or in a journal for replay."""
+        if self.checks.confirm is not None:
+            self.checks.confirm.on_sent(packet)
+
+    def on_state_given(self, adapter: AdapterActor, snapshot: ChannelSnapshot) -> None:
+        """An adapter gives its conversion state to another, or saves it."""
+        if self.checks.acked is not None:
+            self.checks.acked.on_state(adapter, snapshot)
+
+    def on_lost(self, adapter: AdapterActor, lost: RunsLost) -> None:
+        """An active declares source messages lost."""
+        self.losses.on_lost(adapter, lost, self.world.now_ns)
+
+    def on_peer_state(self, adapter: AdapterActor, state: PeerState) -> None:
+        """An adapter hears another's state."""
+        self.losses.on_peer_state(adapter, state)
+
+    def on_heard(self, client: ClientActor, packet: OutputPacket) -> None:
+        """A client is about to give a packet to its merger."""
+        self.checks.events[client.name, packet.channel_id].on_packet(packet, self.world.now_ns)
+
+    def at_end_of_turn(self, client: ClientActor, channel: int, *, is_timer: bool) -> None:
+        """A client's merger has handed over all that was due."""
+        self.checks.events[client.name, channel].at_end_of_turn(self.world.now_ns, is_timer=is_timer)
 
     def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
         """A channel of an adapter moved."""
         self.checks.terms.on_moved(adapter, effect.new)
+        self.checks.hand_overs.on_moved(adapter, effect, self.world.now_ns)
 
     def _on_merge_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> None:
         if self._trace:
             self._trace.update(f"{self.world.now_ns} {client.name} {effect!r}\n".encode())
         self.checks.deliveries[client.name, channel].on_effect(effect)
+        self.checks.events[client.name, channel].on_effect(effect, self.world.now_ns)
+        if client.is_confirming and self.checks.confirm is not None:
+            self.checks.confirm.on_effect(client.name, effect)
 
     # ---- phases ----
 
@@ -171,6 +236,8 @@ class Cluster:
         world.mend_all()
         self.admin.restart()
         for adapter in self.adapters:
+            adapter.garble(0)
+            adapter.is_damaging = False
             if adapter.is_slow:
                 adapter.slow_down(0)
             if adapter.is_alive:

@@ -24,10 +24,11 @@ from tests.simulation.plan import (
     Timing,
     Weather,
 )
+from tests.simulation.scenes import ALL_OF_IT, Scene, set_scene
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
-ALL_OF_IT = 1_000_000  # journal entries: more than any run has
+SCENE_SHARE = 0.45  # of seeds: they are set in a scene
 ACKED_SHARE = 0.15  # of runs: publishing is acknowledged
 HOLD_SHARE = 0.3  # of runs: on silence they hold, the others proceed
 HEARD_BY_SOME_PERCENT = 50  # of holes: some adapters heard what the journal lost
@@ -69,12 +70,25 @@ KINDS = {  # how often each kind of fault is drawn
     FaultKind.SOURCE_RESET: 1,
     FaultKind.CORRUPT: 1,
     FaultKind.HAND_OVER: 3,
+    FaultKind.GARBLE: 1,
+    FaultKind.DAMAGE: 1,
 }
 
 
-def draw_plan(seed: int) -> Plan:
-    """The run of a seed."""
+def draw_plan(seed: int, scene: Scene | None = None) -> Plan:
+    """The run of a seed.
+
+    Args:
+        scene: the scene it is set in; None: a share of the seeds is, in any of them.
+    """
     chance = random.Random(seed)
+    plan = _draw_at_large(seed, chance)
+    if scene is None and chance.random() < SCENE_SHARE:
+        scene = chance.choice(list(Scene))
+    return plan if scene is None else set_scene(scene, plan, chance)
+
+
+def _draw_at_large(seed: int, chance: random.Random) -> Plan:
     size = chance.choices(SIZES, [size.weight for size in SIZES])[0]
     storm_ns = chance.choice(size.storm_ms) * MS
     timing = _draw_timing(chance, size)
@@ -196,8 +210,11 @@ def _draw_fault(
         other = chance.choice((*(name for name in names if name != whom), ADMIN, ADMIN, SOURCE, "client1", EVERYBODY))
         if kind is FaultKind.MUTE and chance.random() < 0.5 and other != EVERYBODY:
             whom, other = other, whom
+        amount = int(kind is FaultKind.CUT and chance.random() < 0.5)
     elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
         whom, amount = ADMIN, chance.choice((0, 0, 1, 3))
+    elif kind is FaultKind.GARBLE:
+        amount = chance.choice((1, 2, 3))
     elif kind is FaultKind.CORRUPT:
         amount = chance.randrange(SYMBOLS)
     elif kind is FaultKind.HAND_OVER:

@@ -64,6 +64,14 @@ class Strikes:
         elif kind is FaultKind.SLOW:
             adapter.slow_down(fault.amount)
             world.after(fault.length_ns, lambda _: adapter.slow_down(0))
+        elif kind is FaultKind.GARBLE:
+            world.tell("{} sends packets that differ from what it made", adapter.name)
+            adapter.garble(max(1, fault.amount))
+            world.after(fault.length_ns, lambda _: adapter.garble(0))
+        elif kind is FaultKind.DAMAGE:
+            world.tell("{} gives damaged conversion states", adapter.name)
+            adapter.is_damaging = True
+            world.after(fault.length_ns, lambda _: setattr(adapter, "is_damaging", False))
         elif kind is FaultKind.CORRUPT and not adapter.is_active:
             self._corrupt(adapter, fault.amount % SYMBOLS)
 
@@ -91,6 +99,10 @@ class Strikes:
             self._world.cut(link, is_held=is_held)
         breaks = ADMIN in (whom, other) or EVERYBODY in (whom, other)
         broken = [each for each in (whom, other) if each.startswith("adapter")] if breaks and not is_held else []
+        if fault.kind is FaultKind.CUT and fault.amount:
+            for adapter in self._cluster.adapters:
+                if adapter.name in broken and adapter.is_alive:
+                    self._cluster.admin.on_broken(adapter)
         self._world.after(fault.length_ns, self._mend, (links, is_held, broken))
 
     def _mend(self, what: tuple[list[Link], bool, list[str]]) -> None:

@@ -36,6 +36,18 @@ class OutputJournal:
         place = bisect_right(firsts, packet.first_input_seq) - 1
         return place >= 0 and packets[place] == packet
 
+    def end_of(self, channel_id: int, epoch: int) -> int:
+        """One past the last `input_seq` of an epoch that replay would find; 0 if there is none."""
+        return self.ends().get((channel_id, epoch), 0)
+
+    def ends(self) -> dict[tuple[int, int], int]:
+        """Of every channel and epoch that replay would find, one past the last `input_seq`."""
+        return {
+            (channel_id, packet.epoch): packet.end_input_seq
+            for channel_id, (_, packets) in self._channels.items()
+            for packet in packets
+        }
+
     def append(self, entry: Entry) -> None:
         """Keep a packet or a channel's state."""
         self._entries.append(entry)

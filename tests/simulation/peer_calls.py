@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState
 from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from feedcore.replica.engine import DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
+
+BUCKET_SUM_OFFSET = 8  # of tests.simulation.toy_feed.BUCKET
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
@@ -56,15 +60,13 @@ class PeerCalls:
         """Conversion state at a position."""
         self._say("asks adapter {} for a snapshot of channel {}", effect.adapter_id, effect.channel_id)
         engine = self._adapter.engine
-        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, peer.engine.snapshot(effect.channel_id)))
+        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, self._snapshot(peer, effect.channel_id)))
 
     def request_buckets(self, effect: RequestBuckets) -> None:
         """Some buckets of the conversion state at a position."""
         self._say("asks adapter {} for buckets {} of channel {}", effect.adapter_id, effect.buckets, effect.channel_id)
         engine, channel = self._adapter.engine, effect.channel_id
-        self._ask(
-            effect.adapter_id, lambda peer: (engine.on_buckets, peer.engine.buckets(channel, effect.buckets)), channel
-        )
+        self._ask(effect.adapter_id, lambda peer: (engine.on_buckets, _buckets(peer, effect)), channel)
 
     def tell_state(self) -> None:
         """At every sync interval, to everybody."""
@@ -73,9 +75,14 @@ class PeerCalls:
             if peer is not adapter and peer.is_alive:
                 state = adapter.engine.report(adapter.clock_ns(), adapter.life)
                 link = world.link(adapter.name, peer.name)
-                world.call(link, _tell, (peer, peer.life, peer.engine.on_peer_state, state))
+                world.call(link, self._tell, (peer, peer.life, state))
 
     # ---- inside ----
+
+    def _tell(self, message: tuple[AdapterActor, int, PeerState]) -> None:
+        peer, life, state = message
+        if peer.life == life and peer.is_alive:
+            peer.on_peer_state(state)
 
     def _ask(
         self,
@@ -103,15 +110,27 @@ class PeerCalls:
 
         world.call(world.link(adapter.name, peer.name), answer)
 
+    def _snapshot(self, peer: AdapterActor, channel_id: int) -> ChannelSnapshot:
+        """What a peer gives; damaged if its host damages what it gives."""
+        snapshot = peer.engine.snapshot(channel_id)
+        self._cluster.on_state_given(peer, snapshot)
+        if peer.is_damaging:
+            snapshot = replace(snapshot, conversion_state=_damaged(snapshot.conversion_state, 0))
+        return snapshot
+
     def _say(self, text: str, *values: object) -> None:
         if self._world.is_verbose:
             self._world.tell("{} " + text, self._adapter.name, *values)
 
 
+def _buckets(peer: AdapterActor, effect: RequestBuckets) -> Buckets:
+    buckets = peer.engine.buckets(effect.channel_id, effect.buckets)
+    return replace(buckets, data=_damaged(buckets.data, BUCKET_SUM_OFFSET)) if peer.is_damaging else buckets
+
+
+def _damaged(data: bytes, offset: int) -> bytes:
+    return data[:offset] + bytes([data[offset] ^ 0x55]) + data[offset + 1 :]
+
+
 def _fields(effect: RequestSource) -> tuple[int, int, int]:
     return effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
-
-
-def _tell(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], object, object]) -> None:
-    peer, life, event, *arguments = message
-    peer.on_message(life, event, *arguments)

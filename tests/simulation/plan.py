@@ -11,6 +11,7 @@ from enum import Enum
 
 import msgspec
 
+from feedcore.lease.failing import FailPolicy
 from feedcore.replica.config import OnSilence, PublishMode
 
 US = 1_000
@@ -28,7 +29,7 @@ class FaultKind(Enum):
     PAUSE_BEFORE_SENDING = "pause before sending"  # stands still between a decision and the sending of its packets
     SLOW = "slow"  # every event of the process takes `amount` nanoseconds
     MUTE = "mute"  # one-way partition: `other` hears nothing of `whom`
-    CUT = "cut"  # `whom` and `other` hear nothing of each other; connections between them break
+    CUT = "cut"  # `whom` and `other` hear nothing of each other; connections break, with `amount` 1 seen at both ends
     HOLD = "hold"  # as CUT, but connections outlive it: what was said on them arrives late
     ADMIN_CRASH = "admin crash"  # the admin server dies, streams end, it restores itself; `amount` lease notes are lost
     ADMIN_VANISH = "admin vanish"  # as ADMIN_CRASH, but its host is gone: streams do not end, they fall silent
@@ -36,6 +37,8 @@ class FaultKind(Enum):
     SOURCE_RESET = "source reset"  # somebody numbers a new session from 1 on the source's groups
     CORRUPT = "corrupt"  # bucket `amount` of a backup's conversion state changes by itself
     HAND_OVER = "hand over"  # an admin orders a planned hand-over to `other`
+    GARBLE = "garble"  # a bit of every `amount`-th packet that `whom` sends differs from what it made and journalled
+    DAMAGE = "damage"  # snapshots and buckets that `whom` gives to others are damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Weather:
     duplication: float = 0.0
     delay_min_ns: int = 20 * US
     delay_span_ns: int = 180 * US
+    replay_loss: float = 0.0  # of the packets in a replay service's answer
 
 
 CALM = Weather()
@@ -86,23 +90,25 @@ class SourceHole:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """One adapter; its monotonic clock has an offset and a drift of its own."""
+    """One adapter; its monotonic clock has an offset and a drift of its own. `health`: as its shell measures it."""
 
     adapter_id: int
     start_ns: int = 0
     clock_offset_ns: int = 0
     drift_ppm: int = 0
+    health: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
     """One client. `is_live`: it begins with the first packet heard, not with message_seq 1. `confirm`: how many
-    adapters must have transmitted what it delivers."""
+    adapters must have transmitted what it delivers. `declare_after_ns`: its patience with a gap; 0: the usual one."""
 
     number: int
     start_ns: int = 0
     is_live: bool = False
     confirm: int = 1
+    declare_after_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,7 @@ class Plan:
         message_count: source messages of each stream.
         bursts_ns: around these moments the source sends half of its packets, so that faults find many under way.
         has_real_codec: packets are encoded and decoded for every receiver, as on the wire.
+        fail_policy, fail_times: which backup asks to be failed, once one was out of sync so often.
     """
 
     seed: int
@@ -149,6 +156,8 @@ class Plan:
     timing: Timing = Timing()
     publish: PublishMode = PublishMode.ASYNC
     on_silence: OnSilence = OnSilence.PROCEED
+    fail_policy: FailPolicy = FailPolicy.LOWEST
+    fail_times: int = 3
     weather: Weather = CALM
     holes: tuple[SourceHole, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -186,16 +195,19 @@ class Plan:
             f"{timing.digest_interval_messages} messages",
             f"lease {timing.lease_ttl_ns / MS:.0f} ms, sync {timing.sync_interval_ns / MS:.0f} ms, states every "
             f"{timing.state_interval_ns / MS:.0f} ms, heartbeats {timing.heartbeat_interval_ns / MS:.0f} ms",
-            f"loss {weather.loss:.0%}, duplication {weather.duplication:.0%}, delay {weather.delay_min_ns / MS:.2f} to "
-            f"{(weather.delay_min_ns + weather.delay_span_ns) / MS:.2f} ms",
+            f"backups leave by {self.fail_policy.value} after being out of sync {self.fail_times} times",
+            f"loss {weather.loss:.0%}, of replays {weather.replay_loss:.0%}, duplication {weather.duplication:.0%}",
+            f"delay {weather.delay_min_ns / MS:.2f} to {(weather.delay_min_ns + weather.delay_span_ns) / MS:.2f} ms",
         ]
         lines += [
-            f"adapter{each.adapter_id} starts at {each.start_ns / MS:.1f} ms, clock {each.drift_ppm:+d} ppm"
+            f"adapter{each.adapter_id} starts at {each.start_ns / MS:.1f} ms, clock {each.drift_ppm:+d} ppm, health "
+            f"{each.health}"
             for each in self.adapters
         ]
         lines += [
             f"client{each.number} starts at {each.start_ns / MS:.1f} ms, {'live' if each.is_live else 'from the start'}"
             f", confirm={each.confirm}"
+            + (f", declares gaps after {each.declare_after_ns / MS:.0f} ms" if each.declare_after_ns else "")
             for each in self.clients
         ]
         return lines + [str(hole) for hole in self.holes] + [str(fault) for fault in self.faults]

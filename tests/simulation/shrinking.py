@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.simulation.plan import CALM, MS, Fault, Plan, Weather
+from tests.simulation.plan import CALM, MS, AdapterPlan, ClientPlan, Fault, Plan, Weather
 from tests.simulation.running import Verdict, judge
 
 CHANCES = 3  # chance seeds each smaller plan is tried with
@@ -85,6 +85,7 @@ def _calmer_weather(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, weather=CALM)
     yield replace(plan, weather=replace(weather, loss=0.0))
     yield replace(plan, weather=replace(weather, duplication=0.0))
+    yield replace(plan, weather=replace(weather, replay_loss=0.0))
     yield replace(plan, weather=Weather(weather.loss, weather.duplication))
     if weather.loss > 0.01:
         yield replace(plan, weather=replace(weather, loss=round(weather.loss / 2, 3)))
@@ -95,8 +96,8 @@ def _fewer_clients(plan: Plan) -> Iterator[Plan]:
         for client in plan.clients:
             yield replace(plan, clients=tuple(each for each in plan.clients if each is not client))
     for place, client in enumerate(plan.clients):
-        if client.start_ns or client.is_live or client.confirm > 1:
-            plain = replace(client, start_ns=0, is_live=False, confirm=1)
+        plain = ClientPlan(client.number)
+        if client != plain:
             yield replace(plan, clients=(*plan.clients[:place], plain, *plan.clients[place + 1 :]))
 
 
@@ -104,8 +105,9 @@ def _fewer_adapters(plan: Plan) -> Iterator[Plan]:
     if len(plan.adapters) > 1:
         for adapter in plan.adapters:
             yield replace(plan, adapters=tuple(each for each in plan.adapters if each is not adapter))
-    if any(adapter.drift_ppm or adapter.clock_offset_ns for adapter in plan.adapters):
-        yield replace(plan, adapters=tuple(replace(each, drift_ppm=0, clock_offset_ns=0) for each in plan.adapters))
+    if any(adapter.drift_ppm or adapter.clock_offset_ns or adapter.health != 1.0 for adapter in plan.adapters):
+        plain = tuple(AdapterPlan(adapter.adapter_id, adapter.start_ns) for adapter in plan.adapters)
+        yield replace(plan, adapters=plain)
 
 
 def _fewer_streams(plan: Plan) -> Iterator[Plan]:

@@ -41,6 +41,7 @@ class SourceActor:
         self._next = dict.fromkeys(messages, 1)
         self._journal: dict[int, list[tuple[int, int, bytes]]] = {stream: [] for stream in messages}
         self._stopped_until_ns = 0
+        self.sent_at_ns: dict[tuple[int, int], int] = {}  # (stream, source_seq) -> when it was sent first
 
     def start(self) -> None:
         """Put every packet of the session on the schedule."""
@@ -101,6 +102,7 @@ class SourceActor:
         datagram = encode_source(stream, first, messages, self._world.now_ns, 0)
         assert len(datagram) == SOURCE_HEADER_SIZE + count * SOURCE_MESSAGE_SIZE
         self._next[stream] = first + count
+        self.sent_at_ns.update(((stream, first + place), self._world.now_ns) for place in range(count))
         hole = next((hole for hole in self._plan.holes if _covers(hole, stream, first)), None)
         if hole is None:
             self._journal[stream].append((first, first + count, datagram))

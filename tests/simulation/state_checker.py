@@ -72,7 +72,7 @@ class StateChecker:
 
 
 class ConvergenceChecker:
-    """After the storm: every client has its end, every adapter its place, and all of them everything."""
+    """After the storm: every client has its end, every adapter its place, all of them everything, and none abstains."""
 
     def __init__(self, plan: Plan, adapters: Sequence[AdapterActor], clients: Sequence[ClientActor]) -> None:
         self._adapters, self._clients = adapters, clients
@@ -100,7 +100,7 @@ class ConvergenceChecker:
         raise Violation("9", f"not converged after {calm_ns // MS} ms of calm: {adapters}, {clients}")
 
     def _is_settled(self, adapter: AdapterActor) -> bool:
-        if not adapter.is_alive:
+        if not adapter.is_alive or adapter.abstains:
             return False
         for replica in adapter.engine.replicas.values():
             if replica.state is ReplicaState.FAILED:

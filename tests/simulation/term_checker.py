@@ -29,7 +29,6 @@ class TermChecker:
         self._active_of: dict[tuple[int, int], int] = {}  # (epoch, channel) -> adapter
         self._granted = self._offered = 0
         self._ended_otherwise: set[int] = set()  # epochs that ended at the store before their term had passed
-        self._passed_until = 0  # epochs up to here have ended at the store
         self._begun = 0  # the newest epoch in which anybody became active
 
     def on_grant(self, epoch: int) -> None:
@@ -45,13 +44,8 @@ class TermChecker:
 
     def on_vacated(self, epoch: int, reason: str) -> None:
         """A lease ended at the store."""
-        if reason in PASSED:
-            self._passed_until = self._granted
-        else:
+        if reason not in PASSED:
             self._ended_otherwise.add(epoch)
-
-    def _has_passed(self, epoch: int) -> bool:
-        return epoch <= self._passed_until and epoch not in self._ended_otherwise
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
         """A packet goes out; if it says that it comes from the active, it must."""
@@ -61,12 +55,13 @@ class TermChecker:
         owner = self._active_of.setdefault(place, adapter.adapter_id)
         if owner != adapter.adapter_id:
             raise Violation("5", f"adapters {owner} and {adapter.adapter_id} are both active in epoch {packet.epoch}")
-        if self._has_passed(packet.epoch) and packet.epoch < self._begun and not adapter.is_late:
-            raise Violation(
-                "5", f"{adapter.name} is active in {packet.epoch}, which passed, and {self._begun} has begun"
-            )
+        if packet.epoch not in self._ended_otherwise and packet.epoch < self._begun and not adapter.is_late:
+            raise Violation("5", f"{adapter.name} is active in {packet.epoch}, and {self._begun} has begun")
         if packet.epoch > self._granted:
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which nobody granted")
+        newest = adapter.engine.lease.last_epoch
+        if packet.epoch < newest and not adapter.is_late:
+            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, knowing of {newest}")
 
     def on_moved(self, adapter: AdapterActor, new: ReplicaState) -> None:
         """A channel moved. Who becomes active must hold the newest epoch it knows of, and be alone in it.
@@ -84,8 +79,8 @@ class TermChecker:
             if other is adapter or not other.is_alive or not 0 < other.engine.lease.epoch < lease.epoch:
                 continue
             held = other.engine.lease
-            if self._has_passed(held.epoch) and held.may_transmit(other.clock_ns()):
+            if held.epoch not in self._ended_otherwise and held.may_transmit(other.clock_ns()):
                 text = (
                     f"{adapter.name} becomes active in epoch {lease.epoch} while {other.name} believes in {held.epoch}"
                 )
-                raise Violation("5", f"{text}, whose term has passed")
+                raise Violation("5", f"{text}, which did not end before its term")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import __main__ as command
-from tests.simulation.drawing import draw_plan
 from tests.simulation.mutants import MUTANTS, hunt
 from tests.simulation.plan import decode_plan
 from tests.simulation.running import judge
@@ -19,7 +18,7 @@ FENCELESS = next(mutant for mutant in MUTANTS if mutant.what == "a lease never e
 def test_a_failing_plan_shrinks_to_what_it_takes_and_fails_alike() -> None:
     seeds, verdict = hunt(FENCELESS)
     assert verdict is not None
-    plan = draw_plan(seeds - 1)
+    plan = FENCELESS.plan(seeds - 1)
     with FENCELESS.planted():
         shrunk = shrink(plan, verdict, run_count_max=200)
         again = judge(decode_plan(shrunk.plan.encode()))

@@ -1,0 +1,40 @@
+"""A planned hand-over has no seam (docs/protocol.md clause 6.6): the heir begins where the former active ended, unless it
+has waited in vain for what precedes that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from feedcore.replica.states import ReplicaState
+from tests.simulation.checkers import Violation
+from tests.simulation.plan import MS
+
+if TYPE_CHECKING:
+    from feedcore.replica.effects import StateMoved
+    from tests.simulation.adapter import AdapterActor
+
+
+class HandOverChecker:
+    """Where epochs were given up, and where the next ones began."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, tuple[int, int, int]] = {}  # by channel: (epoch given up, its end, when)
+        self._offered_after: dict[int, int] = {}  # epoch offered -> the one before it
+
+    def on_offered(self, epoch: int, after_epoch: int) -> None:
+        """The store offers an epoch to an heir."""
+        self._offered_after[epoch] = after_epoch
+
+    def on_moved(self, adapter: AdapterActor, moved: StateMoved, now_ns: int) -> None:
+        """A channel of an adapter moves."""
+        channel, line = moved.channel_id, adapter.engine.replicas[moved.channel_id].line
+        if moved.old is ReplicaState.ACTIVE and moved.new is ReplicaState.SYNCHRONIZED:
+            self._ends[channel] = line.epoch, line.next_input_seq, now_ns
+        if moved.new is not ReplicaState.ACTIVE or channel not in self._ends:
+            return
+        epoch, end, at_ns = self._ends[channel]
+        patience_ns = adapter.engine.config.replica.promotion_patience_ns - MS
+        is_heir = self._offered_after.get(adapter.engine.lease.epoch) == epoch
+        if is_heir and line.lineage.first_input_seq < end and now_ns - at_ns < patience_ns:
+            text = f"{adapter.name} begins epoch {line.epoch} at {line.lineage.first_input_seq}, but {epoch} ended at {end}"
+            raise Violation("hand-over", text)

@@ -1,0 +1,50 @@
+"""What the active declares lost (docs/protocol.md clause 4.4): nothing that a backup has told it to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from feedcore.replica.channel_state import PeerState
+from feedcore.replica.effects import RunsLost
+from feedcore.replica.states import ReplicaState
+from tests.simulation.checkers import Violation
+from tests.simulation.plan import MS, Plan
+
+if TYPE_CHECKING:
+    from tests.simulation.adapter import AdapterActor
+
+SIDE_BY_SIDE = (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
+
+
+class LossChecker:
+    """Remembers the newest state that each adapter heard of each other.
+
+    Args:
+        sent_at_ns: when the source sent a message (stream, source_seq); before that nobody can miss it.
+    """
+
+    def __init__(self, plan: Plan, sent_at_ns: Callable[[int, int], int]) -> None:
+        self._give_up_ns = 2 * plan.timing.source_declare_after_ns - MS  # less what a clock may drift
+        self._sent_at_ns = sent_at_ns
+        self._heard: dict[tuple[int, int], dict[int, PeerState]] = {}  # by (adapter, life), then peer
+
+    def on_peer_state(self, adapter: AdapterActor, state: PeerState) -> None:
+        """An adapter hears another's state."""
+        known = self._heard.setdefault((adapter.adapter_id, adapter.life), {})
+        was = known.get(state.adapter_id)
+        if was is None or (was.incarnation, was.report_id) < (state.incarnation, state.report_id):
+            known[state.adapter_id] = state
+
+    def on_lost(self, adapter: AdapterActor, lost: RunsLost, now_ns: int) -> None:
+        """An active declares source messages lost. After twice its patience it may, whoever has them."""
+        stream, first = lost.source_stream_id, lost.first_source_seq
+        if now_ns - self._sent_at_ns(stream, first) >= self._give_up_ns:
+            return
+        for peer, state in self._heard.get((adapter.adapter_id, adapter.life), {}).items():
+            for channel in state.channels:
+                if channel.state in SIDE_BY_SIDE and channel.available_source_seqs.get(stream, 0) > first:
+                    text = (
+                        f"{adapter.name} declares source {stream} {first} lost, but adapter {peer} told that it has it"
+                    )
+                    raise Violation("losses", text)

@@ -1,0 +1,139 @@
+"""Faults in an adapter's view of its lease, in promises and consent, and in who leaves the group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedcore.lease.admin_contact import AdminContact
+from feedcore.lease.lease_view import LeaseView
+from feedcore.lease.peers import Peers
+from feedcore.replica.engine import AdapterEngine
+from tests.simulation.mutants.mutant import Method, Mutant, always
+from tests.simulation.scenes import Scene
+
+FOR_EVER_NS = 1 << 62
+
+
+def _never_ends(right: Method) -> Method:
+    return lambda self, epoch, valid_until_ns, now_ns: right(self, epoch, FOR_EVER_NS, now_ns)
+
+
+def _counts_from_now(right: Method) -> Method:
+    def on_granted(self: LeaseView, epoch: int, valid_until_ns: int, now_ns: int) -> bool:
+        return bool(right(self, epoch, max(valid_until_ns, now_ns + 4 * self._renew_every_ns), now_ns))
+
+    return on_granted
+
+
+def _believes_old_epochs(right: Method) -> Method:
+    def on_granted(self: LeaseView, epoch: int, valid_until_ns: int, now_ns: int) -> bool:
+        newest, self.last_epoch = self.last_epoch, min(self.last_epoch, epoch - 1)
+        is_believed = bool(right(self, epoch, valid_until_ns, now_ns))
+        self.last_epoch = max(newest, self.last_epoch)
+        return is_believed
+
+    return on_granted
+
+
+def _goes_on(right: Method) -> Method:
+    def note_epoch(self: AdapterEngine, epoch: int, why: str, now_ns: int) -> list[Any]:
+        self.lease.note_epoch(epoch)
+        return []
+
+    return note_epoch
+
+
+def _counts_promises_from_hearing(right: Method) -> Method:
+    def consent(self: Peers, epoch: int) -> int:
+        if not right(self, epoch):
+            return 0
+        return min(self._states[each][1] for each in self.others) + self._config.abstain_ns
+
+    return consent
+
+
+def _asks_whom_it_has_heard(right: Method) -> Method:
+    def consent(self: Peers, epoch: int) -> int:
+        everybody, self.others = self.others, frozenset(self.others & self._states.keys())
+        until_ns = int(right(self, epoch))
+        self.others = everybody
+        return until_ns
+
+    return consent
+
+
+def _takes_any_report(right: Method) -> Method:
+    def note(self: Peers, state: Any, now_ns: int) -> bool:
+        self._states.pop(state.adapter_id, None)
+        return bool(right(self, state, now_ns))
+
+    return note
+
+
+def _settles_for_ever(right: Method) -> Method:
+    return lambda self, epoch, now_ns: self._settles_until_ns > 0
+
+
+LEASE = (
+    Mutant("a lease never ends at its holder", LeaseView, "on_granted", _never_ends),
+    Mutant("a grant counts from when it was heard", LeaseView, "on_granted", _counts_from_now),
+    Mutant(
+        "grants of old epochs are believed",
+        LeaseView,
+        "on_granted",
+        _believes_old_epochs,
+        killer="tests.feedcore.test_lease_view:test_a_grant_of_the_epoch_that_was_held_before_is_not_believed_again",
+    ),
+    Mutant(
+        "an active that hears of a newer epoch goes on to its term's end",
+        AdapterEngine,
+        "_note_epoch",
+        _goes_on,
+        scene=Scene.OUTAGES,
+    ),
+    Mutant(
+        "a promise counts from when it was heard",
+        Peers,
+        "consent_until_ns",
+        _counts_promises_from_hearing,
+        killer="tests.feedcore.test_consent:test_a_paused_active_that_wakes_up_to_old_promises_believes_none",
+    ),
+    Mutant(
+        "peers that were never heard of are not asked",
+        Peers,
+        "consent_until_ns",
+        _asks_whom_it_has_heard,
+        killer="tests.feedcore.test_consent:test_one_silent_adapter_is_enough_to_withhold_consent",
+    ),
+    Mutant(
+        "an older report of a peer replaces a newer one",
+        Peers,
+        "note",
+        _takes_any_report,
+        killer="tests.feedcore.test_consent:test_a_report_that_a_newer_one_overtook_gives_no_consent",
+    ),
+    Mutant(
+        "back in contact a backup settles for ever", AdminContact, "is_settling", _settles_for_ever, scene=Scene.OUTAGES
+    ),
+    Mutant(
+        "back in contact no backup settles",
+        AdminContact,
+        "is_settling",
+        always(False),
+        killer="tests.feedcore.test_consent:test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it",
+    ),
+    Mutant(
+        "a promise to abstain is forgotten at once",
+        AdminContact,
+        "abstain",
+        always(None),
+        killer="tests.feedcore.test_consent:test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended",
+    ),
+    Mutant(
+        "no backup ever asks to be failed",
+        AdapterEngine,
+        "_consider_leaving",
+        always([]),
+        killer="tests.feedcore.test_leaving_the_group:test_the_admin_server_is_asked_and_its_word_counts",
+    ),
+)

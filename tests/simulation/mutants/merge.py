@@ -1,0 +1,143 @@
+"""Faults in the client's merge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedcore.merge.comparison import CopyComparison
+from feedcore.merge.confirmation import Confirmation
+from feedcore.merge.declared_gaps import DeclaredGaps
+from feedcore.merge.gap_repair import GapRepair
+from feedcore.merge.heard_streams import HeardStreams
+from feedcore.merge.history_gate import CLOSED, HistoryGate
+from feedcore.merge.hold_queue import HoldQueue
+from feedcore.merge.merger import StreamMerger
+from feedcore.merge.remembered_gaps import RememberedGaps
+from feedcore.merge.source_order import SourceOrder
+from feedcore.wire.lineage import Lineage
+from tests.simulation.mutants.mutant import Method, Mutant, always
+from tests.simulation.scenes import Scene
+
+
+def _forgets_sources(right: Method) -> Method:
+    def deliver(self: StreamMerger, *arguments: Any) -> None:
+        right(self, *arguments)
+        self.next_source_seqs.clear()
+
+    return deliver
+
+
+def _judges_nothing(right: Method) -> Method:
+    def counted_end(self: HistoryGate, packet: Any, end_input_seq: int, now_ns: int) -> int | None:
+        return None if right(self, packet, end_input_seq, now_ns) is None else end_input_seq
+
+    return counted_end
+
+
+def _never_waits(right: Method) -> Method:
+    def open_or_close(self: HistoryGate) -> None:
+        self.passing_epoch = self.lineage.epoch if self.lineage.entries else CLOSED
+
+    return open_or_close
+
+
+def _lets_through(right: Method) -> Method:
+    return lambda self, packet, effects: [packet]
+
+
+def _declares_what_was_just_heard_of(right: Method) -> Method:
+    def declare(self: StreamMerger, now_ns: int, effects: list[Any]) -> None:
+        self._gap.patience_end = self._gap.known_end
+        right(self, now_ns, effects)
+
+    return declare
+
+
+def _sees_nothing_held(right: property) -> property:
+    return property(lambda self: None)
+
+
+def _skips_silent_runs(right: Method) -> Method:
+    def take(self: StreamMerger, packet: Any, end: int, now_ns: int, effects: list[Any]) -> None:
+        if packet.message_count:
+            right(self, packet, end, now_ns, effects)
+
+    return take
+
+
+def _forgets_what_it_passed_over(right: Method) -> Method:
+    def pass_over(self: SourceOrder, stream: int, end_source: int) -> None:
+        self.next_source_seqs[stream] = end_source
+
+    return pass_over
+
+
+def _without(kind: str) -> Method:
+    """The effects of this kind are not handed over."""
+
+    def change(right: Method) -> Method:
+        def event(self: StreamMerger, *arguments: Any, **named: Any) -> list[Any]:
+            effects = right(self, *arguments, **named)
+            return [effect for effect in effects if type(effect).__name__ != kind]
+
+        return event
+
+    return change
+
+
+MERGE = (
+    Mutant("the client forgets which source messages it delivered", StreamMerger, "_deliver", _forgets_sources),
+    Mutant(
+        "the client takes packets of epochs that ended",
+        HistoryGate,
+        "counted_end",
+        _judges_nothing,
+        scene=Scene.OUTAGES,
+    ),
+    Mutant("the client gives a gap up at once", GapRepair, "is_hopeless", always(True)),
+    Mutant("the client is deaf for heartbeats", StreamMerger, "_on_heartbeat", always(None)),
+    Mutant(
+        "older packets never wait for a newer lineage", HistoryGate, "_open_or_close", _never_waits, scene=Scene.OUTAGES
+    ),
+    Mutant("with confirm=2 one copy is enough", Confirmation, "on_packet", _lets_through, scene=Scene.COPIES),
+    Mutant(
+        "copies of what was delivered are never compared", CopyComparison, "compare", always(None), scene=Scene.COPIES
+    ),
+    Mutant("copies that are held are never compared", CopyComparison, "compare_held", always(None), scene=Scene.COPIES),
+    Mutant("what fills a gap is never handed over", DeclaredGaps, "fill", always(False), scene=Scene.COPIES),
+    Mutant(
+        "what was passed over is forgotten", SourceOrder, "pass_over", _forgets_what_it_passed_over, scene=Scene.COPIES
+    ),
+    Mutant("superseded packets stay held", HoldQueue, "cut_superseded", always(None), scene=Scene.OUTAGES),
+    Mutant(
+        "superseded copies go on waiting for another",
+        Confirmation,
+        "drop_superseded",
+        always(None),
+        scene=Scene.OUTAGES,
+    ),
+    Mutant(
+        "everything missing is declared a gap, held packets or not",
+        HoldQueue,
+        "first_place",
+        _sees_nothing_held,
+        scene=Scene.COPIES,
+    ),
+    Mutant(
+        "what was only just heard of is declared missing",
+        StreamMerger,
+        "_declare",
+        _declares_what_was_just_heard_of,
+        scene=Scene.COPIES,
+    ),
+    Mutant("renumbered copies stay remembered", CopyComparison, "renumbered_from", always(None), scene=Scene.OUTAGES),
+    Mutant("renumbered gaps stay remembered", RememberedGaps, "truncate_from", always(None), scene=Scene.OUTAGES),
+    Mutant(
+        "renumbered ends of streams stay remembered", HeardStreams, "renumbered_from", always(None), scene=Scene.OUTAGES
+    ),
+    Mutant("packets without a message are skipped", StreamMerger, "_take", _skips_silent_runs, scene=Scene.COPIES),
+    Mutant("a takeover is not told", StreamMerger, "on_packet", _without("Takeover")),
+    Mutant("a silent stream is not told", StreamMerger, "on_timer", _without("Stale")),
+    Mutant("a stream that is heard again is not told", StreamMerger, "on_packet", _without("Live")),
+    Mutant("the client goes back to where no histories part", Lineage, "parts_at", always(None), scene=Scene.OUTAGES),
+)

@@ -1,0 +1,291 @@
+"""Faults in the adapter's replica: following, joining, deciding, hand-over, provisional output, acked publishing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from feedcore.replica import following
+from feedcore.replica.active_view import FLAPS_FREE, FlapDamper
+from feedcore.replica.channel import Channel
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot
+from feedcore.replica.deciding import Deciding
+from feedcore.replica.decision_intake import DecisionIntake
+from feedcore.replica.effects import AppendToJournal, Transmit
+from feedcore.replica.following import Following, PlacedBackup
+from feedcore.replica.hand_over import HandOver
+from feedcore.replica.production import ProductionLine
+from feedcore.replica.publish_gate import PublishGate
+from feedcore.replica.role import ToDeciding
+from feedcore.replica.source_tracker import SourceTracker
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag
+from feedcore.wire.position import FIRST_SEQ
+from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
+from tests.simulation.scenes import Scene
+
+# ---- following ----
+
+
+def _twice(right: Method) -> Method:
+    def accept(self: DecisionIntake, run: Any) -> None:
+        right(self, run)
+        self.ready.append(run)
+
+    return accept
+
+
+def _believes_message_seqs(right: Method) -> Method:
+    def accept(self: DecisionIntake, run: Any) -> None:
+        self._next_message_seq = run.first_message_seq
+        right(self, run)
+
+    return accept
+
+
+def _decides_as_backup(right: Method) -> Method:
+    def on_slices(self: Following, stream: int, slices: Any, effects: list[Any], now_ns: int) -> Any:
+        if self.channel.state is not ReplicaState.SYNCHRONIZED:
+            return right(self, stream, slices, effects, now_ns)
+        decider = Deciding(self.channel, ToDeciding(self.channel.line.epoch))
+        return decider.on_slices(stream, slices, effects, now_ns)
+
+    return on_slices
+
+
+def _compares_any_epochs(right: Method) -> Method:
+    def compare(self: Following, status: Any, *arguments: Any) -> Any:
+        ours = self.channel.line.digests_at.get(status.digest.input_seq)
+        digest = status.digest if ours is None else replace(status.digest, epoch=ours.epoch)
+        return right(self, replace(status, digest=digest), *arguments)
+
+    return compare
+
+
+def _has_no_end(right: Method) -> Method:
+    def undecided_count(self: Channel) -> int:
+        line = self.line
+        if not self.is_single_source or self.intake.ready or line.next_input_seq == line.lineage.first_input_seq:
+            return 0
+        return self.backlog.message_count
+
+    return undecided_count
+
+
+def _never_returns(right: Method) -> Method:
+    return lambda self, now_ns: right(self, now_ns) if self._silences <= FLAPS_FREE else False
+
+
+# ---- joining ----
+
+
+def _keeps_its_counter(right: Method) -> Method:
+    def install(self: ProductionLine, snapshot: Any) -> None:
+        counter = self.next_input_seq
+        right(self, snapshot)
+        self.next_input_seq = counter
+
+    return install
+
+
+def _off_by_one(right: Method) -> Method:
+    def snapshot(self: ProductionLine) -> Any:
+        found = right(self)
+        for stream in found.position.next_source_seqs:
+            found.position.next_source_seqs[stream] += 1
+        return found
+
+    return snapshot
+
+
+def _installs_unverified(right: Method) -> Method:
+    def install(self: ProductionLine, snapshot: ChannelSnapshot) -> None:
+        right(self, replace(snapshot, digests=()))
+
+    return install
+
+
+def _sets_unverified(right: Method) -> Method:
+    def set_buckets(self: ProductionLine, buckets: Buckets) -> None:
+        self._converter.restore_buckets(buckets.data)
+        self._restart_digests()
+
+    return set_buckets
+
+
+def _transmits_its_past_again(right: Method) -> Method:
+    def apply(*arguments: Any, **named: Any) -> None:
+        right(*arguments, **{**named, "quiet_end": FIRST_SEQ})
+
+    return apply
+
+
+def _forgets_what_waits(right: Method) -> Method:
+    def put_back(self: Channel) -> None:
+        for stream, tracker in self.trackers.items():
+            self.backlog.take_stream(stream)
+            tracker.unanchor()
+
+    return put_back
+
+
+# ---- deciding ----
+
+
+def _has_no_patience(right: Method) -> Method:
+    def lost(self: SourceTracker, now_ns: int) -> tuple[int, int] | None:
+        holes = self.missing() if self._gap_since_ns is not None else []
+        return holes[0] if holes else None
+
+    return lost
+
+
+def _declares_in_any_epoch(right: Method) -> Method:
+    def declare(self: Deciding, *arguments: Any) -> None:
+        is_single, self.channel.is_single_source = self.channel.is_single_source, False
+        right(self, *arguments)
+        self.channel.is_single_source = is_single
+
+    return declare
+
+
+def _transmits_first(right: Method) -> Method:
+    def decide(self: Deciding, piece: Any, effects: list[Any], now_ns: int) -> None:
+        place = len(effects)
+        right(self, piece, effects, now_ns)
+        effects[place:] = sorted(effects[place:], key=lambda effect: isinstance(effect, AppendToJournal))
+        assert isinstance(effects[place], Transmit)
+
+    return decide
+
+
+def _says_the_end_early(right: Method) -> Method:
+    def heartbeat(self: Channel, *arguments: Any) -> Transmit:
+        packet = right(self, *arguments).packet
+        return Transmit(packet._replace(flags=packet.flags | OutputFlag.END_OF_STREAM))
+
+    return heartbeat
+
+
+def _begins_at_once(right: Method) -> Method:
+    return lambda self, *arguments, **named: None if self._offer is None else self._offer[0]
+
+
+def _commits_one_too_few(right: Method) -> Method:
+    def commit(self: ProductionLine, epoch: int) -> int:
+        runs = tuple(self.provisional.runs) if self.provisional is not None else ()
+        end = int(right(self, epoch))
+        return runs[-1].first_input_seq if runs else end
+
+    return commit
+
+
+# ---- acked publishing ----
+
+
+def _releases_one_more(right: Method) -> Callable[[PublishGate, int], list[Any]]:
+    def on_acknowledged(self: PublishGate, end_input_seq: int) -> list[Any]:
+        effects: list[Any] = right(self, end_input_seq)
+        if effects and self._held:
+            packet = self._held.popleft()[0]
+            effects += (AppendToJournal(packet), Transmit(packet))
+        return effects
+
+    return on_acknowledged
+
+
+def _keeps_nothing(right: Method) -> Callable[[PublishGate], list[Any]]:
+    def keep_back(self: PublishGate) -> list[Any]:
+        right(self)
+        return []
+
+    return keep_back
+
+
+REPLICA = (
+    Mutant("a decision is applied twice", DecisionIntake, "_accept", _twice),
+    Mutant(
+        "a run's message_seq is not checked against the position",
+        DecisionIntake,
+        "_accept",
+        _believes_message_seqs,
+        scene=Scene.DAMAGE,
+    ),
+    Mutant(
+        "missed decisions are never asked for", DecisionIntake, "is_request_due", always(False), scene=Scene.HAND_OVERS
+    ),
+    Mutant("a backup decides by itself", Following, "on_slices", _decides_as_backup),
+    Mutant("digests are not compared", Following, "compare", always(None), scene=Scene.DAMAGE),
+    Mutant("digests of different epochs are compared", Following, "compare", _compares_any_epochs, scene=Scene.DAMAGE),
+    Mutant(
+        "a backup numbers beyond the end of an epoch", Channel, "undecided_count", _has_no_end, scene=Scene.HAND_OVERS
+    ),
+    Mutant(
+        "the flap damper never lets a backup return", FlapDamper, "may_return", _never_returns, scene=Scene.FLAPPING
+    ),
+    Mutant(
+        "a decision without its source messages is waited for for ever",
+        PlacedBackup,
+        "is_stuck",
+        always(False),
+        scene=Scene.HOLES,
+    ),
+    Mutant("the counter is not set with a snapshot", ProductionLine, "install", _keeps_its_counter),
+    Mutant("a snapshot's position is one too far", ProductionLine, "snapshot", _off_by_one),
+    Mutant(
+        "a snapshot is installed without verification",
+        ProductionLine,
+        "install",
+        _installs_unverified,
+        scene=Scene.DAMAGE,
+    ),
+    Mutant("buckets are set without verification", ProductionLine, "set_buckets", _sets_unverified, scene=Scene.DAMAGE),
+    Mutant(
+        "its own past is transmitted again",
+        following,
+        "apply_decisions",
+        _transmits_its_past_again,
+        scene=Scene.RESTARTS,
+    ),
+    Mutant(
+        "who joins anew forgets what waits for decisions", Channel, "_put_back", _forgets_what_waits, scene=Scene.DAMAGE
+    ),
+    Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience, scene=Scene.HOLES),
+    Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scene=Scene.HOLES),
+    Mutant(
+        "a loss is declared although a backup has the messages",
+        Channel,
+        "note_available",
+        always(None),
+        scene=Scene.HOLES,
+    ),
+    Mutant(
+        "a loss is declared in the middle of an epoch of one stream",
+        Deciding,
+        "_declare_lost",
+        _declares_in_any_epoch,
+        scene=Scene.HOLES,
+    ),
+    Mutant("a packet is journalled after it is transmitted", Deciding, "_decide", _transmits_first),
+    Mutant("the end is said before it came", Channel, "heartbeat", _says_the_end_early),
+    Mutant("an heir begins at once", HandOver, "due_epoch", _begins_at_once, scene=Scene.HAND_OVERS),
+    Mutant(
+        "what was sent provisionally is committed but for its last packet",
+        ProductionLine,
+        "commit_provisional",
+        _commits_one_too_few,
+        scene=Scene.OUTAGES,
+    ),
+    Mutant(
+        "acked: one packet too many is released", PublishGate, "on_acknowledged", _releases_one_more, scene=Scene.ACKED
+    ),
+    Mutant("acked: a snapshot holds what was not sent", Deciding, "is_holding", is_never, scene=Scene.ACKED),
+    Mutant(
+        "acked: what is held at the end of a term is kept nowhere",
+        PublishGate,
+        "keep_back",
+        _keeps_nothing,
+        scene=Scene.ACKED,
+    ),
+)

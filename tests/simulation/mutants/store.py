@@ -1,0 +1,77 @@
+"""Faults in the lease store's core, as far as the simulator can see them; tests/admin_server hunts more of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from admin_server.candidates import Candidates
+from admin_server.lease_core import FeedLease, Granted
+from tests.simulation.mutants.mutant import Method, Mutant, always
+from tests.simulation.plan import MS
+from tests.simulation.scenes import Scene
+
+
+def _reuses_the_epoch(right: Method) -> Method:
+    def consider(self: FeedLease, now_ns: int) -> Any:
+        decisions = right(self, now_ns)
+        if decisions and self.epoch > 1:
+            self.epoch -= 1
+            return [Granted(self.holder, self.epoch)]
+        return decisions
+
+    return consider
+
+
+def _forgets_reservations(right: Method) -> Method:
+    def restore(self: FeedLease, epoch: int, *arguments: Any, **named: Any) -> None:
+        right(self, epoch, *arguments, **{**named, "next_epoch": epoch + 1})
+
+    return restore
+
+
+def _believes_a_restored_holder(right: Method) -> Method:
+    def end(self: FeedLease, adapter_id: int, reason: Any, now_ns: int) -> Any:
+        self._is_unproven = False
+        return right(self, adapter_id, reason, now_ns)
+
+    return end
+
+
+def _takes_the_worst(right: Method) -> Method:
+    def best(self: Candidates, now_ns: int) -> int | None:
+        return max(((self._place(each), key) for key, each in self.eligible(now_ns).items()), default=(None, None))[1]
+
+    return best
+
+
+def _has_no_last_backup(right: Method) -> Method:
+    def refusal(self: FeedLease, *arguments: Any, **named: Any) -> str | None:
+        text: str | None = right(self, *arguments, **named)
+        return None if text == "is the last synchronised backup" else text
+
+    return refusal
+
+
+def _renews_whatever_it_once_gave(right: Method) -> Method:
+    return lambda self, adapter_id, epoch, now_ns: self.holder in (0, adapter_id)
+
+
+STORE = (
+    Mutant("the lease store grants an epoch again", FeedLease, "_consider", _reuses_the_epoch),
+    Mutant(
+        "a restored store forgets reserved epochs", FeedLease, "restore", _forgets_reservations, scene=Scene.RESTORED
+    ),
+    Mutant(
+        "a restored, unproven holder's stream end vacates at once",
+        FeedLease,
+        "_end_of_holder",
+        _believes_a_restored_holder,
+        scene=Scene.RESTORED,
+    ),
+    Mutant("the worst candidate is granted", Candidates, "best", _takes_the_worst, scene=Scene.OUTAGES),
+    Mutant(
+        "the last synchronised backup is failed", FeedLease, "refusal_to_fail", _has_no_last_backup, scene=Scene.DAMAGE
+    ),
+    Mutant("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS), scene=Scene.OUTAGES),
+    Mutant("a former holder renews", FeedLease, "_may_renew", _renews_whatever_it_once_gave, scene=Scene.OUTAGES),
+)
