@@ -75,7 +75,7 @@ class Adapter:
 
     def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int | str) -> None:
         self._told = (state, next_seq)
-        position = common_pb2.MessageStreamState(next_input_seq=next_seq)
+        position = common_pb2.MessageStreamState(next_input_seq=next_seq, next_message_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
         self._reports.put(admin_pb2.AdapterReport(state=told, **fields))  # type: ignore[arg-type]
