@@ -162,7 +162,6 @@ class Registry:
         own = own_start(reply)
         self._request.resume_incarnation, self._request.resume_salt = own.incarnation, own.salt
         self._request.replace = False  # once: else two that were told to replace would take turns
-        self._lease_ttl_ns = reply.lease_ttl_ns
         self._on_registered(reply)
         return reply
 
@@ -214,7 +213,7 @@ class Registry:
         sent_at_ns = self._sent_at_ns.get(lease.report_id)
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
-        return sent_at_ns + int(lease.ttl_ns) - self._lease_ttl_ns // MARGIN_PER_TTL
+        return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
 
 
 def _another_process(error: Exception) -> str | None:

@@ -67,10 +67,6 @@ def _tells_longer_terms_than_noted(right: Method) -> Method:
     return lambda self, now_ns: (right(self, now_ns)[0], [])
 
 
-def _forgets_longer_terms(right: Method) -> Method:
-    return lambda self, noted_ttl_ns, now_ns: right(self, 0, now_ns)
-
-
 FAULTS = (
     Fault(
         "a restored, unproven holder's stream end vacates at once",
@@ -83,7 +79,6 @@ FAULTS = (
     Fault("every candidate waits five seconds", FeedLease, "_patience_ns", _always(5_000 * MS)),
     Fault("a former holder renews", FeedLease, "_may_renew", _renews_whatever_it_once_gave),
     Fault("a term is told that is not written down", Terms, "begin", _tells_longer_terms_than_noted),
-    Fault("a restored store forgets the longer terms", Terms, "restore", _forgets_longer_terms),
 )
 
 

@@ -161,6 +161,8 @@ def test_a_process_that_has_hung_is_replaced_without_being_told_so(tmp_path: Pat
 def test_a_registration_without_a_nonce_is_refused_with_what_is_expected(server: AdminServer) -> None:
     with channel_as(server, "adapter-a") as channel:
         stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-        with pytest.raises(grpc.RpcError, match="process_nonce has 3 bytes; expected 16") as refused:
-            stub.Register(admin_pb2.RegisterRequest(feed="equities", adapter="a", process_nonce=b"abc"))
+        with pytest.raises(grpc.RpcError, match="process_nonce has 3 bytes, expected 16") as refused:
+            stub.Register(
+                admin_pb2.RegisterRequest(feed="equities", adapter="a", process_nonce=b"abc", public_key=bytes(32))
+            )
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

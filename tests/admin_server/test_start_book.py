@@ -94,7 +94,9 @@ def test_a_start_is_announced_to_everybody_when_it_registers(server: AdminServer
     present.await_order("lease_granted")
     with channel_as(server, "adapter-b") as channel:
         registered = admin_pb2_grpc.AdapterRegistryStub(channel).Register(
-            admin_pb2.RegisterRequest(feed="equities", adapter="b", rpc_endpoint="127.0.0.1:2", public_key=KEY)
+            admin_pb2.RegisterRequest(
+                feed="equities", adapter="b", rpc_endpoint="127.0.0.1:2", public_key=KEY, process_nonce=bytes(16)
+            )
         )
     (fresh,) = registered.self.starts
     assert dict(fresh.next_packet_counters) == {1: 1}

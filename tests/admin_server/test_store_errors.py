@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, object] = {
     "reason": "out of sync",
     "rpc_endpoint": "127.0.0.1:1",
     "ttl_ns": 300_000_000,
+    "public_key": bytes(32),
 }
 METHODS = sorted(
     name
@@ -74,7 +75,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStor
 
 def test_every_public_method_is_tried() -> None:
     assert len(METHODS) >= 12
-    assert {"new_incarnation", "registrations", "note_registration", "is_newest_incarnation"} <= set(METHODS)
+    assert {"new_start", "starts", "registrations", "note_registration"} <= set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -122,12 +122,13 @@ def test_an_adapter_counts_the_term_that_it_is_told_and_keeps_a_tenth_of_it_as_i
         server.endpoint,
         ca,
         TokenSource(server.endpoint, ca, identity, secret_of(server, identity)),
-        admin_pb2.RegisterRequest(feed="equities", adapter="a", rpc_endpoint="127.0.0.1:1"),
+        admin_pb2.RegisterRequest(feed="equities", adapter="a", rpc_endpoint="127.0.0.1:1", public_key=bytes(32)),
         lambda order, valid_until_ns: orders.put((order, valid_until_ns)),
         lambda _reply: None,
         lambda: None,
         lambda: 0,
         lambda _reason: None,
+        lambda: {1: 1},
     )
     assert registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
     registry.start()
