@@ -1,5 +1,5 @@
-"""A planned hand-over has no seam (docs/protocol.md clause 6.6): the heir begins where the former active ended, unless it
-has waited in vain for what precedes that."""
+"""A planned hand-over has no seam (docs/protocol.md clause 6.6): the heir begins where the former active ended, unless
+it has waited in vain for what precedes that."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class HandOverChecker:
         patience_ns = adapter.engine.config.replica.promotion_patience_ns - MS
         is_heir = self._offered_after.get(adapter.engine.lease.epoch) == epoch
         if is_heir and line.lineage.first_input_seq < end and now_ns - at_ns < patience_ns:
-            text = f"{adapter.name} begins epoch {line.epoch} at {line.lineage.first_input_seq}, but {epoch} ended at {end}"
-            raise Violation("hand-over", text)
+            begin = line.lineage.first_input_seq
+            raise Violation("hand-over", f"{adapter.name} begins epoch {line.epoch} at {begin}, {epoch} ended at {end}")

@@ -184,11 +184,14 @@ def _copies(plan: Plan, chance: random.Random) -> Plan:
         at_ns, length_ns = chance.randrange(storm_ns), chance.choice((50, 200, 300, 400)) * MS
         whom, other = chance.choice((EVERYBODY, EVERYBODY, *names)), chance.choice(("client1", "client2"))
         faults.append(Fault(kind, at_ns, length_ns, whom, other))
+    if chance.random() < 0.4:  # one adapter is heard, and what the others are asked for comes late
+        at_ns, heard = chance.randrange(storm_ns // 2), chance.choice(names)
+        faults += [Fault(FaultKind.HOLD, at_ns, 350 * MS, name, "client1") for name in names if name != heard]
     weather = Weather(
         chance.choice((0.0, 0.05, 0.15, 0.3)),
         plan.weather.duplication,
         delay_span_ns=plan.weather.delay_span_ns,
-        replay_loss=chance.choice((0.0, 0.3, 0.7)),
+        replay_loss=chance.choice((0.0, 0.5, 0.9)),
     )
     return _with_faults(replace(plan, adapters=adapters, clients=clients, weather=weather), faults)
 

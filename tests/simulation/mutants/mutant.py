@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.simulation.drawing import draw_plan
 from tests.simulation.plan import Plan
 from tests.simulation.running import Verdict, judge
@@ -84,7 +86,7 @@ def _run_test(name: str) -> Verdict | None:
     test = getattr(importlib.import_module(module), function)
     try:
         test()
-    except Exception as raised:  # noqa: BLE001 - an assertion of the test's, or of the core's: it fails
+    except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - an assertion of the test's, or of the core's: it fails
         return Verdict(0, function, f"{function}: {type(raised).__name__}")
     return None
 
