@@ -402,6 +402,7 @@ class AdminActor:
         adapter, epoch = attendance.adapter, granted.epoch
         self._notes.append((epoch, granted.adapter_id))
         self._cluster.checks.terms.on_grant(epoch)
+        self._cluster.checks.hand_overs.on_granted(epoch)
         self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
         self._world.tell("epoch {} is granted to {}", epoch, adapter.name)
         until_ns = attendance.reported_at_ns + self._term_at_holder_ns()

@@ -25,6 +25,10 @@ class HandOverChecker:
         """The store offers an epoch to an heir."""
         self._offered_after[epoch] = after_epoch
 
+    def on_granted(self, epoch: int) -> None:
+        """The store grants an epoch, offered or not: whoever held the one before is gone, and its end with it."""
+        self._offered_after.pop(epoch, None)
+
     def on_moved(self, adapter: AdapterActor, moved: StateMoved, now_ns: int) -> None:
         """A channel of an adapter moves."""
         channel, line = moved.channel_id, adapter.engine.replicas[moved.channel_id].line

@@ -69,7 +69,8 @@ def hunt(mutant: Mutant, first: int = 0) -> tuple[int, Verdict | None]:
     """Run seeds, or the unit test, with the fault planted.
 
     Returns:
-        How many seeds it took (0: the unit test), and how it was caught; None: it was not.
+        How many seeds it took (0: the unit test), and how it was caught; None: it was not. A plan that fails without
+        the fault as well is no proof, and raises.
     """
     with mutant.planted():
         if mutant.killer:
@@ -77,8 +78,12 @@ def hunt(mutant: Mutant, first: int = 0) -> tuple[int, Verdict | None]:
         for seed in range(first, first + mutant.seed_count_max):
             verdict = judge(mutant.plan(seed))
             if verdict is not None:
-                return seed - first + 1, verdict
-    return mutant.seed_count_max, None
+                break
+        else:
+            return mutant.seed_count_max, None
+    unprovoked = judge(mutant.plan(seed))
+    assert unprovoked is None, f"without the planted fault as well: seed {seed}, scene {mutant.scene}: {unprovoked}"
+    return seed - first + 1, verdict
 
 
 def _run_test(name: str) -> Verdict | None:
