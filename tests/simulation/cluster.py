@@ -64,7 +64,7 @@ class Checks:
         undecided = frozenset(number for number, streams in enumerate(plan.channels, 1) if len(streams) == 1)
         self.content = ContentChecker(reader, self.truth, undecided)
         self.terms = TermChecker(adapters)
-        self.acked = AckedChecker(adapters) if plan.publish is PublishMode.ACKED else None
+        self.acked = AckedChecker() if plan.publish is PublishMode.ACKED else None
         self.confirm = ConfirmChecker(reader) if any(client.confirm > 1 for client in plan.clients) else None
         fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
         self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
@@ -146,6 +146,10 @@ class Cluster:
             world.run_until(world.now_ns + REPAIR_NS)
         for (_, channel), checker in self.checks.deliveries.items():
             checker.at_end(self.checks.content.where, channel)
+        for client in self.clients:
+            for channel, counters in client.counters.items():
+                passed_over = counters.counts[Counter.MERGE_SILENT_GAPS]
+                self.checks.deliveries[client.name, channel].must_have_passed_over_nothing(passed_over)
         self.checks.states.compare(is_end=True)
         if plan.has_total_order and not any(
             counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters

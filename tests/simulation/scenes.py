@@ -216,9 +216,9 @@ def _holes(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _damage(plan: Plan, chance: random.Random) -> Plan:
-    adapters = tuple(
-        replace(each, health=chance.choice((0.1, 0.3, 0.6, 1.0))) for each in _adapters(plan, chance, (2, 3, 3, 4))
-    )
+    policy = chance.choice(list(FailPolicy))
+    scores = (0.1, 0.1, 0.6) if policy is FailPolicy.BELOW_THRESHOLD else (0.1, 0.3, 0.6, 1.0)
+    adapters = tuple(replace(each, health=chance.choice(scores)) for each in _adapters(plan, chance, (2, 3, 3, 4)))
     names, storm_ns = _names(adapters), chance.choice((400, 800)) * MS
     faults = []
     for _ in range(chance.choice((1, 2, 3, 4))):
@@ -232,8 +232,7 @@ def _damage(plan: Plan, chance: random.Random) -> Plan:
         faults.append(Fault(FaultKind.CRASH, at_ns, length_ns, chance.choice(names), "", ALL_OF_IT))
     timing = replace(plan.timing, digest_interval_messages=chance.choice((4, 8)))
     changed = replace(plan, adapters=adapters, storm_ns=storm_ns, timing=timing, holes=())
-    policy, times = chance.choice(list(FailPolicy)), chance.choice((1, 1, 2, 3))
-    return _with_faults(replace(changed, fail_policy=policy, fail_times=times), faults)
+    return _with_faults(replace(changed, fail_policy=policy, fail_times=chance.choice((1, 1, 1, 2, 3))), faults)
 
 
 def _flapping(plan: Plan, chance: random.Random) -> Plan:

@@ -272,7 +272,7 @@ REPLICA = (
         _forgets_what_waits,
         killer="tests.feedcore.test_joining_anew:test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited",
     ),
-    Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience, scene=Scene.HOLES),
+    Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience),
     Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scene=Scene.HOLES),
     Mutant(
         "a loss is declared although a backup has the messages",

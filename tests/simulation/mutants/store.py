@@ -44,6 +44,14 @@ def _takes_the_worst(right: Method) -> Method:
     return best
 
 
+def _has_no_last_backup(right: Method) -> Method:
+    def refusal(self: FeedLease, *arguments: Any, **named: Any) -> str | None:
+        text: str | None = right(self, *arguments, **named)
+        return None if text == "is the last synchronised backup" else text
+
+    return refusal
+
+
 def _renews_whatever_it_once_gave(right: Method) -> Method:
     return lambda self, adapter_id, epoch, now_ns: self.holder in (0, adapter_id)
 
@@ -61,6 +69,13 @@ STORE = (
         scene=Scene.RESTORED,
     ),
     Mutant("the worst candidate is granted", Candidates, "best", _takes_the_worst, scene=Scene.OUTAGES),
+    Mutant(
+        "the last synchronised backup is failed",
+        FeedLease,
+        "refusal_to_fail",
+        _has_no_last_backup,
+        scene=Scene.DAMAGE,
+    ),
     Mutant("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS), scene=Scene.OUTAGES),
     Mutant(
         "a former holder renews",
