@@ -35,7 +35,7 @@ from feedcore.wire.output_packet import (
     encode_output_packet,
 )
 from tests.simulation.adapter_parts import brief, engine_config
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import AdapterPlan, Plan

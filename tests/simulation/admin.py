@@ -27,8 +27,8 @@ from admin_server.lease_records import EPOCH_BLOCK
 from feedcore.replica.channel_state import PeerState
 from feedcore.replica.effects import AdapterEffect
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
+from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
-from tests.simulation.term_checker import PASSED
 from tests.simulation.world import ADMIN, World
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
     OutputPacket,
 )
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from feedcore.replica.states import ReplicaState
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:

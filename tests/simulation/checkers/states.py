@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from feedcore.replica.states import ReplicaState
-from tests.simulation.checkers import Truth, Violation
+from tests.simulation.checkers.content import Truth, Violation
 from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import SYMBOLS, state_after
 
