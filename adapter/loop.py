@@ -33,8 +33,9 @@ from feedcore.replica.engine import AdapterEngine
 from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.refusal import PacketRefused
 from transport.dgram import MulticastReceiver, MulticastSender
+from transport.opening import Opener
 from transport.process_shell import StopSignal
-from transport.sealing import NoKey, Opener, Sealer
+from transport.sealing import NoKey, NonceExhausted, Sealer
 
 LOG = logging.getLogger("adapter.loop")
 DRAIN_COUNT_MAX = (
@@ -157,13 +158,16 @@ class AdapterLoop:
         perform(effects, self)
 
     def _flush(self) -> None:
-        """Send what was sealed, in order."""
+        """Send what was sealed, in order; then the signatures that are due: one takes as long as fifty packets."""
         outgoing = self._outgoing
         if outgoing:
             send = self._sender.send
             for group, datagram in outgoing:
                 send(group, datagram)
             outgoing.clear()
+            while unsigned := self._sealer.channels_to_sign():
+                for channel_id in unsigned:
+                    send(self._groups[channel_id], self._sealer.sign(channel_id, time.time_ns()))
 
     def _receive(self, handle: Any, now_ns: int) -> None:
         source = self._sources.get(handle)
@@ -195,6 +199,8 @@ class AdapterLoop:
             except PacketRefused as refused:
                 self._counters.refuse(refused.reason)
                 continue
+            if packet is None:
+                continue  # a signature: for readers
             effects = self._engine.on_output_packet(packet, now_ns)
             if effects:
                 self._perform(effects)
@@ -210,7 +216,7 @@ class AdapterLoop:
         """Seal now, send with the turn's others."""
         try:
             datagram = self._sealer.seal(packet, time.time_ns())
-        except NoKey as missing:
+        except (NoKey, NonceExhausted) as missing:
             LOG.error("not transmitted", extra={"why": str(missing)})
             return
         self._outgoing.append((self._groups[packet.channel_id], datagram))

@@ -1,5 +1,5 @@
-"""The output journal: every output packet this adapter transmitted, in plaintext, found again by `message_seq`; and,
-now and then, the state of its channels, from which a restart goes on.
+"""The output journal: every output packet this adapter transmitted, in plaintext, found again by `input_seq` or
+`message_seq`; and, now and then, the state of its channels, from which a restart goes on.
 
 The loop's thread appends; replay threads look up. The journal itself is the index: in memory are the places of some
 packets, from which a lookup reads on (`SequenceMarks`). A newer epoch's numbering replaces an older one's from where it
@@ -17,16 +17,20 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter.provisional_index import MAGIC as NUMBERING_MAGIC
-from adapter.provisional_index import ProvisionalIndex, decode_numbering
-from adapter.saved_state import MAGIC, SavedState, decode_saved_state, encode_saved_state
+from adapter.provisional_index import COMMIT_MAGIC, ProvisionalIndex, decode_commit
+from adapter.saved_state import HEAD as STATE_HEAD
+from adapter.saved_state import MAGIC as STATE_MAGIC
+from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
 from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.own_past import STATE_SIZE_MAX
+from feedcore.replica.save_schedule import STATE_SIZE_MAX
 from feedcore.wire.output_packet import (
+    ANNOUNCEMENT_BIT,
+    HEARTBEAT_BIT,
     OUTPUT_HEADER_SIZE,
+    OUTPUT_LAYOUT,
     OUTPUT_MAGIC,
     PROVISIONAL_BIT,
-    OutputFlag,
+    RETRANSMISSION_BIT,
     OutputPacket,
     decode_output_packet,
     encode_output_packet,
@@ -34,7 +38,7 @@ from feedcore.wire.output_packet import (
 from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused
 from journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from journal.sequence_marks import MARK_EVERY, SequenceMarks, Stretch
+from journal.sequence_marks import MARK_EVERY, SequenceMarks
 
 LOG = logging.getLogger("adapter.output_journal")
 BLOCK_SIZE = 32 << 20
@@ -45,15 +49,31 @@ TAILERS_KEPT = 4  # for replays to come: a new one first looks at every block, s
 READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
 SCAN_COUNT = 16_384
 RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full takes too long to do it for every packet
-# The fields of an output packet's header that the index needs (feedcore.wire.output_packet has them all).
-HEADER_FIELDS = np.dtype(
-    {
-        "names": ["magic", "flags", "channel_id", "message_count", "first_message_seq"],
-        "formats": ["<u4", "u1", "<u2", "<u2", "<u8"],
-        "offsets": [0, 5, 8, 28, 40],
-        "itemsize": OUTPUT_HEADER_SIZE,
-    }
-)
+ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
+HEADER_FIELDS = OUTPUT_LAYOUT.dtype(["magic", "flags", "channel_id", "epoch", "first_input_seq", "first_message_seq"])
+
+
+class ChannelMarks:
+    """Where one channel's numbered packets lie. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self.by_input = SequenceMarks()
+        self.by_message = SequenceMarks()
+        self._epoch = 0
+
+    def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+        """The next packet. Within an epoch packets ascend; a new one may begin before what the old one ended with."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.by_input.begin_anew()
+            self.by_message.begin_anew()
+        self.by_input.note(first_input_seq, first_input_seq + 1, index)
+        self.by_message.note(first_message_seq, first_message_seq, index)
+
+    def release(self, first_index: int) -> None:
+        """Forget what is before the journal's first record."""
+        self.by_input.release(first_index)
+        self.by_message.release(first_index)
 
 
 class OutputJournal:
@@ -76,7 +96,7 @@ class OutputJournal:
         )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
         self.held_since_ns = time.monotonic_ns()
-        self._channels: dict[int, SequenceMarks] = {}
+        self._channels: dict[int, ChannelMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._provisional: dict[int, ProvisionalIndex] = {}
         self._lock = threading.Lock()
@@ -93,21 +113,20 @@ class OutputJournal:
         if packet.flags & PROVISIONAL_BIT:
             with self._lock:
                 self._provisional_of(packet.channel_id).note(packet, index)
-        elif packet.message_count:
-            self._note(packet.channel_id, packet.first_message_seq, packet.end_message_seq, index)
+        elif not packet.flags & ASIDE_BITS:
+            self._note(packet.channel_id, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
 
-    def number_for_good(self, channel_id: int, epoch: int, first_seq: int, end_seq: int) -> None:
-        """The newest provisional packets, `message_seq` first…end - 1, are now decisions of an epoch."""
+    def commit_provisional(self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int) -> None:
+        """The newest provisional packets within these `input_seq` are now decisions of an epoch."""
         with self._lock:
             provisional = self._provisional_of(channel_id)
-            found = provisional.numbered(channel_id, epoch, first_seq, end_seq)
-            if found is None:
+            commit = provisional.choose(channel_id, epoch, first_input_seq, end_input_seq)
+            if commit is None:
                 return
-            provisional.numberings.append(found[0])
-        self._append(found[0].encode())
-        for place in found[1]:
-            if place.end_message_seq > place.first_message_seq:
-                self._note(channel_id, place.first_message_seq, place.end_message_seq, place.journal_index)
+            places = provisional.commit(commit)
+        self._append(commit.encode())
+        for place in places:
+            self._note(channel_id, epoch, place.first_input_seq, place.first_message_seq, place.journal_index)
 
     def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
         """Append a channel's state."""
@@ -116,19 +135,19 @@ class OutputJournal:
             self._states[snapshot.channel_id] = index
 
     def resumable(self, feed_id: int, session: int) -> list[tuple[ChannelSnapshot, list[Run]]]:
-        """The newest state of each channel, if it is of this feed and session, and the decisions behind it."""
+        """The newest state of each channel, if it is of this feed and session, and the decisions after it."""
         found = []
         for index in self._states.values():
             try:
                 state = decode_saved_state(self._journal.read(index))
             except (NoSuchRecord, ValueError) as unreadable:
-                LOG.warning("a saved state is of no use", extra={"index": f"{index:#x}", "why": str(unreadable)})
+                LOG.warning("a saved state cannot be used", extra={"index": f"{index:#x}", "why": str(unreadable)})
                 continue
             if (state.feed_id, state.session) == (feed_id, session):
-                found.append((state.snapshot, self._runs_behind(index, state.snapshot.channel_id, session)))
+                found.append((state.snapshot, self._runs_after(index, state.snapshot.channel_id, session)))
         return found
 
-    def _runs_behind(self, index: int, channel_id: int, session: int) -> list[Run]:
+    def _runs_after(self, index: int, channel_id: int, session: int) -> list[Run]:
         runs: list[Run] = []
         provisional = self._provisional_of(channel_id)
         with self._journal.tailer() as tailer:
@@ -136,39 +155,42 @@ class OutputJournal:
             while batch := tailer.read_many(READ_COUNT):
                 for place, record in batch:
                     try:
-                        packet = provisional.for_good(decode_output_packet(record), place)
+                        packet = provisional.as_committed(decode_output_packet(record), place)
                     except PacketRefused:
-                        continue  # no packet
+                        continue  # not a packet
                     if packet is not None and (packet.channel_id, packet.session) == (channel_id, session):
                         runs += packet.runs
         return runs
 
-    def replay(self, channel_id: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
-        """The packets that hold `message_seq` first…last, flagged as retransmissions; what is not here is left out."""
-        with self._lock:
-            marks = self._channels.get(channel_id)
-            stretches = marks.stretches(first_seq, last_seq) if marks is not None else []
-        if not stretches:
-            return
-        with self._lent_tailer() as tailer:
-            for stretch in stretches:
-                for packet in _packets(tailer, stretch, channel_id, self._provisional.get(channel_id)):
-                    if packet.first_message_seq > last_seq:
-                        break
-                    if packet.end_message_seq > first_seq:
-                        yield encode_output_packet(packet._replace(flags=packet.flags | OutputFlag.RETRANSMISSION))
+    def replay(self, channel_id: int, first_input_seq: int, end_input_seq: int) -> Iterator[bytes]:
+        """The packets that cover any `input_seq` of this range, flagged as retransmissions; what is not here is left
+        out."""
+        for packet in self._lookup(channel_id, first_input_seq, end_input_seq, by_message=False):
+            if packet.first_input_seq >= end_input_seq:
+                return
+            if packet.end_input_seq > first_input_seq:
+                yield _retransmission(packet)
 
-    def replay_provisional(self, channel_id: int, stream: int, first_seq: int, last_seq: int) -> Iterator[bytes]:
-        """The provisional packets that hold `source_seq` first…last of a source stream, as retransmissions."""
+    def replay_messages(self, channel_id: int, first_message_seq: int, end_message_seq: int) -> Iterator[bytes]:
+        """The same by `message_seq`; packets without messages between them are left out."""
+        for packet in self._lookup(channel_id, first_message_seq, end_message_seq, by_message=True):
+            if packet.first_message_seq >= end_message_seq:
+                return
+            if packet.message_count and packet.end_message_seq > first_message_seq:
+                yield _retransmission(packet)
+
+    def replay_provisional(
+        self, channel_id: int, stream: int, first_source_seq: int, end_source_seq: int
+    ) -> Iterator[bytes]:
+        """The provisional packets with any of these source messages of a source stream, as retransmissions."""
         with self._lock:
             provisional = self._provisional.get(channel_id)
-            places = provisional.holding(stream, first_seq, last_seq) if provisional is not None else []
+            places = provisional.holding(stream, first_source_seq, end_source_seq) if provisional is not None else []
         for index in places:
             try:
-                packet = decode_output_packet(self._journal.read(index))
+                yield _retransmission(decode_output_packet(self._journal.read(index)))
             except (NoSuchRecord, PacketRefused):
                 continue  # released by retention meanwhile
-            yield encode_output_packet(packet._replace(flags=packet.flags | OutputFlag.RETRANSMISSION))
 
     def close(self) -> None:
         """Sync and close."""
@@ -177,6 +199,27 @@ class OutputJournal:
         for tailer in tailers:
             tailer.close()
         self._journal.close()
+
+    def _lookup(self, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool) -> Iterator[OutputPacket]:
+        """The numbered packets from the one that may hold `first_seq` on, some beyond `end_seq` included."""
+        with self._lock:
+            channel = self._channels.get(channel_id)
+            if channel is None:
+                return
+            marks = channel.by_message if by_message else channel.by_input
+            stretches = marks.stretches(first_seq, end_seq - 1)
+            provisional = self._provisional.get(channel_id)
+        if not stretches:
+            return
+        with self._lent_tailer() as tailer:
+            for stretch in stretches:
+                for packet in _packets(tailer, stretch.begin_index, channel_id, provisional):
+                    number = packet.first_message_seq if by_message else packet.first_input_seq
+                    if number >= stretch.until_seq:
+                        break
+                    yield packet
+                    if number >= end_seq:
+                        return
 
     @contextlib.contextmanager
     def _lent_tailer(self) -> Iterator[Tailer]:
@@ -208,12 +251,12 @@ class OutputJournal:
             LOG.error("packets go out without being kept", extra={"why": str(full), "unkept": self.unkept_count})
             return None
 
-    def _note(self, channel_id: int, first_seq: int, end_seq: int, index: int) -> None:
+    def _note(self, channel_id: int, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         with self._lock:
             marks = self._channels.get(channel_id)
             if marks is None:
-                marks = self._channels[channel_id] = SequenceMarks()
-            marks.note(first_seq, end_seq, index)
+                marks = self._channels[channel_id] = ChannelMarks()
+            marks.note(epoch, first_input_seq, first_message_seq, index)
             if self._has_released:
                 self._has_released = False
                 first_index = self._journal.first_index
@@ -221,46 +264,42 @@ class OutputJournal:
                     each.release(first_index)
 
     def _scan(self, batch: Batch) -> None:
-        """Note what a former life appended."""
+        """Note what a former process appended."""
         headers = batch.heads(OUTPUT_HEADER_SIZE).view(HEADER_FIELDS).reshape(-1)
-        for place in np.flatnonzero(headers["magic"] == int.from_bytes(MAGIC, "little")).tolist():
-            self._states[int.from_bytes(batch[place][6:8].tobytes(), "little")] = batch.first_index + place
+        for place in np.flatnonzero(headers["magic"] == int.from_bytes(STATE_MAGIC, "little")).tolist():
+            head = batch[place][: STATE_HEAD.size].tobytes()
+            (channel_id,) = STATE_HEAD.part("channel_id").unpack_from(head, STATE_HEAD.offsets["channel_id"])
+            self._states[channel_id] = batch.first_index + place
         is_packet = headers["magic"] == OUTPUT_MAGIC
-        is_provisional = headers["flags"] & PROVISIONAL_BIT != 0
-        chosen = np.flatnonzero(is_packet & ~is_provisional & (headers["message_count"] > 0))
-        rare = is_packet & is_provisional | (headers["magic"] == int.from_bytes(NUMBERING_MAGIC, "little"))
+        is_numbered = is_packet & (headers["flags"] & ASIDE_BITS == 0)
+        is_rare = is_packet & (headers["flags"] & PROVISIONAL_BIT != 0)
+        is_rare |= headers["magic"] == int.from_bytes(COMMIT_MAGIC, "little")
+        chosen = np.flatnonzero(is_numbered | is_rare)
         rows = headers[chosen]
-        ends = rows["first_message_seq"] + rows["message_count"]
-        columns = (rows["channel_id"], rows["first_message_seq"], ends, chosen + batch.first_index)
-        found = [*zip(*(column.tolist() for column in columns), strict=True)]
-        if not rare.any():
-            for row in found:
-                self._note(*row)
-            return
-        by_place = {row[3]: row for row in found}
-        for place in np.flatnonzero(rare | (is_packet & ~is_provisional)).tolist():
+        columns = [rows[name].tolist() for name in ("channel_id", "epoch", "first_input_seq", "first_message_seq")]
+        are_rare = is_rare[chosen].tolist()
+        for place, rare, channel_id, epoch, first_input, first_message in zip(
+            chosen.tolist(), are_rare, *columns, strict=True
+        ):
             index = batch.first_index + place
-            if index in by_place:
-                self._note(*by_place[index])
-            elif rare[place]:
+            if rare:
                 self._scan_rare(batch[place].tobytes(), index)
+            else:
+                self._note(channel_id, epoch, first_input, first_message, index)
 
     def _scan_rare(self, record: bytes, index: int) -> None:
-        """A provisional packet, or what numbered some."""
+        """A provisional packet, or a commit of some."""
         try:
-            if record[:4] != NUMBERING_MAGIC:
+            if not record.startswith(COMMIT_MAGIC):
                 packet = decode_output_packet(record)
                 self._provisional_of(packet.channel_id).note(packet, index)
                 return
-            numbering = decode_numbering(record)
+            commit = decode_commit(record)
         except (PacketRefused, ValueError):
             return
-        provisional = self._provisional_of(numbering.channel_id)
-        provisional.numberings.append(numbering)
-        for place in list(provisional.places):
-            if numbering.begin_index <= place.journal_index < numbering.end_index and place.spans:
-                self._note(numbering.channel_id, place.first_message_seq, place.end_message_seq, place.journal_index)
-        provisional.places.clear()
+        for place in self._provisional_of(commit.channel_id).commit(commit):
+            numbers = place.first_input_seq, place.first_message_seq
+            self._note(commit.channel_id, commit.epoch, *numbers, place.journal_index)
 
     def _provisional_of(self, channel_id: int) -> ProvisionalIndex:
         return self._provisional.setdefault(channel_id, ProvisionalIndex())
@@ -269,12 +308,16 @@ class OutputJournal:
         self._has_released = True  # the keeper's thread: the marks are the loop's to change
 
 
+def _retransmission(packet: OutputPacket) -> bytes:
+    return encode_output_packet(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
+
+
 def _packets(
-    tailer: Tailer, stretch: Stretch, channel_id: int, provisional: ProvisionalIndex | None
+    tailer: Tailer, begin_index: int, channel_id: int, provisional: ProvisionalIndex | None
 ) -> Iterator[OutputPacket]:
-    """The channel's packets in a stretch of the journal, those that were provisional as they were numbered for good."""
+    """The channel's packets from a place in the journal on, those that were provisional as they were committed."""
     try:
-        tailer.to_index(stretch.begin_index)
+        tailer.to_index(begin_index)
     except NoSuchRecord:
         return  # released by retention meanwhile
     while batch := tailer.read_many(READ_COUNT):
@@ -282,14 +325,9 @@ def _packets(
             try:
                 packet = decode_output_packet(record)
             except PacketRefused:
-                continue  # a saved state
-            if packet.channel_id != channel_id or not packet.message_count:
+                continue  # not a packet
+            if packet.channel_id != channel_id or not packet.runs:
                 continue
-            if provisional is not None:
-                counting = provisional.for_good(packet, index)
-                if counting is None:
-                    continue
-                packet = counting
-            if packet.first_message_seq >= stretch.until_seq:
-                return
-            yield packet
+            counting = packet if provisional is None else provisional.as_committed(packet, index)
+            if counting is not None:
+                yield counting

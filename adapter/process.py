@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from adapter.conversion import load_converter
 from adapter.dead_letter_journal import DeadLetterJournal
@@ -20,9 +21,10 @@ from adapter.mold_source import MoldSource
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
 from adapter.peer_input import PeerInput
-from adapter.registry import AnotherProcessRuns, Registry
+from adapter.registry import AnotherProcessRuns, Registry, own_start
 from adapter.replay_service import ReplayService
 from adapter.reports import Reporter
+from adapter.sealed_source import SealedLine
 from adapter.services import ROLES_BY_SERVICE, AdapterSyncService
 from feedcore.counters import CounterSet
 from feedcore.replica.effects import (
@@ -37,12 +39,16 @@ from feedcore.replica.effects import (
 )
 from feedcore.replica.engine import AdapterEngine
 from tandemfeed.v1 import admin_pb2, common_pb2, replay_pb2_grpc, sync_pb2_grpc
+from transport.announced_starts import AnnouncedStart, announced_starts
 from transport.dgram import BadGroup, MulticastReceiver, MulticastSender
 from transport.login import TokenSource
+from transport.opening import Opener
 from transport.process_shell import Connection, CounterCollector, StopSignal, announce_ready, serve_metrics
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from transport.scheduling import begin_steady_running
-from transport.sealing import Opener, Sealer, SealingKey
+from transport.sealing import Sealer
+from transport.source_sealing import SourceOpener
+from transport.start_keys import SealingKey
 
 LOG = logging.getLogger("adapter.process")
 
@@ -101,6 +107,7 @@ class AdapterProcess:
         self._journal = OutputJournal(options.journal)
         self._dead_letters: DeadLetterJournal | None = None
         self._sealer: Sealer | None = None
+        self._private_key = Ed25519PrivateKey.generate()  # of this start alone, and only in its memory
         self._protocol = b""
         self._replaced_by = ""  # the process that took this one's place
         self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
@@ -114,7 +121,11 @@ class AdapterProcess:
         rpc = self._start_services()
         options = self._options
         request = admin_pb2.RegisterRequest(
-            feed=options.feed, adapter=options.name, rpc_endpoint=rpc.endpoint, replace=options.replace
+            feed=options.feed,
+            adapter=options.name,
+            rpc_endpoint=rpc.endpoint,
+            public_key=self._private_key.public_key().public_bytes_raw(),
+            replace=options.replace,
         )
         connection = self._connection
         self._registry = Registry(
@@ -127,6 +138,7 @@ class AdapterProcess:
             self._on_server_lost,
             lambda: self._engine.lease.epoch,
             self._on_replaced,
+            lambda: {} if self._sealer is None else self._sealer.next_counters(),
         )
         self._lifeline = self._begin_lifeline()
         try:
@@ -187,14 +199,16 @@ class AdapterProcess:
         )
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
-        feed, own, interface = registered.feed, registered.self, self._connection.interface
+        feed, interface = registered.feed, self._connection.interface
         past = self._journal.resumable(feed.feed_id, feed.session)
         # Also where the journal tells of no former life: one may have ended before it saved a state.
         config = engine_config(registered, former_life_ended_ns=self._journal.held_since_ns)
-        size_max = feed.datagram_size_max
         converters = {
             each.channel_id: load_converter(
-                self._options.source_format, self._options.table, registered.message_model, size_max
+                self._options.source_format,
+                self._options.table,
+                registered.message_model,
+                feed.datagram_size_max,
             )
             for each in feed.channels
         }
@@ -202,8 +216,12 @@ class AdapterProcess:
         for snapshot, runs in past:
             if snapshot.channel_id in converters:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
-        self._sealer, self._opener = Sealer(own.incarnation), Opener(feed.feed_id)
-        self._adopt_keys(registered.keys)
+        own = own_start(registered)
+        self._sealer = Sealer(feed.feed_id, own, self._private_key, datagram_size_max=feed.datagram_size_max)
+        self._opener = Opener(feed.feed_id)
+        self._opener.announce(announced_starts(registered.adapters))
+        self._source_opener = SourceOpener(feed.feed_id)
+        self._adopt_keys(registered)
         self._dead_letters = DeadLetterJournal(self._options.dead_letter_folder, feed.feed_id, converters)
         self._reporter = Reporter(
             engine, self._counters, self._journal, self._sealer, converters=converters, dead_letters=self._dead_letters
@@ -219,14 +237,14 @@ class AdapterProcess:
         lines: Sequence[SourceLine] = (
             mold.lines
             if mold is not None
-            else [MulticastReceiver(self._context, interface, stream.group) for stream in feed.source_streams]
+            else [self._source_line(feed, stream.group) for stream in feed.source_streams]
         )
         self._loop = AdapterLoop(
             engine,
             self._counters,
             sources=lines,
-            sender=MulticastSender(self._context, interface, datagram_size_max=size_max),
-            groups=dict(own.groups),
+            sender=MulticastSender(self._context, interface, datagram_size_max=feed.datagram_size_max),
+            groups=dict(registered.self.groups),
             sealer=self._sealer,
             opener=self._opener,
             journal=self._journal,
@@ -240,6 +258,10 @@ class AdapterProcess:
             collect_refused=self._dead_letters.collect,
         )
         self._meet(list(registered.adapters))
+
+    def _source_line(self, feed: common_pb2.FeedDescription, group: str) -> SourceLine:
+        heard = MulticastReceiver(self._context, self._connection.interface, group)
+        return SealedLine(heard, self._source_opener, self._counters) if feed.source_is_sealed else heard
 
     def _mold_source(self, feed: common_pb2.FeedDescription) -> MoldSource:
         options = self._options.mold
@@ -270,8 +292,8 @@ class AdapterProcess:
         if protocol != self._protocol:
             LOG.warning("the feed's protocol was changed; restart this adapter to adopt it")
         self._verifier.trust(registered.token_public_key)
-        incarnation, keys = registered.self.incarnation, list(registered.keys)
-        self._mailbox.post(lambda _now_ns: self._adopt(incarnation, keys))
+        start = own_start(registered)
+        self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
 
     def _on_replaced(self, by: str) -> None:
         self._replaced_by = by
@@ -310,24 +332,30 @@ class AdapterProcess:
     # ---- in the loop's thread ----
 
     def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
-        self._adopt_keys(changed.keys)
+        self._opener.announce(announced_starts(changed.adapters))
+        self._adopt_keys(changed)
         others = self._meet(list(changed.adapters))
         return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
 
-    def _adopt(self, incarnation: int, keys: list[common_pb2.StreamKey]) -> list[AdapterEffect]:
+    def _adopt(self, start: AnnouncedStart, registered: admin_pb2.RegisterReply) -> list[AdapterEffect]:
         assert self._sealer is not None
-        self._sealer.adopt_incarnation(incarnation)
-        self._adopt_keys(keys)
+        self._sealer.adopt_start(start)
+        self._opener.announce(announced_starts(registered.adapters))
+        self._adopt_keys(registered)
         return []
 
-    def _adopt_keys(self, keys: Iterable[common_pb2.StreamKey]) -> None:
+    def _adopt_keys(self, told: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
         assert self._sealer is not None
         now = time.time_ns()
-        for key in keys:
-            sealing = SealingKey(key.key_id, key.channel_id, key.key)
+        self._source_opener.use_keys({key.key_id: key.key for key in told.source_keys})
+        halves = {(half.channel_id, half.key_id): half.key for half in told.decision_keys}
+        for key in told.keys:
+            sealing = SealingKey(key.key_id, key.channel_id, key.key, halves.get((key.channel_id, key.key_id), b""))
             self._opener.add_key(sealing)
             if key.not_before_unix_ns <= now:
                 self._sealer.use_key(sealing)  # keys come oldest first: the newest valid one stays
+        for expired in self._opener.key_ids - {key.key_id for key in told.keys}:
+            self._opener.remove_key(expired)
 
     def _ask_server(self, request: ServerRequest) -> None:
         """What the engine asks of the lease store."""

@@ -15,12 +15,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc
 
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.admin_servers import TRY_TIMEOUT_S, AdminServers, is_elsewhere
+from transport.announced_starts import AnnouncedStart, announced_starts
 from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal
 from transport.rpc import open_channel
@@ -53,6 +54,8 @@ class Registry:
             that comes back finds its holder at once.
         on_replaced: called in the registry's thread when another process has taken this one's place, with the admin
             server's reason; the registry has ended then, and this process must.
+        next_counters: says which packet counter of each channel is not used yet: where a receiver that begins now
+            begins to believe.
         token: gives a fresh token.
         request: the registration. Which process it comes from is filled in.
     """
@@ -68,12 +71,13 @@ class Registry:
         on_lost: Callable[[], None],
         held_epoch: Callable[[], int],
         on_replaced: Callable[[str], None],
+        next_counters: Callable[[], Mapping[int, int]],
     ) -> None:
         self._servers = AdminServers(servers, pause_s=RETRY_PAUSE_S, pause_max_s=RETRY_PAUSE_S)
         self._asked = self._servers.current
         self._ca_pem, self._token, self._request = ca_pem, token, request
         self._on_order, self._on_registered, self._on_lost = on_order, on_registered, on_lost
-        self._held_epoch, self._on_replaced = held_epoch, on_replaced
+        self._held_epoch, self._on_replaced, self._next_counters = held_epoch, on_replaced, next_counters
         request.process_nonce = secrets.token_bytes(NONCE_SIZE)
         request.process_id, request.host = os.getpid(), socket.gethostname()
         self.is_attending = False  # the stream of reports and orders stands
@@ -122,6 +126,8 @@ class Registry:
         """Send a report, if there is a server to hear it; never blocks. Who sends it, and which it is, is filled in."""
         self._report_id += 1
         report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
+        for channel_id, counter in self._next_counters().items():
+            report.next_packet_counters[channel_id] = counter
         self._sent_at_ns[self._report_id] = time.monotonic_ns()
         if len(self._sent_at_ns) > REPORTS_REMEMBERED:
             self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
@@ -142,6 +148,8 @@ class Registry:
             self._channel.close()
         self._asked = self._servers.current
         self._channel = open_channel(self._asked, self._ca_pem, self._token)
+        for channel_id, counter in self._next_counters().items():
+            self._request.next_packet_counters[channel_id] = counter
         timeout_s = TRY_TIMEOUT_S if self._servers.are_several else REGISTER_TIMEOUT_S
         call = admin_pb2_grpc.AdapterRegistryStub(self._channel).Register.future(self._request, timeout=timeout_s)
         done = threading.Event()
@@ -151,8 +159,10 @@ class Registry:
                 call.cancel()
         reply = call.result()
         self._servers.answered(self._asked)
-        self._request.resume_incarnation = reply.self.incarnation
+        own = own_start(reply)
+        self._request.resume_incarnation, self._request.resume_salt = own.incarnation, own.salt
         self._request.replace = False  # once: else two that were told to replace would take turns
+        self._lease_ttl_ns = reply.lease_ttl_ns
         self._on_registered(reply)
         return reply
 
@@ -204,7 +214,7 @@ class Registry:
         sent_at_ns = self._sent_at_ns.get(lease.report_id)
         if sent_at_ns is None:
             return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
-        return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
+        return sent_at_ns + int(lease.ttl_ns) - self._lease_ttl_ns // MARGIN_PER_TTL
 
 
 def _another_process(error: Exception) -> str | None:
@@ -215,3 +225,18 @@ def _another_process(error: Exception) -> str | None:
     if not callable(code) or code() is not grpc.StatusCode.ALREADY_EXISTS:
         return None
     return str(error.details())
+
+
+def own_start(registered: admin_pb2.RegisterReply) -> AnnouncedStart:
+    """This start of the adapter, as the admin server has just announced it.
+
+    Raises:
+        ValueError: the server speaks another version, or is not an admin server.
+    """
+    for start in announced_starts([registered.self]):
+        if start.incarnation == registered.self.incarnation:
+            return start
+    raise ValueError(
+        "the admin server's reply names no salt for this start of the adapter; "
+        "run admin server and adapters of one version"
+    )

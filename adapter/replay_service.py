@@ -10,11 +10,11 @@ from adapter.output_journal import OutputJournal
 from feedcore.range_set import RangeSet
 from feedcore.topics import any_topic_matches
 from feedcore.wire.position import FIRST_SEQ
-from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from transport.rpc import caller_of
 
 REPLAY_CHUNK_PACKETS = 256
-REPLAY_MESSAGES_MAX = 1_000_000  # in one request: more is a catch-up, to be asked in parts
+REPLAY_COUNT_MAX = 1_000_000  # source messages in one request: more is a catch-up, to be asked in parts
 REPLAY_RANGES_MAX = 10_000  # each is a lookup of its own
 
 
@@ -34,10 +34,10 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     def Replay(  # noqa: N802
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.ReplayChunk]:
-        """What the output journal has of the ranges asked for, each once however often they name it: first those by
+        """What the output journal has of the ranges asked for, each packet once however many of them name it: first by
         number, ascending, then provisional packets by source stream."""
         self._check_caller(request.channel_id, context)
-        refusal = refusal_of([*request.ranges, *(each.range for each in request.source_ranges)])
+        refusal = refusal_of(_ranges_of(request))
         if refusal is not None:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
         packets: list[bytes] = []
@@ -51,15 +51,16 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
 
     def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
         channel_id, journal = request.channel_id, self._journal
-        for first_seq, end_seq in RangeSet((each.first_seq, each.last_seq + 1) for each in request.ranges):
-            yield from journal.replay(channel_id, first_seq, end_seq - 1)
+        for first, end in RangeSet((each.first, each.end) for each in request.input_ranges):
+            yield from journal.replay(channel_id, first, end)
+        if request.HasField("message_range"):
+            yield from journal.replay_messages(channel_id, request.message_range.first, request.message_range.end)
         wanted: dict[int, RangeSet] = {}
         for each in request.source_ranges:
-            ranges = wanted.setdefault(each.source_stream_id, RangeSet())
-            ranges.add(each.range.first_seq, each.range.last_seq + 1)
+            wanted.setdefault(each.source_stream_id, RangeSet()).add(each.range.first, each.range.end)
         for stream in sorted(wanted):
-            for first_seq, end_seq in wanted[stream]:
-                yield from journal.replay_provisional(channel_id, stream, first_seq, end_seq - 1)
+            for first, end in wanted[stream]:
+                yield from journal.replay_provisional(channel_id, stream, first, end)
 
     def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
         caller = caller_of(context)
@@ -69,21 +70,28 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         if not caller.is_adapter_of(self.feed) and not any_topic_matches(caller.topics, topic):
             context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{caller.identity} is not granted the topic {topic!r} and is no adapter of feed {self.feed!r}",
+                f"{caller.identity} is neither granted the topic {topic!r} nor an adapter of feed {self.feed!r}",
             )
 
 
-def refusal_of(ranges: Iterable[common_pb2.SequenceRange]) -> str | None:
+def _ranges_of(request: replay_pb2.ReplayRequest) -> Iterator[replay_pb2.NumberRange]:
+    yield from request.input_ranges
+    if request.HasField("message_range"):
+        yield request.message_range
+    yield from (each.range for each in request.source_ranges)
+
+
+def refusal_of(ranges: Iterable[replay_pb2.NumberRange]) -> str | None:
     """Why these ranges are not served; None if they are."""
-    wanted = count = 0
+    number_count = range_count = 0
     for each in ranges:
-        if not FIRST_SEQ <= each.first_seq <= each.last_seq:
-            return f"{each.first_seq} to {each.last_seq} is no range: both ends are included and begin at {FIRST_SEQ}"
-        wanted += each.last_seq - each.first_seq + 1
-        count += 1
-    if wanted > REPLAY_MESSAGES_MAX or count > REPLAY_RANGES_MAX:
+        if not FIRST_SEQ <= each.first < each.end:
+            return f"[{each.first}, {each.end}) is not a range: its first is at least {FIRST_SEQ}, its end beyond that"
+        number_count += each.end - each.first
+        range_count += 1
+    if number_count > REPLAY_COUNT_MAX or range_count > REPLAY_RANGES_MAX:
         return (
-            f"{wanted} messages in {count} ranges in one request, at most {REPLAY_MESSAGES_MAX} "
-            f"in {REPLAY_RANGES_MAX}: ask in parts"
+            f"{number_count} numbers in {range_count} ranges in one request, at most {REPLAY_COUNT_MAX} "
+            f"in {REPLAY_RANGES_MAX} are served: ask in parts"
         )
     return None

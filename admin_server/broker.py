@@ -32,6 +32,7 @@ from admin_server.lease_keeper import LeaseKeeper
 from admin_server.lease_records import ClusterRecords, RecordsUnavailable
 from admin_server.registrations import ProcessStart, Registrations
 from admin_server.settings import AdapterSettings, FeedSettings
+from admin_server.start_book import StartBook
 from admin_server.streams import Attendance, Subscriber
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -55,7 +56,8 @@ class FeedBroker:
         self._records, self._audit = records, audit
         self._keeper = LeaseKeeper(feed, records, audit, self.attending)
         self._keeper.restore()
-        self._keys = KeyRing(records, feed.feed_id, (channel.channel_id for channel in feed.channels))
+        channel_ids = [channel.channel_id for channel in feed.channels]
+        self._keys = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self.operations = FeedOperations(feed, self._keeper, records, self.attending, self._changed, self._perform)
@@ -63,6 +65,7 @@ class FeedBroker:
             max(self.lease.config.term_ns, ATTENDED_SYNC_INTERVALS * feed.sync_interval_ns)
         )
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
+        self._starts = StartBook(records.starts(feed.feed_id), channel_ids)
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation that came back in the same life
@@ -77,48 +80,54 @@ class FeedBroker:
     # ---- adapters ----
 
     def register(
-        self,
-        adapter: AdapterSettings,
-        rpc_endpoint: str,
-        resume_incarnation: int,
-        start: ProcessStart,
-        *,
-        is_replacing: bool = False,
+        self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart
     ) -> common_pb2.AdapterDescription:
-        """A (re)start of an adapter: as others are told of it, with the incarnation of just this start.
+        """A (re)start of an adapter: its description for others, with the incarnation of just this start.
+
+        Everybody hears of the start here, long before it sends anything that matters.
 
         Args:
-            start: the process that registers.
-            is_replacing: it takes the place of a process that is attended.
+            process: the process that registers.
 
         Raises:
             AnotherProcess: another process is registered as this adapter, and attended.
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         with self._lock:
-            self._check(adapter, start, is_replacing)
-        resumed = resume_incarnation and self._records.is_newest_incarnation(feed_id, adapter_id, resume_incarnation)
-        incarnation = resume_incarnation if resumed else self._records.new_incarnation(feed_id, adapter_id)
-        self._records.note_registration(feed_id, adapter_id, incarnation, rpc_endpoint)
+            self._check(adapter, process, request.replace)
+            resumed = self._starts.resumable(adapter_id, request)
+        start = resumed or self._records.new_start(feed_id, adapter_id, request.public_key)
+        self._records.note_registration(feed_id, adapter_id, start.incarnation, request.rpc_endpoint)
         with self._lock:
-            self._check(adapter, start, is_replacing)  # another may have come first while this one waited for the disk
-            self._registrations.note(adapter_id, start, time.time_ns())
-            replaced = self.attending.get(adapter_id)
-            if replaced is not None and replaced.incarnation == incarnation:
-                replaced = None
-            if replaced is not None and self.lease.holder == adapter_id:
-                reason = f"another process has replaced this one as {adapter.name}"
-                replaced.order(lease_lost=admin_pb2.LeaseLost(epoch=self.lease.epoch, reason=reason))
+            self._check(adapter, process, request.replace)  # another may have come while this one waited for the disk
+            self._registrations.note(adapter_id, process, time.time_ns())
+            replaced = self._replaced_by(adapter, start.incarnation)
         if replaced is not None:
             self.leave(replaced)
             replaced.end()
         with self._lock:
-            description = describe_adapter(adapter, incarnation, rpc_endpoint, ReplicaState.JOINING.value)
-            self._known[adapter_id] = description
-            if resumed:
-                self._resumed[adapter_id] = incarnation
-        self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
-        return copy_of(description)
+            if resumed is None:
+                self._starts.begin(adapter_id, start)
+            else:
+                self._starts.note_counters(adapter_id, start.incarnation, request.next_packet_counters)
+                self._resumed[adapter_id] = start.incarnation
+            self._known[adapter_id] = describe_adapter(
+                adapter, start.incarnation, request.rpc_endpoint, ReplicaState.JOINING.value
+            )
+            description = self._described(adapter_id)
+            self._tell_everybody()
+        self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=start.incarnation)
+        return description
+
+    def _replaced_by(self, adapter: AdapterSettings, incarnation: int) -> Attendance | None:
+        """The attended process whose place a new start takes; with the lock held."""
+        replaced = self.attending.get(adapter.adapter_id)
+        if replaced is None or replaced.incarnation == incarnation:
+            return None
+        if self.lease.holder == adapter.adapter_id:
+            reason = f"another process has replaced this one as {adapter.name}"
+            replaced.order(lease_lost=admin_pb2.LeaseLost(epoch=self.lease.epoch, reason=reason))
+        return replaced
 
     def _check(self, adapter: AdapterSettings, start: ProcessStart, is_replacing: bool) -> None:
         """May this process register? With the lock held."""
@@ -158,6 +167,7 @@ class FeedBroker:
             attendance.report_id, attendance.heard_at_ns = report.report_id, time.monotonic_ns()
             if report.renew_epoch and self._keeper.renew(attendance, report):
                 self._tell_everybody()
+            self._starts.note_counters(adapter_id, attendance.incarnation, report.next_packet_counters)
             if report.HasField("state"):
                 attendance.tell(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
                 self._note_state(adapter_id, report.state)
@@ -216,7 +226,7 @@ class FeedBroker:
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
         """The grant as it stands: just the channels granted."""
         with self._lock:
-            adapters = [limited_to(description, channel_ids) for description in self._known.values()]
+            adapters = [limited_to(self._described(adapter_id), channel_ids) for adapter_id in self._known]
             active, epoch = max(self.lease.holder, 0), self.lease.epoch
         return admin_pb2.SubscriptionUpdate(
             feed=self.describe(channel_ids),
@@ -237,10 +247,18 @@ class FeedBroker:
         """The channels' keys, in the order in which they begin."""
         return self._keys.keys(channel_ids)
 
+    def decision_keys(self) -> list[admin_pb2.DecisionKey]:
+        """The decision keys of every channel: for the feed's adapters, never for a subscriber."""
+        return self._keys.decision_keys()
+
+    def source_keys(self) -> list[common_pb2.StreamKey]:
+        """The source's keys: for the feed's source and adapters, never for a subscriber."""
+        return self._keys.source_keys()
+
     def adapters(self) -> list[common_pb2.AdapterDescription]:
         """Every adapter that ever registered."""
         with self._lock:
-            return [copy_of(description) for description in self._known.values()]
+            return [self._described(adapter_id) for adapter_id in self._known]
 
     def status(self) -> admin_pb2.FeedStatus:
         """For admins: every adapter that is configured."""
@@ -281,6 +299,12 @@ class FeedBroker:
 
     # ---- inside; the lock is held ----
 
+    def _described(self, adapter_id: int) -> common_pb2.AdapterDescription:
+        """A copy of what is known of an adapter, with the starts of it that may be believed now."""
+        description = copy_of(self._known[adapter_id])
+        description.starts.extend(self._starts.announced(adapter_id, time.time_ns()))
+        return description
+
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
         self.states[adapter_id] = state
         worst = worst_state(state)
@@ -312,8 +336,10 @@ class FeedBroker:
 
     def _tell_everybody(self) -> None:
         changed = admin_pb2.ClusterChanged(
-            adapters=list(self._known.values()),
+            adapters=[self._described(adapter_id) for adapter_id in self._known],
             keys=self.keys(channel.channel_id for channel in self.feed.channels),
+            decision_keys=self.decision_keys(),
+            source_keys=self.source_keys(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
         )
@@ -337,6 +363,7 @@ class FeedBroker:
                 self._keeper.reserve()
             if time.time_ns() >= self._keys.look_again_unix_ns:
                 self._renew_keys()
+            self._withdraw_starts()
             with self._lock:
                 if not self._is_stopped:
                     self._changed.wait(self._pause_s())
@@ -351,8 +378,15 @@ class FeedBroker:
         with self._lock:
             self._tell_everybody()
 
+    def _withdraw_starts(self) -> None:
+        """Tell everybody when a former start of an adapter is announced no longer."""
+        with self._lock:
+            if self._starts.withdraw(time.time_ns()) and not self._is_stopped:
+                self._tell_everybody()
+
     def _pause_s(self) -> float:
-        pause_s = max((self._keys.look_again_unix_ns - time.time_ns()) / 1e9, 1.0)
+        look_again_unix_ns = min(self._keys.look_again_unix_ns, self._starts.look_again_unix_ns())
+        pause_s = max((look_again_unix_ns - time.time_ns()) / 1e9, 1.0)
         deadline_ns = self.lease.next_deadline_ns()
         if deadline_ns is not None:
             pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))

@@ -46,6 +46,7 @@ def describe_feed(feed: FeedSettings, channel_ids: Iterable[int] | None = None) 
         ],
         source_replay_endpoint=feed.source_replay_endpoint,
         datagram_size_max=feed.datagram_size_max,
+        source_is_sealed=feed.source_is_sealed,
     )
 
 
@@ -117,10 +118,13 @@ def absent_adapters(
 def limited_to(
     description: common_pb2.AdapterDescription, channel_ids: frozenset[int]
 ) -> common_pb2.AdapterDescription:
-    """An adapter as a client may see it: only the groups of granted channels."""
+    """An adapter as a client may see it: only what belongs to granted channels."""
     limited = copy_of(description)
     for channel_id in [channel for channel in limited.groups if channel not in channel_ids]:
         del limited.groups[channel_id]
+    for start in limited.starts:
+        for channel_id in [channel for channel in start.next_packet_counters if channel not in channel_ids]:
+            del start.next_packet_counters[channel_id]
     return limited
 
 
@@ -135,7 +139,7 @@ def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
 
 def total_position(state: common_pb2.FeedAdapterState) -> int:
     """How far an adapter is, over all channels: comparable between adapters of one feed."""
-    return sum(channel.position.next_message_seq for channel in state.channels)
+    return sum(channel.position.next_input_seq for channel in state.channels)
 
 
 def history_epoch(state: common_pb2.FeedAdapterState) -> int:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from admin_server.channel_keys import ChannelKey
 from admin_server.key_times import KeyTimes
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time
+STARTS_KEPT = 2  # of each adapter: the newest, and the one before, whose last packets may still be under way
 
 
 class RecordsUnavailable(Exception):
@@ -92,12 +94,15 @@ class ClusterRecords(LeaseRecords, Protocol):
         """How long the stream keys live."""
         ...
 
-    def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
-        """A number no start of any adapter ever had. Durable when this returns."""
+    def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
+        """A start of an adapter: with an incarnation that no start of any adapter ever had, and a fresh random salt.
+
+        Durable when this returns.
+        """
         ...
 
-    def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
-        """True if the adapter has not been started anew since."""
+    def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
+        """The last STARTS_KEPT starts of each adapter, the newest last."""
         ...
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
@@ -108,7 +113,7 @@ class ClusterRecords(LeaseRecords, Protocol):
         """(incarnation, RPC endpoint) of each adapter that ever registered."""
         ...
 
-    def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
+    def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
         """The channel's keys that have not expired, in the order in which they begin.
 
         Makes one where `key_times` says that one is due. Durable when this returns.

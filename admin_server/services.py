@@ -21,6 +21,7 @@ from admin_server.settings import AdapterSettings
 from admin_server.streams import Attendance
 from feedcore.topics import any_topic_matches
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from transport.announced_starts import PUBLIC_KEY_SIZE
 from transport.rpc import Caller, caller_of
 
 LOG = logging.getLogger("admin_server.services")
@@ -182,6 +183,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             message_model=broker.feed.message_model,
             protocol=describe_protocol(broker.feed.protocol),
             last_word_key=self._last_word_key(own.incarnation),
+            decision_keys=broker.decision_keys(),
+            source_keys=broker.source_keys(),
         )
 
     def Attend(  # noqa: N802
@@ -218,17 +221,30 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         broker = _find(self._brokers, request.feed, context)
         caller = caller_of(context)
         if "source" not in caller.roles and not caller.is_adapter_of(broker.feed.name):
-            self._audit.refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"{caller.identity} is no adapter of feed {broker.feed.name!r}",
-                "description refused",
-                identity=caller.identity,
-                feed=broker.feed.name,
-            )
+            detail = f"{caller.identity} is no adapter of feed {broker.feed.name!r}"
+            self._refuse(context, broker, detail, "description refused")
         description = broker.describe()
         description.token_public_key = self._token_public_key
         return description
+
+    def GetSourceKeys(  # noqa: N802
+        self, request: admin_pb2.SourceKeysRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SourceKeysReply:
+        """What the feed's source seals with."""
+        broker = _find(self._brokers, request.feed, context)
+        caller = caller_of(context)
+        if "source" not in caller.roles:
+            detail = f"{caller.identity} does not have the role source, which source keys are for"
+            self._refuse(context, broker, detail, "source keys refused")
+        if not broker.feed.source_is_sealed:
+            detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
+        return admin_pb2.SourceKeysReply(keys=broker.source_keys())
+
+    def _refuse(self, context: grpc.ServicerContext, broker: FeedBroker, detail: str, event: str) -> None:
+        identity = caller_of(context).identity
+        code = grpc.StatusCode.PERMISSION_DENIED
+        self._audit.refuse(context, code, detail, event, identity=identity, feed=broker.feed.name)
 
     def _register(
         self,
@@ -237,17 +253,18 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         request: admin_pb2.RegisterRequest,
         context: grpc.ServicerContext,
     ) -> common_pb2.AdapterDescription:
-        if len(request.process_nonce) != NONCE_SIZE:
-            context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"process_nonce has {len(request.process_nonce)} bytes; expected {NONCE_SIZE}, drawn at random by each "
-                "start of a process",
-            )
-        start = ProcessStart(request.process_nonce, request.process_id, request.host, context.peer())
+        for name, value, size in (
+            ("public_key", request.public_key, PUBLIC_KEY_SIZE),
+            ("process_nonce", request.process_nonce, NONCE_SIZE),
+        ):
+            if len(value) != size:
+                context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"{name} has {len(value)} bytes, expected {size}; run admin server and adapters of one version",
+                )
+        process = ProcessStart(request.process_nonce, request.process_id, request.host, context.peer())
         try:
-            return broker.register(
-                adapter, request.rpc_endpoint, request.resume_incarnation, start, is_replacing=request.replace
-            )
+            return broker.register(adapter, request, process)
         except AnotherProcess as refused:
             self._audit.refuse(
                 context,

@@ -17,6 +17,7 @@ from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from transport.dgram import BadGroup, parse_group
 
 MS = 1_000_000
+DATAGRAM_SIZE_MIN = 576  # every IPv4 host takes so much, and a heartbeat's lineage and a signature fit
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # identities name files; feeds and adapters are options
 ENDPOINT = re.compile(r"\S+:\d{1,5}")
 TOPIC_WORD = re.compile(r"[A-Za-z0-9_-]+")
@@ -24,6 +25,7 @@ WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
 PUBLISH_MODES = ("async", "acked")
 SILENCE_MODES = ("proceed", "hold")
+SOURCE_LINES = ("sealed", "open")
 BELOW_THRESHOLD = "below_threshold"
 FAIL_POLICIES = ("lowest", "lower_than_any", BELOW_THRESHOLD)
 
@@ -84,6 +86,7 @@ class FeedSettings:
     Attributes:
         wait_for_better_ns: how long a poor candidate waits while one of the adapters is missing.
         wait_at_first_start_ns: the same when the feed never had an active.
+        source_is_sealed: the feed's own source seals its packets; False for an exchange's lines.
     """
 
     feed_id: int
@@ -100,6 +103,7 @@ class FeedSettings:
     channels: tuple[ChannelSettings, ...]
     source_streams: tuple[SourceStreamSettings, ...]
     adapters: tuple[AdapterSettings, ...]
+    source_is_sealed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,24 +238,10 @@ def _check_ports(root: _Section, feeds: list[FeedSettings]) -> None:
 
 def _load_feed(section: _Section) -> FeedSettings:
     section.only(
-        "feed_id",
-        "name",
-        "session",
-        "message_model",
-        "source_replay_endpoint",
-        "lease_ttl_ms",
-        "sync_interval_ms",
-        "datagram_size_max",
-        "wait_for_better_ms",
-        "wait_at_first_start_ms",
-        "publish",
-        "on_silence",
-        "fail_policy",
-        "fail_threshold",
-        "channel",
-        "source_stream",
-        "adapter",
-    )
+        "feed_id", "name", "session", "message_model", "source_replay_endpoint", "lease_ttl_ms",
+        "sync_interval_ms", "datagram_size_max", "wait_for_better_ms", "wait_at_first_start_ms", "publish",
+        "on_silence", "fail_policy", "fail_threshold", "source_lines", "channel", "source_stream", "adapter",
+    )  # fmt: skip
     model_path = section.path.parent / section.get("message_model", str)
     try:
         model = model_path.read_bytes()
@@ -277,13 +267,14 @@ def _load_feed(section: _Section) -> FeedSettings:
         section.text("source_replay_endpoint", ENDPOINT),
         section.number("lease_ttl_ms", 50, 60_000, 300) * MS,
         section.number("sync_interval_ms", 10, 10_000, 100) * MS,
-        section.number("datagram_size_max", 256, DATAGRAM_SIZE_MAX, 1_472),
+        section.number("datagram_size_max", DATAGRAM_SIZE_MIN, DATAGRAM_SIZE_MAX, 1_472),
         section.number("wait_for_better_ms", 0, 60_000, 2_000) * MS,
         section.number("wait_at_first_start_ms", 0, 60_000, 500) * MS,
         _load_protocol(section),
         channels,
         streams,
         adapters,
+        section.choice("source_lines", SOURCE_LINES) == "sealed",
     )
 
 

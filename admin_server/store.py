@@ -9,7 +9,6 @@ passes before anybody is granted keep the promise.
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 import threading
 import time
@@ -17,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from admin_server.channel_keys import ChannelKey, new_channel_key, new_start
 from admin_server.key_times import KeyTimes
-from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
+from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """
@@ -27,14 +27,16 @@ CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NO
 CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
-CREATE TABLE IF NOT EXISTS incarnations (
-    incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS starts (
+    incarnation INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, adapter_id INTEGER NOT NULL,
+    salt BLOB NOT NULL, public_key BLOB NOT NULL, since_unix_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS registrations (
     feed_id INTEGER, adapter_id INTEGER, incarnation INTEGER NOT NULL, rpc_endpoint TEXT NOT NULL,
     PRIMARY KEY (feed_id, adapter_id));
-CREATE TABLE IF NOT EXISTS stream_keys (
-    key_id INTEGER PRIMARY KEY AUTOINCREMENT, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
-    key BLOB NOT NULL, not_before_unix_ns INTEGER NOT NULL, expires_unix_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS channel_keys (
+    key_id INTEGER PRIMARY KEY, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
+    key BLOB NOT NULL, decision_key BLOB NOT NULL,
+    not_before_unix_ns INTEGER NOT NULL, expires_unix_ns INTEGER NOT NULL);
 """
 
 
@@ -114,14 +116,34 @@ class Store:
         with self._database.used() as database:
             database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
 
-    def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
-        """A number no start of any adapter ever had; on the disk when this returns."""
+    def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
+        """A start with a number that no start of any adapter ever had; on the disk when this returns."""
         with self._database.used() as database:
+            start = new_start(public_key)
             cursor = database.execute(
-                "INSERT INTO incarnations (feed_id, adapter_id) VALUES (?, ?)", (feed_id, adapter_id)
+                "INSERT INTO starts (feed_id, adapter_id, salt, public_key, since_unix_ns) VALUES (?, ?, ?, ?, ?)",
+                (feed_id, adapter_id, start.salt, public_key, start.since_unix_ns),
             )
             assert cursor.lastrowid is not None
-            return cursor.lastrowid
+            start.incarnation = cursor.lastrowid
+            return start
+
+    def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
+        """The last STARTS_KEPT starts of each adapter, the newest last."""
+        with self._database.used() as database:
+            rows = database.execute(
+                "SELECT adapter_id, incarnation, salt, public_key, since_unix_ns FROM ("
+                "  SELECT *, ROW_NUMBER() OVER (PARTITION BY adapter_id ORDER BY incarnation DESC) AS age"
+                "  FROM starts WHERE feed_id = ?) WHERE age <= ? ORDER BY incarnation",
+                (feed_id, STARTS_KEPT),
+            ).fetchall()
+        found: dict[int, list[common_pb2.AdapterStart]] = {}
+        for adapter_id, incarnation, salt, public_key, since in rows:
+            start = common_pb2.AdapterStart(
+                incarnation=incarnation, salt=salt, public_key=public_key, since_unix_ns=since
+            )
+            found.setdefault(adapter_id, []).append(start)
+        return found
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
         """Remember where the adapter was last, for those who ask after a restart of the server."""
@@ -139,36 +161,33 @@ class Store:
             ).fetchall()
         return {adapter_id: (incarnation, endpoint) for adapter_id, incarnation, endpoint in rows}
 
-    def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
-        """True if the adapter has not been started anew since."""
-        with self._database.used() as database:
-            row = database.execute(
-                "SELECT MAX(incarnation) FROM incarnations WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id)
-            ).fetchone()
-        return bool(row[0] == incarnation)
-
-    def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
+    def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
         """The channel's keys that have not expired, in the order in which they begin.
 
         Makes one if there is none, and a successor when the last is about to expire; on the disk when this returns.
         """
         now_unix_ns = time.time_ns()
         with self._database.used() as database:
-            rows = _select_keys(database, feed_id, channel_id, now_unix_ns)
-            begins = self.key_times.next_begins_ns(rows[-1][3] if rows else None, now_unix_ns)
-            if begins is not None:
-                database.execute(
-                    "INSERT INTO stream_keys (feed_id, channel_id, key, not_before_unix_ns, expires_unix_ns) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    (feed_id, channel_id, secrets.token_bytes(32), begins, begins + self.key_times.valid_ns),
-                )
-                rows = _select_keys(database, feed_id, channel_id, now_unix_ns)
-        return [
-            common_pb2.StreamKey(
-                key_id=key_id, channel_id=channel_id, key=key, not_before_unix_ns=begins, expires_unix_ns=ends
+            keys = _select_keys(database, feed_id, channel_id, now_unix_ns)
+            begins = self.key_times.next_begins_ns(keys[-1].expires_unix_ns if keys else None, now_unix_ns)
+            if begins is None:
+                return keys
+            taken = {int(row[0]) for row in database.execute("SELECT key_id FROM channel_keys")}
+            made = new_channel_key(channel_id, begins, begins + self.key_times.valid_ns, taken)
+            database.execute(
+                "INSERT INTO channel_keys (key_id, feed_id, channel_id, key, decision_key, "
+                "not_before_unix_ns, expires_unix_ns) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    made.key_id,
+                    feed_id,
+                    channel_id,
+                    made.key,
+                    made.decision_key,
+                    made.not_before_unix_ns,
+                    made.expires_unix_ns,
+                ),
             )
-            for key_id, key, begins, ends in rows
-        ]
+        return [*keys, made]
 
     def close(self) -> None:
         """Close the database."""
@@ -218,11 +237,10 @@ class _Database:
             raise RecordsUnavailable(f"{self._path}: {failed}") from failed
 
 
-def _select_keys(
-    database: sqlite3.Connection, feed_id: int, channel_id: int, now: int
-) -> list[tuple[int, bytes, int, int]]:
-    return database.execute(
-        "SELECT key_id, key, not_before_unix_ns, expires_unix_ns FROM stream_keys "
-        "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY key_id",
+def _select_keys(database: sqlite3.Connection, feed_id: int, channel_id: int, now: int) -> list[ChannelKey]:
+    rows = database.execute(
+        "SELECT key_id, channel_id, key, decision_key, not_before_unix_ns, expires_unix_ns FROM channel_keys "
+        "WHERE feed_id = ? AND channel_id = ? AND expires_unix_ns > ? ORDER BY not_before_unix_ns, expires_unix_ns",
         (feed_id, channel_id, now),
     ).fetchall()
+    return [ChannelKey(*row) for row in rows]

@@ -66,7 +66,6 @@ class Takeovers:
 
     def on_handed_over(self, takeover: Takeover) -> None:
         """The former holder let go in favour of an heir."""
-        self._vacated = None
         self._add(takeover)
 
     def _add(self, takeover: Takeover) -> None:

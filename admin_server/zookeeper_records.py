@@ -8,7 +8,6 @@ library sends again, changes nothing. A number once given is never given again: 
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +16,14 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.handlers.threading import AsyncResult
 
+from admin_server.channel_keys import ChannelKey, new_channel_key, new_start
 from admin_server.key_times import KeyTimes
 from admin_server.leadership import Fence
-from admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
+from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
 from admin_server.zookeeper import AWAY, Conflict, check, commit, read, write
 from admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.v1 import common_pb2
+from transport.announced_starts import SALT_SIZE
 
 TRIES_MAX = 8  # of one change whose node somebody else changed meanwhile: only threads of this server can
 Result = TypeVar("Result")
@@ -117,24 +118,38 @@ class ZooKeeperRecords:
 
         self._change(f"feeds/{feed_id}/failed", without)
 
-    def new_incarnation(self, feed_id: int, adapter_id: int) -> int:
-        """A number no start of any adapter ever had."""
+    def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
+        """A start with a number that no start of any adapter ever had."""
 
-        def attempt() -> int:
+        def attempt() -> common_pb2.AdapterStart:
             row, version = self._read("incarnations")
-            incarnation = 1 if row is None else int(row["newest"]) + 1
-            path = f"feeds/{feed_id}/incarnations/{adapter_id}"
-            _, own_version = self._read(path)
-            changes = [("incarnations", {"newest": incarnation}, version)]
-            self._commit([*changes, (path, {"newest": incarnation}, own_version)])
-            return incarnation
+            start = new_start(public_key, incarnation=1 if row is None else int(row["newest"]) + 1)
+            path = f"feeds/{feed_id}/starts/{adapter_id}"
+            rows, own_version = self._read(path)
+            place = _start_place(feed_id, adapter_id, start.incarnation)
+            sealed = self._sealer.seal(start.salt + public_key, place)  # so that nobody else can put one there
+            made = {"incarnation": start.incarnation, "start": sealed, "since_unix_ns": start.since_unix_ns}
+            kept = [*(rows or []), made][-STARTS_KEPT:]
+            self._commit([("incarnations", {"newest": start.incarnation}, version), (path, kept, own_version)])
+            return start
 
         return self._until_done(attempt)
 
-    def is_newest_incarnation(self, feed_id: int, adapter_id: int, incarnation: int) -> bool:
-        """True if the adapter has not been started anew since."""
-        row, _ = self._read(f"feeds/{feed_id}/incarnations/{adapter_id}")
-        return row is not None and bool(row["newest"] == incarnation)
+    def starts(self, feed_id: int) -> dict[int, list[common_pb2.AdapterStart]]:
+        """The last STARTS_KEPT starts of each adapter, the newest last."""
+        return {
+            adapter_id: [self._start_from(row, feed_id, adapter_id) for row in rows]
+            for adapter_id, rows in self._read_all(f"feeds/{feed_id}/starts").items()
+        }
+
+    def _start_from(self, row: Row, feed_id: int, adapter_id: int) -> common_pb2.AdapterStart:
+        opened = self._sealer.open(row["start"], _start_place(feed_id, adapter_id, row["incarnation"]))
+        return common_pb2.AdapterStart(
+            incarnation=row["incarnation"],
+            salt=opened[:SALT_SIZE],
+            public_key=opened[SALT_SIZE:],
+            since_unix_ns=row["since_unix_ns"],
+        )
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
         """Remember where the adapter was last, for those who ask another server."""
@@ -146,7 +161,7 @@ class ZooKeeperRecords:
         rows = self._read_all(f"feeds/{feed_id}/adapters")
         return {adapter_id: (row["incarnation"], row["rpc_endpoint"]) for adapter_id, row in rows.items()}
 
-    def stream_keys(self, feed_id: int, channel_id: int) -> list[common_pb2.StreamKey]:
+    def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
         """The channel's keys that have not expired; makes one if there is none, or its successor when that is due."""
 
         def attempt() -> list[Row]:
@@ -157,23 +172,35 @@ class ZooKeeperRecords:
             begins = self.key_times.next_begins_ns(valid[-1]["expires_unix_ns"] if valid else None, now)
             if begins is None:
                 return valid
-            newest, newest_version = self._read("key_ids")
-            key_id = 1 if newest is None else int(newest["newest"]) + 1
-            sealed = self._sealer.seal(secrets.token_bytes(32), _place(feed_id, channel_id, key_id))
-            ends = begins + self.key_times.valid_ns
-            made = {"key_id": key_id, "key": sealed, "not_before_unix_ns": begins, "expires_unix_ns": ends}
-            self._commit([("key_ids", {"newest": key_id}, newest_version), (path, [*valid, made], version)])
+            ids, ids_version = self._read("key_ids")
+            live = {key_id: ends for key_id, ends in (ids or {}).items() if ends > now}
+            key = new_channel_key(channel_id, begins, begins + self.key_times.valid_ns, {int(each) for each in live})
+            made = self._row_of(key, feed_id)
+            live[str(key.key_id)] = key.expires_unix_ns
+            self._commit([("key_ids", live, ids_version), (path, [*valid, made], version)])
             return [*valid, made]
 
         return [self._key_from(row, feed_id, channel_id) for row in self._until_done(attempt)]
 
-    def _key_from(self, row: Row, feed_id: int, channel_id: int) -> common_pb2.StreamKey:
-        return common_pb2.StreamKey(
-            key_id=row["key_id"],
-            channel_id=channel_id,
-            key=self._sealer.open(row["key"], _place(feed_id, channel_id, row["key_id"])),
-            not_before_unix_ns=row["not_before_unix_ns"],
-            expires_unix_ns=row["expires_unix_ns"],
+    def _row_of(self, key: ChannelKey, feed_id: int) -> Row:
+        place = _place(feed_id, key.channel_id, key.key_id)
+        return {
+            "key_id": key.key_id,
+            "key": self._sealer.seal(key.key, place),
+            "decision_key": self._sealer.seal(key.decision_key, f"{place} decisions"),
+            "not_before_unix_ns": key.not_before_unix_ns,
+            "expires_unix_ns": key.expires_unix_ns,
+        }
+
+    def _key_from(self, row: Row, feed_id: int, channel_id: int) -> ChannelKey:
+        place = _place(feed_id, channel_id, row["key_id"])
+        return ChannelKey(
+            row["key_id"],
+            channel_id,
+            self._sealer.open(row["key"], place),
+            self._sealer.open(row["decision_key"], f"{place} decisions"),
+            row["not_before_unix_ns"],
+            row["expires_unix_ns"],
         )
 
     # ---- reading and writing ----
@@ -195,7 +222,7 @@ class ZooKeeperRecords:
     def _read(self, path: str) -> tuple[Any, int]:
         return self._guarded(lambda: read(self._client, f"{self._root}/{path}", self._timeout_s))
 
-    def _read_all(self, path: str) -> dict[int, Row]:
+    def _read_all(self, path: str) -> dict[int, Any]:
         """The nodes under a path, by their numbers."""
         self._guarded(lambda: self._ensure(path))
         names = self._guarded(
@@ -245,6 +272,10 @@ class ZooKeeperRecords:
         except AWAY as away:
             self._on_failure()
             raise RecordsUnavailable(f"ZooKeeper does not answer: {type(away).__name__}") from away
+
+
+def _start_place(feed_id: int, adapter_id: int, incarnation: int) -> str:
+    return f"feed {feed_id} adapter {adapter_id} incarnation {incarnation}"
 
 
 def _place(feed_id: int, channel_id: int, key_id: int) -> str:

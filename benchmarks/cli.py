@@ -15,6 +15,7 @@ BENCHMARKS = {
     "adapter": "one adapter against a bare DGRAM forwarder: rate and latency",
     "conversion": "the kernels alone: tick table, ITCH with order books, a million symbols, second start",
     "journal": "append, read, latency, durable puts and recovery, beside SQLite, LMDB, a file and memcpy",
+    "merge": "the merge of the client, alone: processor time a packet",
     "page_store": "the transactional store's page store: SQLite beside LMDB",
     "queue_checkpoint": "the persistent queue's checkpoint interval: puts a second against recovery",
 }

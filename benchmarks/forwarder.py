@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from adapter.conversion import load_converter
 from adapter.loop import AdapterLoop
@@ -23,10 +24,14 @@ from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from feedcore.counters import CounterSet
 from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from transport.announced_starts import SALT_SIZE, AnnouncedStart
 from transport.dgram import MulticastReceiver, MulticastSender
+from transport.opening import Opener
 from transport.process_shell import StopSignal
 from transport.scheduling import begin_steady_running
-from transport.sealing import Opener, Sealer, SealingKey
+from transport.sealing import Sealer
+from transport.start_keys import SealingKey
+from transport.stream_signatures import SIGNATURE_MAGIC
 
 INTERFACE = "127.0.0.1"
 SOURCE_GROUP, OUTPUT_GROUP = "239.192.88.1:18001", "239.192.88.2:18002"
@@ -64,9 +69,9 @@ class CountingSender(MulticastSender):
         self._progress, self._sent = progress, 0
 
     def send(self, group: bytes, datagram: bytes) -> None:
-        """Send, then count."""
+        """Send, then count; signatures are sent beside what is measured."""
         super().send(group, datagram)
-        self._sent += 1
+        self._sent += datagram[:4] != SIGNATURE_MAGIC
         self._progress.count = self._sent
 
 
@@ -96,8 +101,10 @@ def run_adapter(progress_path: Path) -> None:
     config = EngineConfig(FEED_ID, 1, SESSION, (ChannelConfig(CHANNEL, (STREAM,)),), lease_ttl_ns=LEASE_NS)
     counters, stop = CounterSet(), StopSignal()
     engine = AdapterEngine(config, {CHANNEL: converter}, counters, time.monotonic_ns())
-    sealer = Sealer(1)
-    sealer.use_key(SealingKey(1, CHANNEL, bytes(32)))
+    private_key = Ed25519PrivateKey.generate()
+    start = AnnouncedStart(1, 1, bytes(SALT_SIZE), private_key.public_key().public_bytes_raw())
+    sealer = Sealer(FEED_ID, start, private_key)
+    sealer.use_key(SealingKey(1, CHANNEL, bytes(32), bytes(32)))
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as folder:
         journal = OutputJournal(Path(folder))
         source = MulticastReceiver(context, INTERFACE, SOURCE_GROUP)

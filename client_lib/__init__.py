@@ -13,7 +13,9 @@ Must never pass on a message twice, out of a source stream's order, or pass over
 from client_lib.client import Client, connect
 from client_lib.errors import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, ClientError, FeedUnknown
 from client_lib.items import Batch, Event, Filled, Item, Message, Revoked, SourceSpan
-from client_lib.subscription import ChannelStatistics, Subscription, SubscriptionStatistics
+from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
+from client_lib.stream_trust import Distrusted, DistrustReason
+from client_lib.subscription import Subscription
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import (
     ConfirmationPaused,
@@ -41,6 +43,8 @@ __all__ = [
     "ClientError",
     "ConfirmationPaused",
     "ConfirmationResumed",
+    "DistrustReason",
+    "Distrusted",
     "Diverged",
     "Ended",
     "Event",

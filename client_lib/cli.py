@@ -22,6 +22,7 @@ from client_lib.errors import ClientError
 from client_lib.items import Batch, Filled, Item, Revoked
 from client_lib.live_view import LiveFigures, alarm_text, render
 from client_lib.recorder import DeliveryRecorder
+from client_lib.stream_trust import Distrusted, VerifyMode
 from client_lib.subscription import Subscription
 from feedcore.merge.config import CompareMode
 from feedcore.merge.effects import Diverged
@@ -59,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             ) as client,
         ):
             subscription = client.subscribe(
-                arguments.feed, arguments.topic, arguments.start, confirm=arguments.confirm, compare=arguments.compare
+                arguments.feed,
+                arguments.topic,
+                arguments.start,
+                confirm=arguments.confirm,
+                compare=arguments.compare,
+                verify=arguments.verify,
             )
             interruption.stops(subscription)
             begin_steady_running()
@@ -97,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(CompareMode),
         default="full",
         help="which second copies to compare; a difference is an alarm (default %(default)s)",
+    )
+    parser.add_argument(
+        "--verify",
+        choices=get_args(VerifyMode),
+        default="alarm",
+        help="signed: deliver only what its adapter has signed; alarm: deliver at once, and say when a signature does "
+        "not fit or does not come (default %(default)s)",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="one JSON line a second instead of the live view")
@@ -159,7 +172,7 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
                 recorder.record(items)
             show_items(items)
             for item in items:
-                if isinstance(item, Diverged) and (alarms := alarms + 1) <= ALARMS_SHOWN:
+                if isinstance(item, Diverged | Distrusted) and (alarms := alarms + 1) <= ALARMS_SHOWN:
                     print(f"tandemfeed subscribe: {alarm_text(item)}", file=sys.stderr)
             if time.monotonic_ns() >= next_interval_ns:
                 next_interval_ns += INTERVAL_NS

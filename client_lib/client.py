@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from client_lib.session import Session
+from client_lib.stream_trust import VerifyMode
 from client_lib.subscription import Subscription
 from feedcore.merge.config import CompareMode, MergerConfig
 
@@ -31,6 +32,7 @@ class Client:
         *,
         confirm: Literal[1, 2] = 1,
         compare: CompareMode = "full",
+        verify: VerifyMode = "alarm",
         merger_config: MergerConfig | None = None,
         timeout_s: float = 10.0,
     ) -> Subscription:
@@ -44,6 +46,10 @@ class Client:
             confirm: 2 delivers only what two adapters transmitted equally: nothing that one adapter alone made up or
                 got wrong, at the price of waiting for the slower one, and of a `Gap` where only one is alive.
             compare: which second copies are compared with what was delivered, for `Diverged`.
+            verify: "signed" delivers only what its adapter has signed, up to 10 ms later: nothing that another reader
+                of the channel made up. "alarm" delivers at once what goes on where the stream is, and raises
+                `Distrusted` when a signature does not fit or does not come; from then on it takes only what is signed
+                of that start of the adapter.
             merger_config: timers and limits of merge and gap repair; its confirm and compare do not count.
             timeout_s: how long the administration server may take to answer.
 
@@ -53,11 +59,14 @@ class Client:
         """
         if start != "live" and start < 1:
             raise ValueError(f"start is {start}: message sequence numbers begin at 1")
+        if verify not in get_args(VerifyMode):
+            raise ValueError(f"verify is {verify!r}: one of {', '.join(get_args(VerifyMode))}")
         subscription = Subscription(
             self._session,
             feed,
             tuple(topics),
             self._interface,
+            verify=verify,
             start_message_seq=None if start == "live" else start,
             merger_config=replace(merger_config or MergerConfig(), confirm=confirm, compare=compare),
             grant_timeout_s=timeout_s,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tandemfeed.v1 import admin_pb2, common_pb2
-from transport.sealing import SealingKey
+from transport.announced_starts import AnnouncedStart, announced_starts
+from transport.start_keys import SealingKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,14 @@ class GrantedKey:
 
 @dataclass(frozen=True, slots=True)
 class GrantedAdapter:
-    """An adapter as a subscriber sees it: where it multicasts (by channel_id) and where it replays from."""
+    """An adapter as a subscriber sees it: where it multicasts (by channel_id), where it replays from, and which starts
+    of it may be believed."""
 
     adapter_id: int
     name: str
     rpc_endpoint: str
     groups: Mapping[int, str]
+    starts: tuple[AnnouncedStart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class Grant:
             for channel_id, group in adapter.groups.items()
             if channel_id in self.topics_by_channel
         )
+
+    @property
+    def starts(self) -> list[AnnouncedStart]:
+        """Every start of an adapter that may be believed."""
+        return [start for adapter in self.adapters.values() for start in adapter.starts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant
 
 
 def _adapter(adapter: common_pb2.AdapterDescription) -> GrantedAdapter:
-    return GrantedAdapter(adapter.adapter_id, adapter.name, adapter.rpc_endpoint, dict(adapter.groups))
+    starts = tuple(announced_starts([adapter]))
+    return GrantedAdapter(adapter.adapter_id, adapter.name, adapter.rpc_endpoint, dict(adapter.groups), starts)
 
 
 def _key(key: common_pb2.StreamKey) -> GrantedKey:

@@ -1,10 +1,10 @@
 """What a subscription hands to the application: batches of messages, and in-band events, in the order of the stream.
 
-A `Batch` costs little per packet: it is a slice of the packet that the merger delivered, and everything about single
-messages is worked out when asked for. `arrays()` is the fast way to the fields, `messages()` the plain one.
+A `Batch` costs little per packet: it is the packet that the merger delivered, and everything about single messages is
+worked out when asked for. `arrays()` is the fast way to the fields, `messages()` the plain one.
 
 Invariant: over all `Batch` items of a channel, `source_seq` only grows within each source stream, and over those that
-are not provisional `message_seq` only grows within each epoch.
+are not provisional `input_seq` and `message_seq` only grow within each epoch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from client_lib.stream_trust import Distrusted
 from feedcore.merge.effects import MergeEvent
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, message_frames
-from feedcore.wire.packet_parts import cut_runs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,11 +59,11 @@ class Message(NamedTuple):
 
 
 class Batch:
-    """Messages of one packet that are new to this subscription.
+    """Messages of one packet that are new to this subscription; none if its source messages made no message.
 
     Attributes:
-        packet: the copy that came first, whole.
-        first_index, end_index: the batch's messages by their index in the packet.
+        packet: the copy that came first, or the part of it that is new.
+        first_input_seq: place of the batch's first source message in the channel's input.
         first_message_seq: of the first message.
         received_at_ns: wall clock when the loop delivered it.
         received_monotonic_ns: the same moment by the monotonic clock, for intervals.
@@ -71,45 +71,46 @@ class Batch:
 
     __slots__ = (
         "_decoder",
-        "end_index",
-        "first_index",
+        "first_input_seq",
         "first_message_seq",
         "packet",
         "received_at_ns",
         "received_monotonic_ns",
     )
 
-    def __init__(
-        self,
-        packet: OutputPacket,
-        first_index: int,
-        end_index: int,
-        first_message_seq: int,
-        received_at_ns: int,
-        received_monotonic_ns: int,
-        decoder: Decoder,
-    ) -> None:
+    def __init__(self, packet: OutputPacket, received_at_ns: int, received_monotonic_ns: int, decoder: Decoder) -> None:
         self.packet = packet
-        self.first_index = first_index
-        self.end_index = end_index
-        self.first_message_seq = first_message_seq
+        self.first_input_seq = packet.first_input_seq
+        self.first_message_seq = packet.first_message_seq
         self.received_at_ns = received_at_ns
         self.received_monotonic_ns = received_monotonic_ns
         self._decoder = decoder
 
     def __repr__(self) -> str:
-        last = self.first_message_seq + self.message_count - 1
-        return f"Batch(channel {self.channel_id}, messages {self.first_message_seq}–{last}, adapter {self.adapter_id})"
+        return (
+            f"Batch(channel {self.channel_id}, input [{self.first_input_seq}, {self.end_input_seq}), "
+            f"messages [{self.first_message_seq}, {self.end_message_seq}), adapter {self.adapter_id})"
+        )
+
+    @property
+    def end_input_seq(self) -> int:
+        """One past the batch's last source message: where the next batch begins, if nothing lies between."""
+        return self.packet.end_input_seq
+
+    @property
+    def end_message_seq(self) -> int:
+        """One past the batch's last message."""
+        return self.packet.end_message_seq
 
     @property
     def channel_id(self) -> int:
-        """The channel whose numbering `first_message_seq` belongs to."""
+        """The channel that the batch and its numbers belong to."""
         return self.packet.channel_id
 
     @property
     def message_count(self) -> int:
         """Messages in the batch."""
-        return self.end_index - self.first_index
+        return self.packet.message_count
 
     @property
     def adapter_id(self) -> int:
@@ -138,30 +139,17 @@ class Batch:
 
     @property
     def is_provisional(self) -> bool:
-        """True if an adapter forwarded it without a lease: each source stream is in order, but `first_message_seq` is
-        that adapter's own count and the order between source streams is not everybody's."""
+        """True if an adapter forwarded it without a lease: each source stream is in order, but `input_seq` and
+        `message_seq` are that adapter's own count, and the order between source streams may differ at other clients."""
         return bool(self.packet.flags & OutputFlag.PROVISIONAL)
 
     @property
-    def is_whole(self) -> bool:
-        """True if the batch is the whole packet, as nearly always."""
-        return self.first_index == 0 and self.end_index == self.packet.message_count
-
-    @property
     def payload(self) -> memoryview:
-        """The batch's message frames, one behind the other (docs/protocol.md clause 3.3)."""
-        packet = self.packet
-        view = memoryview(packet.payload)
-        if self.is_whole:
-            return view[packet.messages_offset :]
-        frames = message_frames(packet)[self.first_index : self.end_index]
-        if not frames:
-            return view[:0]
-        return view[frames[0][0] : frames[-1][0] + frames[-1][1]]
+        """The batch's message frames, one after the other (docs/protocol.md clause 3.3)."""
+        return memoryview(self.packet.payload)[self.packet.messages_offset :]
 
     def sources(self) -> list[SourceSpan]:
         """Which source messages the batch consumes, in order; consecutive batches never overlap in them."""
-        packet = self.packet
         return [
             SourceSpan(
                 run.source_stream_id,
@@ -171,7 +159,7 @@ class Batch:
                 run.message_count,
                 run.is_source_gap,
             )
-            for run in (packet.runs if self.is_whole else cut_runs(packet, self.first_index, self.end_index))
+            for run in self.packet.runs
         ]
 
     def arrays(self) -> Iterator[tuple[ModelMessage, NDArray[np.void]]]:
@@ -182,7 +170,7 @@ class Batch:
         return self._decoder.arrays(self.payload)
 
     def messages(self) -> Iterator[Message]:
-        """One message after the other, decoded: convenient, and work per message. What the model lacks is passed over.
+        """One message after the other, decoded: convenient, and work per message. What the model lacks is left out.
 
         Raises:
             PacketRefused: MALFORMED, if an adapter framed its messages wrongly.
@@ -190,28 +178,21 @@ class Batch:
         packet = self.packet
         view = memoryview(packet.payload)
         frames = message_frames(packet)
-        for span in self.sources():
-            for message_seq in range(span.first_message_seq, span.first_message_seq + span.message_count):
+        for run in packet.runs:
+            for message_seq in range(run.first_message_seq, run.end_message_seq):
                 offset, length = frames[message_seq - packet.first_message_seq]
                 source_offset = OUTPUT_FRAME.unpack_from(view, offset)[1]
                 decoded = self._decoder.message(view[offset : offset + length])
                 if decoded is None:
                     continue
-                source_seq = self._run_first_source_seq(message_seq) + source_offset
+                source_seq = run.first_source_seq + source_offset
                 body = view[offset + OUTPUT_FRAME_SIZE : offset + length]
-                yield Message(message_seq, span.source_stream_id, source_seq, *decoded, body)
-
-    def _run_first_source_seq(self, message_seq: int) -> int:
-        for run in self.packet.runs:
-            if run.first_message_seq <= message_seq < run.end_message_seq:
-                return run.first_source_seq
-        raise AssertionError(f"message_seq {message_seq} lies in no run of the packet")
+                yield Message(message_seq, run.source_stream_id, source_seq, *decoded, body)
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Messages of an earlier `Gap` or `ProvisionalGap` that turned up after all: late, behind messages that came after
-    them."""
+    """Messages of an earlier `Gap` or `ProvisionalGap` that turned up after all: late, after later messages."""
 
     batch: Batch
 
@@ -223,5 +204,5 @@ class Revoked:
     reason: str
 
 
-Event: TypeAlias = MergeEvent | Filled | Revoked
+Event: TypeAlias = MergeEvent | Filled | Distrusted | Revoked
 Item: TypeAlias = Batch | Event

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from client_lib.items import Batch, Filled, Item
 from client_lib.record import ROW_DTYPE, latency_figures
+from client_lib.stream_trust import Distrusted
 from client_lib.subscription import Subscription
 from feedcore.counters import Counter
 from feedcore.merge.effects import Diverged, Gap, ProvisionalGap, SourceGap, Takeover
@@ -51,14 +52,14 @@ class LiveFigures:
             if isinstance(item, Filled):
                 self.filled += item.batch.message_count
             elif isinstance(item, Gap):
-                self.gaps += item.last_message_seq - item.first_message_seq + 1
+                self.gaps += item.message_count
             elif isinstance(item, ProvisionalGap):
                 self.gaps += item.last_source_seq - item.first_source_seq + 1
             elif isinstance(item, SourceGap):
                 self.source_gaps += item.last_source_seq - item.first_source_seq + 1
             elif isinstance(item, Takeover):
                 self.takeovers += 1
-            elif isinstance(item, Diverged):
+            elif isinstance(item, Diverged | Distrusted):
                 self.alarm = alarm_text(item)
             self.last_events.append(f"{time.strftime('%H:%M:%S')} {item}")
 
@@ -79,6 +80,7 @@ class LiveFigures:
                 str(channel_id): {
                     "topic": channel.topic,
                     "epoch": channel.epoch,
+                    "next_input_seq": channel.next_input_seq,
                     "next_message_seq": channel.next_message_seq,
                     "next_source_seqs": {str(stream): seq for stream, seq in sorted(channel.next_source_seqs.items())},
                 }
@@ -145,13 +147,22 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
     return Panel(Group(*alarms, rate, positions, *events), title=f"tandemfeed subscribe · {figures['feed']}")
 
 
-def alarm_text(diverged: Diverged) -> str:
-    """What a person is told of a divergence, and what to do."""
+def alarm_text(alarm: Diverged | Distrusted) -> str:
+    """What a person is told of a divergence or of a forger, and what to do."""
+    if isinstance(alarm, Distrusted):
+        return (
+            f"ALARM: a reader of channel {alarm.channel_id} may be sending packets as adapter {alarm.adapter_id} "
+            f"(incarnation {alarm.incarnation}): {alarm.reason.value}. Messages {alarm.first_message_seq} to "
+            f"{alarm.end_message_seq - 1} may be forged. From now on only what that adapter signed is delivered of it; "
+            f"verify=signed does so from the start."
+        )
+    diverged = alarm
     one, other = diverged.adapter_ids
     return (
-        f"ALARM: adapters {one} and {other} sent different messages at channel {diverged.channel_id}, message "
-        f"{diverged.first_message_seq} (CRC-32 {diverged.digests[0]:08x} and {diverged.digests[1]:08x}): one is "
-        f"broken or forged. Compare their output journals there; confirm=2 delivers only what two adapters agree on."
+        f"ALARM: adapters {one} and {other} sent different content at channel {diverged.channel_id}, input "
+        f"{diverged.first_input_seq}, message {diverged.first_message_seq} (CRC-32 {diverged.digests[0]:08x} and "
+        f"{diverged.digests[1]:08x}): one is broken or forged. Compare their output journals there; confirm=2 delivers "
+        f"only what two adapters agree on."
     )
 
 

@@ -6,9 +6,9 @@ count source messages. A source message that converts to no message is consumed;
 
 from __future__ import annotations
 
+import itertools
 import json
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedcore.merge.effects import Takeover
+from feedcore.range_set import RangeSet
 
 ROW_DTYPE = np.dtype(
     [
@@ -58,9 +59,9 @@ class StreamFigures:
     Attributes:
         delivered: distinct ones delivered.
         duplicated: deliveries of one that had been delivered.
-        out_of_order: first deliveries behind a later one.
+        out_of_order: first deliveries after a later one.
         missing: expected, not delivered.
-        missing_ranges: the first few holes, (first, last).
+        missing_ranges: the first few gaps, (first, last).
     """
 
     delivered: int
@@ -187,7 +188,7 @@ class DeliveryRecord:
         return TakeoverFigures(takeover.channel_id, takeover.epoch, takeover.adapter_id, takeover.at_ns, stall_ms)
 
     def _times_around(self, takeover: Takeover, window_ms: float) -> NDArray[np.int64]:
-        """Delivery times from the last one before the window to the first one behind it."""
+        """Delivery times from the last one before the window to the first one after it."""
         channel = self.channels.get(takeover.channel_id)
         if channel is None:
             return np.empty(0, np.int64)
@@ -215,67 +216,22 @@ def latency_figures(rows: Rows) -> LatencyFigures | None:
 
 def stream_figures(spans: Rows, expected_count: int | None) -> StreamFigures:
     """Judge one source stream's spans, which come in order of delivery."""
-    covered = _Coverage()
+    covered = RangeSet()
     duplicated = out_of_order = 0
     for first, end, has_messages in zip(
         spans["first"].tolist(), spans["end"].tolist(), spans["has_messages"].tolist(), strict=True
     ):
-        late = max(0, min(end, covered.end) - first)
-        known = covered.add(first, end)
-        if has_messages:
+        if has_messages and covered:
+            known = covered.within(first, end).count
             duplicated += known
-            out_of_order += late - known
-    first_expected = 1 if expected_count is not None else covered.first
-    end_expected = covered.end if expected_count is None else expected_count + 1
-    holes = list(covered.holes(first_expected, end_expected))
-    missing = sum(last - first + 1 for first, last in holes)
-    return StreamFigures(covered.count, duplicated, out_of_order, missing, tuple(holes[:16]))
+            out_of_order += max(0, min(end, covered.end) - first) - known
+        covered.add(first, end)
+    first_expected = covered.first if covered and expected_count is None else 1
+    end_expected = (covered.end if covered else 1) if expected_count is None else expected_count + 1
+    missing = covered.missing(first_expected, end_expected)
+    ranges = tuple((first, end - 1) for first, end in itertools.islice(missing, 16))
+    return StreamFigures(covered.count, duplicated, out_of_order, missing.count, ranges)
 
 
 def _longest_pause_ms(times: NDArray[np.int64]) -> float:
     return float(np.diff(times).max()) / MS if len(times) > 1 else 0.0
-
-
-class _Coverage:
-    """A set of sequence numbers as disjoint ascending ranges."""
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._ends: list[int] = []
-        self.count = 0
-
-    @property
-    def first(self) -> int:
-        """The smallest number covered; 1 if none."""
-        return self._firsts[0] if self._firsts else 1
-
-    @property
-    def end(self) -> int:
-        """One past the greatest number covered; 0 if none."""
-        return self._ends[-1] if self._ends else 0
-
-    def add(self, first: int, end: int) -> int:
-        """Cover first … end - 1; returns how many of them were covered before."""
-        low = bisect_right(self._ends, first - 1)  # the first range that touches [first, end)
-        high = bisect_right(self._firsts, end)
-        known = sum(
-            max(0, min(end, self._ends[at]) - max(first, self._firsts[at])) for at in range(low, max(low, high))
-        )
-        if low < high:
-            first, end = min(first, self._firsts[low]), max(end, self._ends[high - 1])
-        before = sum(self._ends[at] - self._firsts[at] for at in range(low, max(low, high)))
-        self._firsts[low:high] = [first]
-        self._ends[low:high] = [end]
-        self.count += end - first - before
-        return known
-
-    def holes(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """What is not covered within first … end - 1, as (first, last)."""
-        for start, stop in zip(self._firsts, self._ends, strict=True):
-            if start >= end:
-                break
-            if start > first:
-                yield first, start - 1
-            first = max(first, stop)
-        if first < end:
-            yield first, end - 1

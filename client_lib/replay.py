@@ -1,6 +1,6 @@
 """Gap filling in the background: asks the adapters' replay services in turn and leaves what comes in the mailbox.
 
-One thread, so one request at a time. Per channel only the newest request waits: it names every hole that is still
+One thread, so one request at a time. Per channel only the newest request waits: it names every gap that is still
 open, so it replaces an older one. Must never touch a merger: what is missing, and when to ask again, the merger knows.
 
 An adapter that refuses, does not answer in time or has not all of it is followed by the next one, which is asked for
@@ -21,8 +21,8 @@ import grpc
 
 from client_lib.errors import ClientError, status_of
 from client_lib.grant import GrantedAdapter
+from client_lib.pending_replay import PendingReplay
 from client_lib.session import Session
-from client_lib.wanted import Wanted
 from feedcore.merge.effects import RequestReplay
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0  # a long replay goes on in the next request
 SILENCE_MAX_S = 1.0  # before and between chunks: a vanished host must not hold up the others
-HURRY_S = 0.15  # the same while another adapter can be asked: everything behind the hole waits
+HURRY_S = 0.15  # the same while another adapter can be asked: everything after the gap waits
 AVOID_NS = 1_000_000_000  # after a failure; doubled for each further one
 AVOID_MAX_NS = 30_000_000_000
 LOGIN_AGAIN_NS = 5_000_000_000  # after an administration server that did not answer
@@ -115,17 +115,17 @@ class ReplayWorker:
     def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> None:
         """Ask one after the other until as many copies as wanted are here, or everybody has been asked."""
         copies_left = request.copy_count
-        wanted = Wanted(request)
+        pending = PendingReplay(request)
         in_turn = self._in_turn(adapters, request)
         for adapter in in_turn:
             if self._is_closed:
                 return
-            self._ask(adapter, wanted, SILENCE_MAX_S if adapter is in_turn[-1] else HURRY_S)
-            if wanted.is_empty:
+            self._ask(adapter, pending, SILENCE_MAX_S if adapter is in_turn[-1] else HURRY_S)
+            if pending.is_empty:
                 copies_left -= 1
                 if not copies_left:
                     return
-                wanted = Wanted(request)  # another adapter's copy of all of it
+                pending = PendingReplay(request)  # another adapter's copy of all of it
 
     def _in_turn(self, adapters: tuple[GrantedAdapter, ...], request: RequestReplay) -> list[GrantedAdapter]:
         """Every request begins with another adapter; whose copy is here already comes late, who is silent last.
@@ -145,21 +145,21 @@ class ReplayWorker:
             self._channels.pop(endpoint).close()
             self._failures.pop(endpoint, None)
 
-    def _ask(self, adapter: GrantedAdapter, wanted: Wanted, patience_s: float) -> None:
+    def _ask(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
         """Ask one adapter for what is still wanted, and note what came."""
-        if self._ask_once(adapter, wanted, patience_s) is grpc.StatusCode.UNAUTHENTICATED:
-            self._ask_once(adapter, wanted, patience_s)  # with a new token
+        if self._ask_once(adapter, pending, patience_s) is grpc.StatusCode.UNAUTHENTICATED:
+            self._ask_once(adapter, pending, patience_s)  # with a new token
 
-    def _ask_once(self, adapter: GrantedAdapter, wanted: Wanted, patience_s: float) -> grpc.StatusCode:
+    def _ask_once(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
         endpoint = adapter.rpc_endpoint
         token = self._token()
-        call = replay_pb2_grpc.ReplayStub(self._channel(endpoint)).Replay(wanted.message(), timeout=CALL_TIMEOUT_S)
+        call = replay_pb2_grpc.ReplayStub(self._channel(endpoint)).Replay(pending.message(), timeout=CALL_TIMEOUT_S)
         with self._condition:
             self._call = call
             if self._is_closed:
                 call.cancel()
         try:
-            self._read(call, adapter, wanted, patience_s)
+            self._read(call, adapter, pending, patience_s)
         except grpc.RpcError as error:
             code, details = status_of(error)
             log.info("replay failed", extra={"adapter": adapter.name, "code": code.name, "details": details})
@@ -175,7 +175,7 @@ class ReplayWorker:
         self._failures.pop(endpoint, None)
         return grpc.StatusCode.OK
 
-    def _read(self, call: ReplayCall, adapter: GrantedAdapter, wanted: Wanted, patience_s: float) -> None:
+    def _read(self, call: ReplayCall, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
         """Pass on what comes; raises grpc.RpcError as the call does, or when it falls silent."""
         chunks = iter(call)
         while True:
@@ -187,7 +187,7 @@ class ReplayWorker:
                 return
             finally:
                 watchdog.cancel()
-            wanted.came(chunk.packets)
+            pending.arrived(chunk.packets)
             if not self._deliver(Replayed(adapter.adapter_id, tuple(chunk.packets))):
                 call.cancel()
                 return

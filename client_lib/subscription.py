@@ -16,8 +16,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import zmq
@@ -30,6 +29,8 @@ from client_lib.items import Filled as FilledItem
 from client_lib.mailbox import Mailbox
 from client_lib.replay import Replayed, ReplayWorker
 from client_lib.session import Session
+from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
+from client_lib.stream_trust import StreamTrust, Verdict, VerifyMode
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
@@ -38,41 +39,12 @@ from feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from transport.dgram import MulticastReceiver
-from transport.sealing import Opener
+from transport.opening import HeardPacket, StreamOpener
+from transport.stream_signatures import SignedDigests
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters get their turn
 MAILBOX_COUNT_MAX = 256
 Letter = Replayed | GrantUpdated | Revoked
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    """One channel's place in the stream. `next_message_seq` is None until the first packet is heard."""
-
-    topic: str
-    epoch: int
-    next_message_seq: int | None
-    next_source_seqs: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatistics:
-    """A snapshot of a subscription's counters.
-
-    Attributes:
-        datagrams: received by multicast, also those refused.
-        counts: by `feedcore.counters.Counter` name, those that are not zero.
-        refusals: refused packets by reason, those that are not zero.
-        groups: the multicast groups joined.
-    """
-
-    datagrams: int
-    replayed_packets: int
-    counts: Mapping[str, int]
-    refusals: Mapping[str, int]
-    channels: Mapping[int, ChannelStatistics]
-    groups: tuple[str, ...]
-    active_adapter_id: int
 
 
 class Subscription:
@@ -89,6 +61,7 @@ class Subscription:
         interface: str,
         *,
         start_message_seq: int | None,
+        verify: VerifyMode = "alarm",
         merger_config: MergerConfig | None = None,
         grant_timeout_s: float = 10.0,
         receive_queue_count_max: int = 100_000,
@@ -106,7 +79,10 @@ class Subscription:
             raise
         self.counters = CounterSet()
         self._decoder = Decoder(self._grant.message_model, f"message model of {self._grant.feed_name}")
-        self._opener = Opener(self._grant.feed_id)
+        self._opener = StreamOpener(self._grant.feed_id)
+        self._trusts = {
+            channel_id: StreamTrust(channel_id, self.counters, verify) for channel_id in self._grant.topics_by_channel
+        }
         self._mergers = {
             channel_id: StreamMerger(channel_id, self.counters, merger_config, start_message_seq)
             for channel_id in self._grant.topics_by_channel
@@ -201,8 +177,10 @@ class Subscription:
             channel_id: ChannelStatistics(
                 self._grant.topics_by_channel[channel_id],
                 merger.epoch,
+                merger.next_input_seq,
                 merger.next_message_seq,
                 dict(merger.next_source_seqs),
+                tuple(self._trusts[channel_id].distrusted()),
             )
             for channel_id, merger in self._mergers.items()
         }
@@ -253,45 +231,55 @@ class Subscription:
                 return
             self._datagrams += 1
             try:
-                packet = opener_open(datagram)
+                verdicts = self._judge(opener_open(datagram))
             except PacketRefused as refused:
                 self.counters.refuse(refused.reason)
                 continue
-            self._on_packet(packet)
+            for verdict in verdicts:
+                if isinstance(verdict, OutputPacket):
+                    self._merge(verdict)
+                else:
+                    self._ready.append(verdict)
 
-    def _on_packet(self, packet: OutputPacket) -> None:
-        merger = self._mergers.get(packet.channel_id)
-        if merger is None:
-            self.counters.refuse(Refusal.WRONG_CHANNEL)
-        elif packet.session != self._grant.session:
-            self.counters.refuse(Refusal.WRONG_SESSION)
-        else:
-            now_ns = time.monotonic_ns()
-            self._perform(merger.on_packet(packet, now_ns), now_ns)
+    def _judge(self, opened: HeardPacket | SignedDigests) -> list[Verdict]:
+        """What is believed now.
+
+        Raises:
+            PacketRefused.
+        """
+        now_ns = time.monotonic_ns()
+        if isinstance(opened, SignedDigests):
+            return self._trust_of(opened.channel_id).on_signed(opened, now_ns)
+        self._check_session(opened.packet)
+        return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
+
+    def _trust_of(self, channel_id: int) -> StreamTrust:
+        try:
+            return self._trusts[channel_id]
+        except KeyError:
+            raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
+
+    def _check_session(self, packet: OutputPacket) -> None:
+        if packet.session != self._grant.session:
+            raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, expected {self._grant.session}")
+
+    def _merge(self, packet: OutputPacket) -> None:
+        now_ns = time.monotonic_ns()
+        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
 
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
-                self._ready.append(self._batch(effect, now_ns))
+                self._ready.append(Batch(effect.packet, time.time_ns(), now_ns, self._decoder))
             elif isinstance(effect, RequestReplay):
                 self._replay.request(effect)
             elif isinstance(effect, Filled):
-                self._ready.append(FilledItem(self._batch(effect, now_ns)))
+                batch = Batch(effect.packet, time.time_ns(), now_ns, self._decoder)
+                self._ready.append(FilledItem(batch))
             else:
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
                 self._ready.append(effect)
-
-    def _batch(self, effect: Deliver | Filled, now_ns: int) -> Batch:
-        return Batch(
-            effect.packet,
-            effect.first_index,
-            effect.end_index,
-            effect.first_message_seq,
-            time.time_ns(),
-            now_ns,
-            self._decoder,
-        )
 
     def _next_deadline_ns(self) -> int | None:
         earliest: int | None = None
@@ -319,16 +307,16 @@ class Subscription:
         self._replayed_packets += 1
         try:
             packet = decode_output_packet(datagram)
+            if packet.feed_id != self._grant.feed_id:
+                raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._grant.feed_id}")
+            if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
+                raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
+            self._check_session(packet)
+            self._trust_of(packet.channel_id).on_vouched(packet)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return
-        if packet.feed_id != self._grant.feed_id:
-            self.counters.refuse(Refusal.WRONG_FEED)
-            return
-        if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
-            self.counters.refuse(Refusal.FORGED)
-            return
-        self._on_packet(packet)
+        self._merge(packet)
 
     def _use_grant(self, grant: Grant) -> None:
         """Bring sockets, keys and replay services into line with a grant."""
@@ -338,6 +326,10 @@ class Subscription:
         for key_id in grant.keys.keys() - self._known_keys:
             self._opener.add_key(grant.keys[key_id].sealing)
         self._known_keys = set(grant.keys)
+        starts = grant.starts
+        self._opener.announce(starts)
+        for trust in self._trusts.values():
+            trust.announce(starts)
         for group in self._receivers.keys() - grant.groups:
             self._leave(group)
         for group in sorted(grant.groups - self._receivers.keys()):

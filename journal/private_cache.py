@@ -46,11 +46,11 @@ def private_folder(path: Path) -> bool:
 def _keeps_its_entries(folder: Path) -> bool:
     """True if no other user can put another folder in the place of one of ours in it.
 
-    A group that may write is trusted: its members can change what lies beside, the sources of the program or the
-    user's settings, as well.
+    The owner of `/` is trusted: it is root, but in a user namespace it has another number. A group that may write is
+    trusted: its members can change what lies beside, the sources of the program or the user's settings, as well.
     """
     found = folder.stat()
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (os.geteuid(), os.stat("/").st_uid):
         return False
     return not found.st_mode & stat.S_IWOTH or bool(found.st_mode & stat.S_ISVTX)
 
@@ -65,7 +65,12 @@ def private_file(path: str) -> bool:
 
 
 def keep_in(folder: Path, dispatcher: Any) -> None:
-    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there."""
+    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there.
+
+    A function whose source cannot be read is compiled at every start: nothing says what its entries were compiled from.
+    """
+    if not linecache.getlines(dispatcher.py_func.__code__.co_filename):
+        return
     dispatcher._cache = _PrivateCache(folder, dispatcher.py_func)
 
 

@@ -49,6 +49,11 @@ class SequenceMarks:
         self._unmarked_count += 1
         self.next_seq = end_seq
 
+    def begin_anew(self) -> None:
+        """The next record's numbers may lie before some that were noted: it gets a mark of its own, which replaces
+        those."""
+        self.next_seq = UNBOUNDED
+
     def stretches(self, first_seq: int, last_seq: int) -> list[Stretch]:
         """What to read for the numbers first…last (inclusive), in order."""
         begin = max(bisect_right(self.first_seqs, first_seq) - 1, 0)

@@ -200,6 +200,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed source-gateway`: sends the source journal."""
     from spark_feed.gateway import GatewayCollector, GatewayError, GatewayOptions, SourceGateway, describe_feed
     from spark_feed.pacing import RatePacer, SpeedPacer
+    from spark_feed.source_keys import sealing_with
     from transport.login import AuthenticationRefused
 
     parser = _gateway_parser()
@@ -218,9 +219,11 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             tls_key=arguments.tls_key.read_bytes(),
             wait_for_start=arguments.wait_for_start,
         )
-        source_gateway = SourceGateway(options, describe_feed(connection, arguments.feed), connection.interface, pacer)
-        serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
-        source_gateway.run(stop)
+        description = describe_feed(connection, arguments.feed)
+        with sealing_with(connection, description) as sealer:
+            source_gateway = SourceGateway(options, description, connection.interface, pacer, sealer)
+            serve_metrics(arguments.metrics_port, GatewayCollector(source_gateway))
+            source_gateway.run(stop)
     except (GatewayError, AuthenticationRefused, JournalError, ValueError, OSError) as error:
         LOG.error("%s", error)
         return 2

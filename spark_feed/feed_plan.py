@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
+from transport.source_sealing import SOURCE_SEAL_SIZE
 
 DATAGRAM_SIZE_DEFAULT = 1_472
 
@@ -28,7 +29,7 @@ class FeedPlan:
     def __post_init__(self) -> None:
         if not self.source_stream_ids or len(set(self.source_stream_ids)) != len(self.source_stream_ids):
             raise FeedPlanError(f"feed {self.name}: source streams {self.source_stream_ids} must be some, and unique")
-        if self.datagram_size_max <= SOURCE_HEADER_SIZE:
+        if self.datagram_size_max <= SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE:
             raise FeedPlanError(f"feed {self.name}: datagram_size_max {self.datagram_size_max} holds no message")
 
 

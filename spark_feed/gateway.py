@@ -34,6 +34,7 @@ from transport.login import TokenSource
 from transport.process_shell import Connection, StopSignal, announce, announce_ready
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, open_channel, serve
 from transport.scheduling import begin_steady_running
+from transport.source_sealing import SourceSealer
 
 LOG = logging.getLogger(__name__)
 RECOVER_COUNT = 65_536  # records looked at at once when starting again
@@ -79,14 +80,22 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
 class SourceGateway:
     """A running gateway; make it, `run` it, and it closes itself.
 
+    Args:
+        sealer: seals what is sent, with a key in use; None: the feed's source packets are not sealed.
+
     Raises:
         OSError: the RPC address cannot be bound.
     """
 
     def __init__(
-        self, options: GatewayOptions, description: common_pb2.FeedDescription, interface: str, pacer: Pacer
+        self,
+        options: GatewayOptions,
+        description: common_pb2.FeedDescription,
+        interface: str,
+        pacer: Pacer,
+        sealer: SourceSealer | None = None,
     ) -> None:
-        self._options = options
+        self._options, self._sealer = options, sealer
         self._description = description
         stream_ids = [stream.source_stream_id for stream in description.source_streams]
         self._groups = {stream.source_stream_id: stream.group.encode() for stream in description.source_streams}
@@ -145,7 +154,10 @@ class SourceGateway:
                 announce("sent", messages=sum(effect.message_counts.values()), per_stream=per_stream)
                 continue
             sent_at_ns = time.time_ns()
-            self._sender.send(self._groups[effect.source_stream_id], stamped(effect.datagram, sent_at_ns))
+            datagram = stamped(effect.datagram, sent_at_ns)
+            if self._sealer is not None:
+                datagram = self._sealer.seal(datagram)
+            self._sender.send(self._groups[effect.source_stream_id], datagram)
             if isinstance(effect, SendPacket):
                 self.packet_count += 1
                 packet = SentPacket(effect.first_source_seq, effect.datagram, sent_at_ns)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, encode_source_header
 from spark_feed.feed_plan import FeedPlan
+from transport.source_sealing import SOURCE_SEAL_SIZE
 
 
 class Frames(NamedTuple):
@@ -84,7 +85,7 @@ def _pack_stream(
     sizes = frames.offsets[rows + 1] - frames.offsets[rows]
     ends = np.cumsum(sizes)
     payload = _gather(frames.data, frames.offsets[rows], sizes, ends)
-    room = plan.datagram_size_max - SOURCE_HEADER_SIZE
+    room = plan.datagram_size_max - SOURCE_HEADER_SIZE - SOURCE_SEAL_SIZE
     packets = []
     first, start = 0, 0
     while first < rows.size:

@@ -45,16 +45,6 @@ DEFINITIONS = {
     "benchmarks/journal_baselines.py": "keys of the data bases compared with",
     "benchmarks/forwarder.py": "a count shared by two processes",
 }
-# Of the output packet's header, which is changing: to be converted with it.
-TO_BE_CONVERTED = {
-    "feedcore/wire/output_packet.py": "its own header",
-    "feedcore/wire/lineage.py": "the heartbeat's payload",
-    "feedcore/wire/control_messages.py": "the body of a source gap",
-    "transport/sealing.py": "nonce, key id, incarnation and counter within the header",
-    "adapter/output_journal.py": "columns of the header",
-    "adapter/conversion/kernel_messages.py": "the place of source_offset in an output frame",
-}
-
 BYTES_NAMES = {
     "datagram",
     "packet",
@@ -130,11 +120,11 @@ def _found() -> dict[str, list[str]]:
 
 
 def test_offsets_and_struct_formats_stand_only_where_layouts_are_defined() -> None:
-    wrong = {path: lines for path, lines in _found().items() if path not in DEFINITIONS | TO_BE_CONVERTED}
+    wrong = {path: lines for path, lines in _found().items() if path not in DEFINITIONS}
     assert not wrong, "import them from where the layout is defined, feedcore.wire for packets"
 
 
-@pytest.mark.parametrize("path", sorted(DEFINITIONS | TO_BE_CONVERTED))
+@pytest.mark.parametrize("path", sorted(DEFINITIONS))
 def test_an_exception_is_needed(path: str) -> None:
     assert path in _found(), f"{path} has no such literal any more: take it off the list"
 

@@ -35,7 +35,6 @@ from feedcore.documents.xml_document import Node
 
 ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
 NESTED_VALUES_MAX = 64  # values one made of another: each takes a few calls, and Python allows a thousand
-COMMON = ("name", "function", "by", "cell", "reset")
 
 
 @dataclass(slots=True)

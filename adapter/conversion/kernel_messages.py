@@ -16,7 +16,7 @@ from adapter.conversion.table import Conversion, ConverterTable, Operand, Operat
 from adapter.conversion.unaligned import load_expression
 from feedcore.documents.message_model import PREFIX_SIZE
 from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
-from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
+from feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SIZE
 from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
 
 
@@ -302,7 +302,7 @@ class MessageWriter:
         places = [OUTPUT_FRAME_SIZE + offset for offset in SBE_HEADER_LAYOUT.offsets.values()]
         lines = [
             f"store_16(out, cursor, {target.frame_size})  # {shown(target.name)}",
-            "store_16(out, cursor + 2, index)",
+            f"store_16(out, cursor + {FRAME_LAYOUT.offsets['source_offset']}, index)",
             *(f"store_16(out, cursor + {place}, {value})" for place, value in zip(places, header, strict=True)),
             *block,
             f"cursor += {target.frame_size}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 from adapter.conversion.function_use import ValueMap
@@ -50,16 +51,22 @@ def _from_file(node: Node, folder: Path) -> list[Row]:
     except (OSError, UnicodeDecodeError) as unreadable:
         raise node.error(f"{path} cannot be read: {unreadable}") from None
     table = csv.DictReader(lines)
+    try:
+        return list(_rows(node, table, path))
+    except csv.Error as malformed:
+        raise node.error(f"{path}:{table.line_num}: not CSV: {malformed}") from None
+
+
+def _rows(node: Node, table: csv.DictReader[str], path: Path) -> Iterator[Row]:
+    """The two columns that a <map> names."""
     for attribute in ("from", "to"):
         if node.need(attribute) not in (table.fieldnames or ()):
             raise node.error(f"{path} has no column {node.need(attribute)!r}")
-    rows = []
     for row in table:
         key, value, where = row[node.need("from")], row[node.need("to")], f"{path}:{table.line_num}"
         if key is None or value is None:
             raise node.error(f"{where}: fewer columns than the header has")
-        rows.append((key, value, where))
-    return rows
+        yield key, value, where
 
 
 def _kind(node: Node, attribute: str, texts: list[str]) -> bool:

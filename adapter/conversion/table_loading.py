@@ -19,7 +19,7 @@ from adapter.conversion.table import Book, ConverterTable
 from feedcore.documents.message_model import MessageModel
 from feedcore.documents.source_format import SourceFormat
 from feedcore.documents.xml_document import Node, parse_document
-from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEAL_TAG_SIZE
+from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEALING_SIZE
 
 ORDERS_MAX = 1 << 24  # orders alive in one <book>, unless the table says otherwise
 KEYS_MAX_LIMIT = 1 << 28
@@ -99,7 +99,7 @@ def load_table(
 
 def datagram_room(datagram_size_max: int) -> int:
     """Bytes for messages in an output datagram of one run."""
-    return datagram_size_max - OUTPUT_HEADER_SIZE - SEAL_TAG_SIZE - RUN_SIZE
+    return datagram_size_max - OUTPUT_HEADER_SIZE - SEALING_SIZE - RUN_SIZE
 
 
 def _limit(node: Node, name: str, default: int) -> int:

@@ -21,12 +21,12 @@ from feedcore.sbe import SbeMessage, SbeReader, Schema, load_schema
 from feedcore.sbe.layout import Column, block_dtype, columns
 from feedcore.sbe.primitives import Number
 from feedcore.sbe.types import Block, EncodingType, Group, Member, MessageType, SimpleType
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
 
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
-_PREFIX = [(name, "<u2") for name in ("frame_length", "source_offset", *_HEADER_PARTS)]
+_PREFIX = [(name, "<u2") for name in (*FRAME_LAYOUT.offsets, *_HEADER_PARTS)]
 _KINDS = SBE_HEADER_LAYOUT.dtype(("templateId", "schemaId"))
 # No integer fits in them without a cast, so the ranges are empty.
 _FLOATS = {

@@ -15,6 +15,7 @@ from feedcore.documents.names import LABEL_RULE, NAME_RULE, TITLE_RULE, is_label
 DOCUMENT_SIZE_MAX = 16 << 20  # bytes: a map of 200,000 entries written out; larger ones are read from CSV files
 NODE_COUNT_MAX = 250_000  # an element takes about 500 bytes of memory: 125 MB in all
 ATTRIBUTE_COUNT_MAX = 64  # of an element: those with the most, functions in a converter table, take about twenty
+ATTRIBUTE_NAMES_MAX = 500  # different ones in a document: what is unknown is compared with all that is known
 DEPTH_MAX = 32  # loaders call themselves for each level, and Python allows a thousand calls; shipped documents have 4
 SHOWN_MAX = 80  # characters of a wrong name that an error shows
 
@@ -140,6 +141,7 @@ class _TreeBuilder:
         self._texts: list[list[str]] = []  # of the open elements, joined when they end
         self._roots: list[Node] = []
         self._count = 0
+        self._attribute_names: set[str] = set()
 
     @property
     def root(self) -> Node:
@@ -150,10 +152,12 @@ class _TreeBuilder:
         plain = {name: value for name, value in attributes.items() if not name.startswith("xmlns")}
         node = Node(self._document, tag.rpartition(":")[2], self.parser.CurrentLineNumber, plain)
         self._count += 1
+        self._attribute_names.update(attributes)
         for found, most, what in (
             (self._count, NODE_COUNT_MAX, "elements in the document"),
             (len(self._stack) + 1, DEPTH_MAX, "elements one inside another"),
             (len(attributes), ATTRIBUTE_COUNT_MAX, "attributes of one element"),
+            (len(self._attribute_names), ATTRIBUTE_NAMES_MAX, "different attributes in the document"),
         ):
             if found > most:
                 raise node.error(f"more than {most} {what}")

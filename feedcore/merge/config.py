@@ -21,7 +21,8 @@ class MergerConfig:
         lineage_wait_ns: how long packets wait for a heartbeat that tells where a newer epoch's history comes from.
         held_count_max: packets held early; beyond it the newest are dropped and asked for later.
         request_range_count_max: gaps named in one replay request.
-        request_count_max: source messages (or, at the start, messages) asked for in one: as many as a service grants.
+        request_count_max: source messages (or, at the start, messages) asked for in one: a service refuses more than
+            1,000,000 in all.
         declared_count_max: declared gaps remembered for a late `Filled`.
         compare: "full" compares every second copy with what was delivered, "sampled" those of every
             `sampled_every`th packet, "off" none.
@@ -34,7 +35,7 @@ class MergerConfig:
     lineage_wait_ns: int = 100 * MS
     held_count_max: int = 65_536
     request_range_count_max: int = 256
-    request_count_max: int = 1_000_000
+    request_count_max: int = 500_000
     declared_count_max: int = 1_024
     compare: CompareMode = "full"
     sampled_every: int = 16

@@ -78,7 +78,6 @@ class Channel:
         self._put_back()
         for stream, tracker in self.trackers.items():
             self.backlog.add(stream, tracker.anchor(self.line.next_source_seqs.get(stream, FIRST_SEQ), now_ns))
-        self.intake.on_runs((), now_ns)
 
     def unanchor(self) -> None:
         """Without a place in the channel: from now on only hold.
@@ -90,9 +89,8 @@ class Channel:
         self._put_back()
 
     def follow_on(self) -> None:
-        """This adapter decided until now: from its position on it follows."""
-        self.intake.lineage = self.line.lineage
-        self.intake.anchor(self.line.position())
+        """This adapter decides, or did until now: its history counts, and what it heard of others does not."""
+        self.intake.restart(self.line.lineage, self.line.position())
 
     def _put_back(self) -> None:
         for stream, tracker in self.trackers.items():

@@ -83,6 +83,12 @@ class DecisionIntake:
         self._request_at_ns = None
         self._known_end = FIRST_SEQ
 
+    def restart(self, lineage: Lineage, position: MessageStreamState) -> None:
+        """Forget what was heard: this history counts, and decisions are wanted from `position` on."""
+        self.unanchor()
+        self.lineage = lineage
+        self.anchor(position)
+
     @property
     def has_gap(self) -> bool:
         """True while a decision is known to exist that has not been heard."""

@@ -126,6 +126,7 @@ class Joining(BackupRole):
         try:
             channel.intake.on_lineage(snapshot.lineage, snapshot.position)
             channel.anchor(now_ns)
+            channel.intake.on_runs((), now_ns)
         except OutOfStep:
             channel.unanchor()
             self._ask_at_ns = now_ns

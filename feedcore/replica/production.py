@@ -26,7 +26,7 @@ from feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     RUN,
     RUN_SIZE,
-    SEAL_TAG_SIZE,
+    SEALING_SIZE,
     OutputFlag,
     OutputPacket,
     encode_runs,
@@ -79,7 +79,7 @@ class ProductionLine:
         self._config = config
         self._converter = converter
         self._counters = counters
-        self._payload_end = config.datagram_size_max - OUTPUT_HEADER_SIZE - SEAL_TAG_SIZE
+        self._payload_end = config.datagram_size_max - OUTPUT_HEADER_SIZE - SEALING_SIZE
         self._out = np.zeros(self._payload_end, dtype=np.uint8)
         self._out_view = self._out.data
         self._digest_due_at = config.digest_interval_messages

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 from difflib import get_close_matches
+from functools import lru_cache
 
-from feedcore.documents.xml_document import Node
+from feedcore.documents.xml_document import ATTRIBUTE_NAMES_MAX, Node
 from feedcore.sbe.primitives import Number, Primitive
 from feedcore.sbe.types import Notes, Presence
 
@@ -24,9 +25,15 @@ def check_spelling(node: Node) -> None:
     """
     for name in node.attributes:
         if ":" not in name and name not in _KNOWN:
-            close = get_close_matches(name, _KNOWN, 1, 0.8)
+            close = _closest(name)
             if close:
-                raise node.error(f"<{node.tag}> has no attribute {name!r}; did you mean {close[0]!r}")
+                raise node.error(f"<{node.tag}> has no attribute {name!r}; did you mean {close!r}")
+
+
+@lru_cache(ATTRIBUTE_NAMES_MAX)  # an exchange's own attributes stand on thousands of elements
+def _closest(name: str) -> str | None:
+    """The known attribute that a name is nearly."""
+    return next(iter(get_close_matches(name, _KNOWN, 1, 0.8)), None)
 
 
 def notes_of(node: Node, schema_version: int) -> Notes:

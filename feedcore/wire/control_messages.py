@@ -3,8 +3,7 @@ the user's message model skips them."""
 
 from __future__ import annotations
 
-import struct
-
+from feedcore.wire.layout import Layout
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.position import Run
 from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
@@ -12,7 +11,7 @@ from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
 CONTROL_SCHEMA_ID = 0x7F46
 CONTROL_SCHEMA_VERSION = 0
 SOURCE_GAP_TEMPLATE_ID = 1
-SOURCE_GAP_BODY = struct.Struct("<HQQ")  # source_stream_id, first and last source_seq lost
+SOURCE_GAP_BODY = Layout(("source_stream_id", "H"), ("first_source_seq", "Q"), ("last_source_seq", "Q")).struct
 
 
 def encode_source_gap(run: Run) -> bytes:

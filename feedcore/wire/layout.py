@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-NUMPY_CODES = {"B": "u1", "H": "<u2", "I": "<u4", "Q": "<u8", "4s": "S4"}
+NUMPY_CODES = {"B": "u1", "H": "<u2", "I": "<u4", "Q": "<u8", "4s": "S4"}  # of the fields that a dtype may have
 
 
 class Layout:
@@ -32,6 +32,11 @@ class Layout:
         for name, code in fields:
             self.offsets[name] = offset
             offset += struct.calcsize("<" + code)
+
+    def places(self, *names: str) -> tuple[int, ...]:
+        """Where these fields stand in the tuple that `struct` unpacks."""
+        order = list(self.offsets)
+        return tuple(order.index(name) for name in names)
 
     def part(self, *names: str) -> struct.Struct:
         """The struct of some consecutive fields, to be read from or written to the offset of the first."""

@@ -10,16 +10,17 @@ lineage, for ever.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from feedcore.wire.layout import Layout
 from feedcore.wire.position import FIRST_SEQ, SEQ_MAX, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 
-ENTRY = struct.Struct("<IQQ")  # epoch, its first input_seq, its first message_seq
-ENTRY_SIZE = ENTRY.size
+ENTRY_LAYOUT = Layout(("epoch", "I"), ("first_input_seq", "Q"), ("first_message_seq", "Q"))
+ENTRY = ENTRY_LAYOUT.struct
+ENTRY_SIZE = ENTRY_LAYOUT.size
 ENTRIES_MAX = 12  # packets of older epochs have long been delivered
 UNLIMITED = 1 << 63
 

@@ -58,6 +58,8 @@ RUN_SIZE = RUN_LAYOUT.size
 OUTPUT_FRAME = FRAME_LAYOUT.struct
 OUTPUT_FRAME_SIZE = FRAME_LAYOUT.size
 SEAL_TAG_SIZE = 16
+DECISION_TAG_SIZE = 16  # ends every datagram: what only the feed's adapters can make (protocol 3.4)
+SEALING_SIZE = SEAL_TAG_SIZE + DECISION_TAG_SIZE  # what sealing adds to header and payload
 
 DATAGRAM_SIZE_DEFAULT = 1472  # one Ethernet frame: 1500 less the IPv4 and UDP headers
 DATAGRAM_SIZE_MAX = 8192  # libzmq truncates longer datagrams at the receiver, and crashes sending much longer ones
@@ -194,9 +196,25 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
     """
     if len(datagram) < OUTPUT_HEADER_SIZE:
         raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, an output header is {OUTPUT_HEADER_SIZE}")
-    header = OUTPUT_HEADER.unpack_from(datagram)
-    magic, version, flags, feed, channel, adapter, session, epoch, _key, _inc, count, run_count, _pc = header[:13]
-    first_message, first_input, source_sent_at, sent_at = header[13:]
+    (
+        magic,
+        version,
+        flags,
+        feed,
+        channel,
+        adapter,
+        session,
+        epoch,
+        _key_id,
+        _incarnation,
+        count,
+        run_count,
+        _packet_counter,
+        first_message,
+        first_input,
+        source_sent_at,
+        sent_at,
+    ) = OUTPUT_HEADER.unpack_from(datagram)
     if magic != OUTPUT_MAGIC:
         raise PacketRefused(Refusal.FOREIGN, f"magic {magic:#010x} is not an output packet's")
     if version != OUTPUT_VERSION:

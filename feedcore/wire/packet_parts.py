@@ -41,7 +41,13 @@ def message_input_seqs(packet: OutputPacket) -> list[int]:
     Raises:
         PacketRefused: MALFORMED frames, or source messages out of their run's order.
     """
-    offsets = [OUTPUT_FRAME.unpack_from(packet.payload, offset)[1] for offset, _ in message_frames(packet)]
+    return _input_seqs(packet, message_frames(packet))
+
+
+def _input_seqs(packet: OutputPacket, frames: list[tuple[int, int]]) -> list[int]:
+    """`message_input_seqs` of a packet whose frames are known."""
+    payload, unpack_from = packet.payload, OUTPUT_FRAME.unpack_from
+    offsets = [unpack_from(payload, offset)[1] for offset, _ in frames]
     found = []
     for run in packet.runs:
         begin = run.first_message_seq - packet.first_message_seq
@@ -61,7 +67,7 @@ def identified_messages(packet: OutputPacket, first_input_seq: int, end_input_se
         PacketRefused: MALFORMED frames.
     """
     frames = message_frames(packet)
-    input_seqs = message_input_seqs(packet)
+    input_seqs = _input_seqs(packet, frames)
     for run in packet.runs:
         for message_seq in range(run.first_message_seq, run.end_message_seq):
             index = message_seq - packet.first_message_seq
@@ -81,10 +87,10 @@ def part_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> O
     """
     if first_input_seq <= packet.first_input_seq and end_input_seq >= packet.end_input_seq:
         return packet
-    input_seqs = message_input_seqs(packet)
+    frames = message_frames(packet)
+    input_seqs = _input_seqs(packet, frames)
     runs = tuple(_cut(run, packet, input_seqs, first_input_seq, end_input_seq) for run in packet.runs)
     runs = tuple(run for run in runs if run.source_count > 0)
-    frames = message_frames(packet)
     payload = bytearray(encode_runs(runs))
     for run in runs:
         for message_seq in range(run.first_message_seq, run.end_message_seq):

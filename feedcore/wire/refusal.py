@@ -22,6 +22,11 @@ class Refusal(Enum):
     UNKNOWN_KEY = "unknown_key"  # sealed with a key this side does not hold
     FORGED = "forged"  # the seal does not open: not made by a holder of the key; or replayed as another adapter's
     REPLAYED = "replayed"  # a nonce that was seen before, or is too old to tell
+    UNANNOUNCED = "unannounced"  # sealed by a start of an adapter that the admin server has not announced
+    UNTAGGED = "untagged"  # the decision tag does not verify: made by someone who is no adapter of the feed
+    OUT_OF_WINDOW = "out_of_window"  # a packet counter far beyond what its adapter has signed
+    UNSIGNED = "unsigned"  # its adapter's signature did not cover it in time
+    BAD_SIGNATURE = "bad_signature"  # a signature that its adapter's key did not make
 
 
 class PacketRefused(Exception):

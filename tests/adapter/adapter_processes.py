@@ -19,6 +19,7 @@ from feedcore.documents.source_format import load_source_format
 from feedcore.wire.source_packet import SourceFlag, encode_source_header
 from tests.admin_server.cluster_files import EXAMPLES, Server
 from transport.dgram import MulticastReceiver, MulticastSender
+from transport.stream_signatures import SIGNATURE_MAGIC
 
 OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
 GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
@@ -136,7 +137,7 @@ def await_position(context: zmq.Context[Any], name: str, message_seq: int) -> No
         while heard < message_seq:
             assert receiver.socket.poll(WAIT_S * 1_000), f"adapter {name} is silent; it was at {heard}"
             datagram = receiver.receive()
-            if datagram is not None:
+            if datagram is not None and datagram[:4] != SIGNATURE_MAGIC:
                 (first,) = struct.unpack_from("<Q", datagram, 40)
                 heard = first + int.from_bytes(datagram[28:30], "little")
     finally:

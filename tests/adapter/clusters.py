@@ -64,7 +64,8 @@ class Feed:
         streams = sorted(stream for each in self.channels.values() for stream in each)
         lines = [
             f'[[feed]]\nfeed_id = {self.feed_id}\nname = "{self.name}"\nsession = {SESSION}',
-            f'message_model = "message-model.xml"\nsource_replay_endpoint = "{self.source_replay}"\n{self.options}',
+            f'message_model = "message-model.xml"\nsource_replay_endpoint = "{self.source_replay}"',
+            f'source_lines = "open"\n{self.options}',
         ]
         for channel_id, fed_by in self.channels.items():
             topic = f'topic = "equities.{self.name}-{channel_id}"'

@@ -127,7 +127,7 @@ def test_a_restarted_adapter_goes_on_from_its_own_journal(
             adapters["b"] = AdapterUnderTest(server, "b", tmp_path)
             adapters["b"].await_state("synchronized")
             moves = [log for log in adapters["b"].logs if log.get("event") == "state moved"]
-            assert "own journal at message_seq 201" in moves[0]["why"]
+            assert "own journal at input_seq 201" in moves[0]["why"]
             adapters["a"].kill()
             adapters["b"].await_state("active")
             for _ in range(20):

@@ -1,5 +1,5 @@
 """The admin server is killed while data flows: roles stay by consent, a backup goes on provisionally if the active dies
-as well, and what it sent is numbered for good when a server is back."""
+as well, and what it sent is committed when a server is back."""
 
 from __future__ import annotations
 

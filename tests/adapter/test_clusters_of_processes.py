@@ -159,7 +159,7 @@ def _send_everywhere(sources: dict[str, SourceByHand], readers: dict[str, Reader
 
 def _assert_refused_as_an_adapter_of_another_feed(server: Server, rpc: str, identity: str) -> None:
     token = login(server.endpoint, ca_of(server), identity, secret_of(server, identity)).token
-    position = common_pb2.MessageStreamState(epoch=1, next_message_seq=1)
+    position = common_pb2.MessageStreamState(epoch=1, next_input_seq=1, next_message_seq=1)
     with open_channel(rpc, ca_of(server), token) as channel:
         sync, replay = sync_pb2_grpc.AdapterSyncStub(channel), replay_pb2_grpc.ReplayStub(channel)
         for call in (

@@ -1,8 +1,9 @@
-"""The output journal: replay by `message_seq` from the journal itself, over epochs, restarts and retention."""
+"""The output journal: replay by `input_seq` from the journal itself, over epochs, restarts and retention."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,32 +13,51 @@ from hypothesis import strategies as st
 from adapter.output_journal import OutputJournal
 from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
 from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet, encode_runs
+from feedcore.wire.lineage import EpochStart, Lineage
+from feedcore.wire.output_packet import (
+    OUTPUT_FRAME,
+    OUTPUT_FRAME_SIZE,
+    OutputFlag,
+    OutputPacket,
+    decode_output_packet,
+    encode_runs,
+)
 from feedcore.wire.position import MessageStreamState, Run
 from journal.sequence_marks import MARK_EVERY
 from tests.small_disk import SmallDisk
 
 BLOCK = 1 << 18
+FIRST = Lineage((EpochStart(1, 1, 1),))
 
 
-def packet(channel: int, first: int, count: int, epoch: int = 1, epoch_first: int = 1) -> OutputPacket:
-    """A packet whose payload says whose it is."""
-    runs = (Run(epoch, first, 1, first, count, count),)
-    body = b"".join(b"\x0c\x00\x00\x00%08d" % (first + place) for place in range(count))
+def packet(
+    channel: int, first: int, count: int, epoch: int = 1, *, first_message: int | None = None, is_silent: bool = False
+) -> OutputPacket:
+    """Source messages `first` …, whose payload says whose they are; `message_seq` equals `input_seq` by default."""
+    message_count = 0 if is_silent else count
+    first_message = first if first_message is None else first_message
+    runs = (Run(epoch, first, first_message, 1, first, count, message_count),)
+    frames = b"".join(
+        OUTPUT_FRAME.pack(OUTPUT_FRAME_SIZE + 8, place) + b"%08d" % (first + place) for place in range(message_count)
+    )
     return OutputPacket(
-        0, 1, channel, 1, 20_261_121, epoch, first, epoch_first, count, runs, 0, 0, encode_runs(runs) + body
+        0, 1, channel, 1, 20_261_121, epoch, first, first_message, message_count, runs, 0, 0, encode_runs(runs) + frames
     )
 
 
-def replayed(journal: OutputJournal, channel: int, first: int, last: int) -> list[tuple[int, int, int]]:
-    """(epoch, first message_seq, count) of what replay gives."""
-    found = [decode_output_packet(data) for data in journal.replay(channel, first, last)]
-    assert all(each.flags & OutputFlag.RETRANSMISSION for each in found)
-    return [(each.epoch, each.first_message_seq, each.message_count) for each in found]
+def as_seen(found: Iterable[bytes]) -> list[tuple[int, int, int]]:
+    """(epoch, first input_seq, source count) of what replay gives."""
+    packets = [decode_output_packet(data) for data in found]
+    assert all(each.flags & OutputFlag.RETRANSMISSION for each in packets)
+    return [(each.epoch, each.first_input_seq, each.end_input_seq - each.first_input_seq) for each in packets]
 
 
-def test_exactly_the_packets_that_hold_the_messages_are_replayed(tmp_path: Path) -> None:
+def replayed(journal: OutputJournal, channel: int, first: int, end: int) -> list[tuple[int, int, int]]:
+    """What replay by input_seq gives."""
+    return as_seen(journal.replay(channel, first, end))
+
+
+def test_exactly_the_packets_that_cover_the_source_messages_are_replayed(tmp_path: Path) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     source, firsts, seq = random.Random(1), {1: [], 2: []}, {1: 1, 2: 1}
     for _ in range(3_000):
@@ -52,10 +72,33 @@ def test_exactly_the_packets_that_hold_the_messages_are_replayed(tmp_path: Path)
         for channel in (1, 2):
             for _ in range(60):
                 first = source.randrange(1, seq[channel])
-                last = min(first + source.choice((0, 1, 40, 5_000)), seq[channel] + 10)
-                expected = [(1, a, n) for a, n in firsts[channel] if a <= last and a + n > first]
-                assert replayed(journal, channel, first, last) == expected
+                end = min(first + source.choice((1, 2, 41, 5_001)), seq[channel] + 11)
+                expected = [(1, a, n) for a, n in firsts[channel] if a < end and a + n > first]
+                assert replayed(journal, channel, first, end) == expected
+                assert as_seen(journal.replay_messages(channel, first, end)) == expected
         assert replayed(journal, 3, 1, 100) == []
+    journal.close()
+
+
+def test_packets_without_messages_are_replayed_by_input_seq(tmp_path: Path) -> None:
+    journal = OutputJournal(tmp_path, block_size=BLOCK)
+    input_seq, message_seq, firsts = 1, 1, []
+    for number in range(4 * MARK_EVERY):
+        is_silent = number % 3 != 0
+        journal.append(packet(1, input_seq, 2, first_message=message_seq, is_silent=is_silent))
+        if not is_silent:
+            firsts.append((message_seq, input_seq))
+        input_seq, message_seq = input_seq + 2, message_seq + (0 if is_silent else 2)
+    for is_reopened in (False, True):
+        if is_reopened:
+            journal.close()
+            journal = OutputJournal(tmp_path, block_size=BLOCK)
+        assert replayed(journal, 1, 1, input_seq) == [(1, first, 2) for first in range(1, input_seq, 2)]
+        assert replayed(journal, 1, 4, 6) == [(1, 3, 2), (1, 5, 2)]
+        for wanted_message, wanted_input in firsts:
+            found = as_seen(journal.replay_messages(1, wanted_message + 1, wanted_message + 2))
+            assert found == [(1, wanted_input, 2)]
+        assert as_seen(journal.replay_messages(1, 1, message_seq)) == [(1, first, 2) for _, first in firsts]
     journal.close()
 
 
@@ -70,10 +113,9 @@ def test_what_a_newer_epoch_numbered_anew_is_never_replayed(
     seq = 1
     for epoch, (packets, count, back) in enumerate(terms, 1):
         seq = max(1, seq - back)
-        begin = seq
-        model = [each for each in model if each[1] < begin]
+        model = [each for each in model if each[1] < seq]
         for _ in range(packets):
-            journal.append(packet(1, seq, count, epoch, begin))
+            journal.append(packet(1, seq, count, epoch))
             model.append((epoch, seq, count))
             seq += count
     for is_reopened in (False, True):
@@ -84,7 +126,8 @@ def test_what_a_newer_epoch_numbered_anew_is_never_replayed(
         for first in range(1, seq, max(seq // 7, 1)):
             # Where an epoch began in the middle of a packet, both hold the number; the newer one counts.
             holding = [each for each in model if each[1] <= first < each[1] + each[2]]
-            assert replayed(journal, 1, first, first) == holding[-1:]
+            assert replayed(journal, 1, first, first + 1) == holding[-1:]
+            assert as_seen(journal.replay_messages(1, first, first + 1)) == holding[-1:]
     journal.close()
 
 
@@ -94,7 +137,7 @@ def test_what_retention_released_is_left_out_and_its_places_are_forgotten(tmp_pa
         journal.append(packet(1, first, 20))
     journal._journal._keeper._pool.submit(lambda: None).result()  # the keeper has done what it was told
     journal.append(packet(1, 40_001, 20))
-    marks = journal._channels[1]
+    marks = journal._channels[1].by_input
     assert min(marks.indices) >= journal._journal.first_index
     assert len(marks.indices) < 2_000 / MARK_EVERY
     kept = replayed(journal, 1, 1, 50_000)
@@ -104,30 +147,35 @@ def test_what_retention_released_is_left_out_and_its_places_are_forgotten(tmp_pa
     journal.close()
 
 
-SNAPSHOT = ChannelSnapshot(7, MessageStreamState(3, 101, {1: 51, 2: 52}), Lineage(((3, 90),)), b"conversion state")
-GOLDEN = bytes.fromhex(
-    "54465331010007004d2a3501030000005a000000000000006500000000000000"
-    "020000000000000001000000000000003300000000000000020000000000000034000000000000"
-    "00636f6e76657273696f6e207374617465"
+SNAPSHOT = ChannelSnapshot(
+    7, MessageStreamState(3, 201, 101, {1: 51, 2: 52}), Lineage((EpochStart(3, 190, 90),)), b"conversion state"
 )
+GOLDEN = bytes.fromhex(
+    "54465332" "0100" "0700" "4d2a3501" "03000000"
+    "be00000000000000" "5a00000000000000" "c900000000000000" "6500000000000000"
+    "02000000" "00000000"
+    "01000000" "00000000" "3300000000000000"
+    "02000000" "00000000" "3400000000000000"
+    "636f6e76657273696f6e207374617465"
+)  # fmt: skip
 
 
 def test_a_saved_state_has_its_bytes_for_ever() -> None:
     state = SavedState(1, 20_261_453, SNAPSHOT)
     assert encode_saved_state(state).hex() == GOLDEN.hex()
     assert decode_saved_state(GOLDEN) == state
-    for damaged in (b"", GOLDEN[:39], GOLDEN[:60], b"TFO1" + GOLDEN[4:]):
+    for damaged in (b"", GOLDEN[:55], GOLDEN[:80], b"TFO2" + GOLDEN[4:]):
         with pytest.raises(ValueError, match="saved state"):
             decode_saved_state(damaged)
 
 
 def test_the_newest_state_of_each_channel_is_found_after_a_restart(tmp_path: Path) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
-    small = ChannelSnapshot(1, MessageStreamState(1, 5, {1: 5}), Lineage(((1, 1),)), b"")
+    small = ChannelSnapshot(1, MessageStreamState(1, 5, 5, {1: 5}), FIRST, b"")
     journal.save(1, 20_261_121, small)
     journal.append(packet(1, 1, 4))
     journal.save(1, 20_261_121, SNAPSHOT)
-    newer = ChannelSnapshot(1, MessageStreamState(1, 9, {1: 9}), Lineage(((1, 1),)), bytes(500))
+    newer = ChannelSnapshot(1, MessageStreamState(1, 9, 9, {1: 9}), FIRST, bytes(500))
     journal.save(1, 20_261_121, newer)
     journal.close()
     journal = OutputJournal(tmp_path, block_size=BLOCK)

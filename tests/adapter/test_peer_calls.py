@@ -29,9 +29,9 @@ from tests.adapter.rpc_by_hand import CA, serve_by_hand, token
 from tests.adapter.test_peer_input import HEALTH
 
 WAIT_S = 20
-POSITION = MessageStreamState(1, 1, {1: 1})
-STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, Lineage(((1, 1),)))
-REPLY = RunsReply(Lineage(((1, 1),)), (Run(1, 1, 1, 1, 2, 2),))
+POSITION = MessageStreamState(1, 1, 1, {1: 1})
+STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, Lineage().opened(1, 1, 1))
+REPLY = RunsReply(Lineage().opened(1, 1, 1), (Run(1, 1, 1, 1, 1, 2, 2),))
 
 
 class Peer(sync_pb2_grpc.AdapterSyncServicer):

@@ -20,12 +20,12 @@ from feedcore.wire.position import MessageStreamState, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2
 
-POSITION = MessageStreamState(3, 11, {1: 6, 2: 7})
-LINEAGE = Lineage(((2, 1), (3, 5)))
+POSITION = MessageStreamState(3, 12, 11, {1: 6, 2: 7})
+LINEAGE = Lineage().opened(2, 1, 1).opened(3, 6, 5)
 STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, LINEAGE)
 HEALTH = Health(0.5, 0.1, 0, 0.0, 0)
 STATE = PeerState(2, 4, 1, (STATUS,), {1: 9}, health=HEALTH.score)
-RUN = Run(3, 11, 1, 6, 4, 4)
+RUN = Run(3, 12, 11, 1, 6, 4, 4)
 
 
 class Checked:
@@ -70,8 +70,12 @@ def set_channel(state: common_pb2.FeedAdapterState, **values: object) -> None:
         (lambda state: set_channel(state, replica_state="asleep"), Refusal.MALFORMED),
         (lambda state: setattr(state.channels[0].position, "next_message_seq", 0), Refusal.MALFORMED),
         (lambda state: setattr(state.channels[0].position, "next_message_seq", 1 << 63), Refusal.MALFORMED),
+        (lambda state: setattr(state.channels[0].position, "next_input_seq", 0), Refusal.MALFORMED),
         (lambda state: setattr(state.channels[0].position, "epoch", 9), Refusal.MALFORMED),
-        (lambda state: state.channels[0].lineage.add(epoch=1, first_message_seq=1), Refusal.MALFORMED),
+        (
+            lambda state: state.channels[0].lineage.add(epoch=1, first_input_seq=1, first_message_seq=1),
+            Refusal.MALFORMED,
+        ),
         (lambda state: setattr(state.health, "score", float("nan")), Refusal.MALFORMED),
         (lambda state: setattr(state.health, "score", 1.5), Refusal.MALFORMED),
     ],
@@ -89,9 +93,9 @@ def test_a_state_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("position", "lineage", "reason"),
     [
-        (MessageStreamState(3, 11, {1: 6}), LINEAGE, Refusal.WRONG_CHANNEL),
-        (MessageStreamState(3, 11, {1: 6, 2: 0}), LINEAGE, Refusal.MALFORMED),
-        (MessageStreamState(2, 11, {1: 6, 2: 7}), LINEAGE, Refusal.MALFORMED),
+        (MessageStreamState(3, 12, 11, {1: 6}), LINEAGE, Refusal.WRONG_CHANNEL),
+        (MessageStreamState(3, 12, 11, {1: 6, 2: 0}), LINEAGE, Refusal.MALFORMED),
+        (MessageStreamState(2, 12, 11, {1: 6, 2: 7}), LINEAGE, Refusal.MALFORMED),
     ],
 )
 def test_a_snapshot_of_another_channel_or_history_is_refused(
@@ -119,6 +123,7 @@ def test_a_snapshot_that_was_cut_short_is_refused(checked: Checked) -> None:
         (RUN._replace(source_count=0), Refusal.MALFORMED),
         (RUN._replace(first_source_seq=0), Refusal.MALFORMED),
         (RUN._replace(first_message_seq=1 << 62), Refusal.MALFORMED),
+        (RUN._replace(first_input_seq=1 << 62), Refusal.MALFORMED),
         (RUN._replace(epoch=0), Refusal.MALFORMED),
         (RUN._replace(is_source_gap=True), Refusal.MALFORMED),
     ],

@@ -1,4 +1,4 @@
-"""Provisional packets in the output journal: not replayed by number until an epoch numbers them, found by source."""
+"""Provisional packets in the output journal: not replayed by number until an epoch commits them, found by source."""
 
 from __future__ import annotations
 
@@ -7,52 +7,79 @@ from pathlib import Path
 import pytest
 
 from adapter.output_journal import OutputJournal
-from adapter.provisional_index import Numbering, decode_numbering
+from adapter.provisional_index import Commit, decode_commit
 from feedcore.wire.output_packet import OutputFlag, decode_output_packet
 from tests.adapter.test_output_journal import BLOCK, packet, replayed
 
-GOLDEN = bytes.fromhex("54464e3101000000040000000000000015000000000000003c000000000000003e00000000000000")
-NUMBERING = Numbering(1, 4, 21, 60, 62)
+GOLDEN = bytes.fromhex(
+    "54464332" "01000000" "04000000" "00000000"
+    "1500000000000000" "1b00000000000000" "3c00000000000000" "3e00000000000000"
+)  # fmt: skip
+COMMIT = Commit(1, 4, 21, 27, 60, 62)
 
 
-def test_a_numbering_has_its_bytes_for_ever() -> None:
-    assert NUMBERING.encode().hex() == GOLDEN.hex()
-    assert decode_numbering(GOLDEN) == NUMBERING
-    for damaged in (b"", GOLDEN[:-1], b"TFO1" + GOLDEN[4:]):
-        with pytest.raises(ValueError, match="numbering"):
-            decode_numbering(damaged)
+def test_a_commit_has_its_bytes_for_ever() -> None:
+    assert COMMIT.encode().hex() == GOLDEN.hex()
+    assert decode_commit(GOLDEN) == COMMIT
+    for damaged in (b"", GOLDEN[:-1], b"TFO2" + GOLDEN[4:]):
+        with pytest.raises(ValueError, match="not a commit"):
+            decode_commit(damaged)
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_what_was_numbered_for_good_is_replayed_under_its_epoch(tmp_path: Path, is_reopened: bool) -> None:
+def test_what_was_committed_is_replayed_under_its_epoch(tmp_path: Path, is_reopened: bool) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     journal.append(packet(1, 1, 20))
     for first in (21, 24):
         journal.append(packet(1, first, 3)._replace(flags=OutputFlag.PROVISIONAL))
         journal.append(packet(2, first, 3))
     assert replayed(journal, 1, 1, 100) == [(1, 1, 20)]
-    (found,) = journal.replay_provisional(1, 1, 25, 25)
+    (found,) = journal.replay_provisional(1, 1, 25, 26)
     assert decode_output_packet(found).runs == packet(1, 24, 3).runs
-    journal.number_for_good(1, 7, 21, 27)
-    journal.append(packet(1, 27, 2, 7, 21))
+    journal.commit_provisional(1, 7, 21, 27)
+    journal.append(packet(1, 27, 2, 7))
     if is_reopened:
         journal.close()
         journal = OutputJournal(tmp_path, block_size=BLOCK)
     assert replayed(journal, 1, 1, 100) == [(1, 1, 20), (7, 21, 3), (7, 24, 3), (7, 27, 2)]
-    (first, second, _) = (decode_output_packet(data) for data in journal.replay(1, 21, 27))
-    assert (first.epoch_first_message_seq, first.runs[0].epoch) == (21, 7)
+    (first, second, _) = (decode_output_packet(data) for data in journal.replay(1, 21, 28))
+    assert (first.epoch, first.runs[0].epoch) == (7, 7)
     assert second.flags == OutputFlag.FROM_ACTIVE | OutputFlag.RETRANSMISSION
-    assert replayed(journal, 2, 21, 26) == [(1, 21, 3), (1, 24, 3)]
+    assert replayed(journal, 2, 21, 27) == [(1, 21, 3), (1, 24, 3)]
     journal.close()
 
 
-def test_what_nobody_numbered_is_never_replayed_by_number(tmp_path: Path) -> None:
+def test_what_no_epoch_committed_is_never_replayed_by_number(tmp_path: Path) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     journal.append(packet(1, 21, 3)._replace(flags=OutputFlag.PROVISIONAL))
     journal.close()
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     assert replayed(journal, 1, 1, 100) == []
-    journal.append(packet(1, 21, 5, 2, 21))  # somebody else was granted the lease
+    journal.append(packet(1, 21, 5, 2))  # another adapter was granted the lease
     assert replayed(journal, 1, 1, 100) == [(2, 21, 5)]
-    assert len(list(journal.replay_provisional(1, 1, 21, 23))) == 1
+    assert len(list(journal.replay_provisional(1, 1, 21, 24))) == 1
+    journal.close()
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_only_the_newest_provisional_packets_within_the_range_are_committed(tmp_path: Path, is_reopened: bool) -> None:
+    journal = OutputJournal(tmp_path, block_size=BLOCK)
+    # An outage whose packets no epoch committed; then another one from 24 on, of which two packets are committed.
+    for first in (21, 24, 27, 24, 27, 30):
+        journal.append(packet(1, first, 3)._replace(flags=OutputFlag.PROVISIONAL, adapter_id=first))
+    journal.commit_provisional(1, 7, 24, 30)
+    if is_reopened:
+        journal.close()
+        journal = OutputJournal(tmp_path, block_size=BLOCK)
+    assert replayed(journal, 1, 1, 100) == [(7, 24, 3), (7, 27, 3)]
+    journal.commit_provisional(1, 8, 30, 33)  # what was not committed no longer counts
+    assert replayed(journal, 1, 1, 100) == [(7, 24, 3), (7, 27, 3)]
+    journal.close()
+
+
+def test_a_commit_of_packets_without_messages_is_replayed(tmp_path: Path) -> None:
+    journal = OutputJournal(tmp_path, block_size=BLOCK)
+    journal.append(packet(1, 21, 3, is_silent=True)._replace(flags=OutputFlag.PROVISIONAL))
+    journal.commit_provisional(1, 7, 21, 24)
+    assert replayed(journal, 1, 22, 23) == [(7, 21, 3)]
     journal.close()

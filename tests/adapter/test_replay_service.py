@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from adapter.output_journal import OutputJournal
-from adapter.replay_service import REPLAY_MESSAGES_MAX, REPLAY_RANGES_MAX, ReplayService
+from adapter.replay_service import REPLAY_COUNT_MAX, REPLAY_RANGES_MAX, ReplayService
 from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_packet
-from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.rpc_by_hand import channel_to, serve_by_hand, token
 from tests.adapter.test_output_journal import BLOCK, packet
 from transport.rpc import RpcServer
@@ -35,12 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RpcServer]:
     journal.close()
 
 
-def span(first: int, last: int) -> common_pb2.SequenceRange:
-    return common_pb2.SequenceRange(first_seq=first, last_seq=last)
+def span(first: int, end: int) -> replay_pb2.NumberRange:
+    return replay_pb2.NumberRange(first=first, end=end)
 
 
-def source_span(first: int, last: int, stream: int = 1) -> replay_pb2.SourceRange:
-    return replay_pb2.SourceRange(source_stream_id=stream, range=span(first, last))
+def source_span(first: int, end: int, stream: int = 1) -> replay_pb2.SourceRange:
+    return replay_pb2.SourceRange(source_stream_id=stream, range=span(first, end))
 
 
 def replay(server: RpcServer, bearer: str, request: replay_pb2.ReplayRequest) -> list[OutputPacket]:
@@ -54,10 +54,10 @@ def test_numbered_packets_come_by_number_and_provisional_ones_by_source_message(
     found = replay(
         server,
         bearer,
-        replay_pb2.ReplayRequest(channel_id=1, ranges=[span(4, 20)], source_ranges=[source_span(12, 13)]),
+        replay_pb2.ReplayRequest(channel_id=1, input_ranges=[span(4, 21)], source_ranges=[source_span(12, 14)]),
     )
     numbered, provisional = found[:2], found[2:]
-    assert [each.first_message_seq for each in numbered] == [4, 7]
+    assert [each.first_input_seq for each in numbered] == [4, 7]
     assert not any(each.flags & OutputFlag.PROVISIONAL for each in numbered)
     assert [each.runs[0].first_source_seq for each in provisional] == [10, 13]
     assert all(each.flags == OutputFlag.PROVISIONAL | OutputFlag.RETRANSMISSION for each in provisional)
@@ -69,33 +69,41 @@ def test_a_packet_named_by_several_ranges_comes_once(server: RpcServer) -> None:
         CLIENT,
         replay_pb2.ReplayRequest(
             channel_id=1,
-            ranges=[span(7, 9), span(1, 5), span(2, 8), span(7, 9)],
-            source_ranges=[source_span(13, 14), source_span(10, 13), source_span(13, 15)],
+            input_ranges=[span(7, 10), span(1, 6), span(2, 9), span(7, 10)],
+            source_ranges=[source_span(13, 15), source_span(10, 14), source_span(13, 16)],
         ),
     )
-    assert [each.first_message_seq for each in found[:3]] == [1, 4, 7]
+    assert [each.first_input_seq for each in found[:3]] == [1, 4, 7]
     assert [each.runs[0].first_source_seq for each in found[3:]] == [10, 13]
 
 
+def test_a_client_that_knows_no_input_seq_yet_asks_by_message_seq(server: RpcServer) -> None:
+    found = replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8)))
+    assert [each.first_input_seq for each in found] == [4, 7]
+
+
 def test_what_is_not_here_is_left_out(server: RpcServer) -> None:
-    for wanted in (source_span(40, 50), source_span(10, 12, stream=2)):
+    for wanted in (source_span(40, 51), source_span(10, 13, stream=2)):
         assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, source_ranges=[wanted])) == []
-    assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=2, source_ranges=[source_span(10, 12)])) == []
+    assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=2, source_ranges=[source_span(10, 13)])) == []
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        replay_pb2.ReplayRequest(ranges=[span(5, 4)]),
-        replay_pb2.ReplayRequest(ranges=[span(0, 4)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(5, 5)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(0, 4)]),
+        replay_pb2.ReplayRequest(message_range=span(5, 4)),
+        replay_pb2.ReplayRequest(message_range=span(0, 0)),
         replay_pb2.ReplayRequest(source_ranges=[source_span(5, 4)]),
-        replay_pb2.ReplayRequest(ranges=[span(1, REPLAY_MESSAGES_MAX + 1)]),
-        replay_pb2.ReplayRequest(ranges=[span(1, REPLAY_MESSAGES_MAX)], source_ranges=[source_span(1, 1)]),
-        replay_pb2.ReplayRequest(ranges=[span(REPLAY_MESSAGES_MAX + 9, 1), span(1, REPLAY_MESSAGES_MAX + 9)]),
-        replay_pb2.ReplayRequest(source_ranges=[source_span(1, 1)] * (REPLAY_RANGES_MAX + 1)),
+        replay_pb2.ReplayRequest(input_ranges=[span(1, REPLAY_COUNT_MAX + 2)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(1, REPLAY_COUNT_MAX + 1)], source_ranges=[source_span(1, 2)]),
+        replay_pb2.ReplayRequest(input_ranges=[span(1, REPLAY_COUNT_MAX + 1)], message_range=span(1, 2)),
+        replay_pb2.ReplayRequest(input_ranges=[span(REPLAY_COUNT_MAX + 9, 1), span(1, REPLAY_COUNT_MAX + 9)]),
+        replay_pb2.ReplayRequest(source_ranges=[source_span(1, 2)] * (REPLAY_RANGES_MAX + 1)),
     ],
 )
-def test_ranges_that_are_none_or_too_much_are_refused(server: RpcServer, request_: replay_pb2.ReplayRequest) -> None:
+def test_what_is_not_a_range_or_too_much_is_refused(server: RpcServer, request_: replay_pb2.ReplayRequest) -> None:
     request_.channel_id = 1
     with pytest.raises(grpc.RpcError) as refused:
         replay(server, CLIENT, request_)
@@ -115,8 +123,8 @@ def test_neither_an_adapter_of_another_feed_nor_a_client_of_other_topics_is_serv
     server: RpcServer, bearer: str
 ) -> None:
     for request in (
-        replay_pb2.ReplayRequest(channel_id=1, ranges=[span(1, 1)]),
-        replay_pb2.ReplayRequest(channel_id=1, source_ranges=[source_span(10, 10)]),
+        replay_pb2.ReplayRequest(channel_id=1, input_ranges=[span(1, 2)]),
+        replay_pb2.ReplayRequest(channel_id=1, source_ranges=[source_span(10, 11)]),
     ):
         with pytest.raises(grpc.RpcError) as refused:
             replay(server, bearer, request)

@@ -20,29 +20,40 @@ class Adapter:
     """An adapter's side of its stream, as a test drives it.
 
     Args:
-        incarnation: of this very start, if the server was away meanwhile; 0: a new start.
+        resumes: as which this very start registered before, if the server was away meanwhile; None: a new start.
         nonce: names the start; empty: a fresh one.
         replace: it takes the place of one that is attended.
     """
 
     def __init__(
-        self, server: Server, name: str, incarnation: int = 0, *, nonce: bytes = b"", replace: bool = False
+        self,
+        server: Server,
+        name: str,
+        resumes: Adapter | None = None,
+        *,
+        nonce: bytes = b"",
+        replace: bool = False,
     ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
         self.adapter_id = "abc".index(name) + 1
-        self.nonce = nonce or secrets.token_bytes(16)
+        self.nonce = nonce or (secrets.token_bytes(16) if resumes is None else resumes.nonce)
+        self._public_key = secrets.token_bytes(32) if resumes is None else resumes._public_key
         self._request = admin_pb2.RegisterRequest(
             feed="equities",
             adapter=name,
             rpc_endpoint="127.0.0.1:1",
-            resume_incarnation=incarnation,
+            public_key=self._public_key,
             process_nonce=self.nonce,
             process_id=4711,
             host="exchange-1",
             replace=replace,
         )
+        if resumes is not None:
+            self._request.resume_incarnation, self._request.resume_salt = resumes.start.incarnation, resumes.start.salt
+            self._request.next_packet_counters[1] = 5_000
         self.registered = self.register()
+        self.start = self.registered.self.starts[-1]
         self.orders: queue.SimpleQueue[admin_pb2.AdapterOrder] = queue.SimpleQueue()
         self.ended = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
@@ -64,7 +75,7 @@ class Adapter:
 
     def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int | str) -> None:
         self._told = (state, next_seq)
-        position = common_pb2.MessageStreamState(next_message_seq=next_seq)
+        position = common_pb2.MessageStreamState(next_input_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
         self._reports.put(admin_pb2.AdapterReport(state=told, **fields))  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ session = 20261121
 message_model = "message-model.xml"
 source_replay_endpoint = "{SOURCE_REPLAY}"
 lease_ttl_ms = 300
+source_lines = "open"
 [[feed.channel]]
 channel_id = 1
 topic = "equities.ticks"

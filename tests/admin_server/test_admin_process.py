@@ -82,7 +82,7 @@ def test_the_holder_goes_on_in_its_epoch_after_the_server_was_killed_and_nobody_
         backup.report(ReplicaState.SYNCHRONIZED, 50)
         seen = backup.await_order("cluster_changed").cluster_changed
         assert (seen.active_adapter_id, seen.epoch) == (1, epoch)
-        holder = Adapter(server, "a", incarnation)
+        holder = Adapter(server, "a", resumes=holder)
         assert holder.registered.self.incarnation == incarnation
         holder.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=7)
         assert holder.await_order("lease_renewed").lease_renewed.epoch == epoch

@@ -10,7 +10,7 @@ import pytest
 
 from admin_server.audit import AuditLog
 from admin_server.broker import FeedBroker
-from admin_server.key_ring import KeyRing
+from admin_server.key_ring import SOURCE, KeyRing
 from admin_server.key_times import SECOND, KeyTimes
 from admin_server.settings import load_cluster
 from admin_server.store import Store
@@ -42,14 +42,19 @@ def test_keys_overlap_and_no_number_comes_twice(store: Store) -> None:
     ring = KeyRing(store, 1, (1, 2))
     (first,) = ring.keys([1])
     seen: set[int] = set()
+    halves: dict[int, bytes] = {}
     end_ns = first.expires_unix_ns + 2 * SECOND
     while (now_ns := time.time_ns()) < end_ns:
         keys = ring.keys([1])
         assert [key for key in keys if key.not_before_unix_ns <= now_ns < key.expires_unix_ns], "none to seal with"
         seen.update(key.key_id for key in ring.keys([1, 2]))
+        halves.update({half.key_id: half.key for half in ring.decision_keys()})
+        assert [half.key_id for half in ring.decision_keys()] == [key.key_id for key in ring.keys([1, 2])]
+        assert {key.channel_id for key in ring.source_keys()} == {SOURCE}
         time.sleep(max(0.0, (ring.look_again_unix_ns - time.time_ns()) / SECOND))
         ring.refresh(time.time_ns())
     assert len(seen) >= 6
+    assert len(set(halves.values())) == len(halves) == len(seen), "each decision key is renewed with its stream key"
     assert first.key_id not in {key.key_id for key in ring.keys([1])}
 
 

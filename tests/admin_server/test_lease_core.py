@@ -209,6 +209,33 @@ def test_a_backup_waits_for_a_restored_holder_only_while_it_hears_it_and_not_for
     assert granted == [Granted(2, 65)]
 
 
+def test_a_restored_holder_that_says_it_is_not_active_any_more_is_waited_for_no_longer() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_resume(1)
+    lease.on_attend(2, 1)
+    told(lease, 2, SYNCHRONIZED, 300 * MS, 50)
+    told(lease, 1, JOINING, 301 * MS)
+    assert lease.on_timer(330 * MS)[-1] == Granted(2, 65)
+
+
+def test_a_restored_holder_that_says_it_is_active_is_still_waited_for() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_resume(1)
+    lease.on_attend(2, 1)
+    told(lease, 2, SYNCHRONIZED, 300 * MS, 50)
+    told(lease, 1, ACTIVE, 301 * MS)
+    assert kinds(lease.on_timer(330 * MS)) == [Vacated]
+
+
+def test_a_report_of_one_that_does_not_attend_decides_nothing() -> None:
+    lease = FeedLease(CONFIG, frozenset({1}))
+    assert told(lease, 1, SYNCHRONIZED, 0) == []
+    assert lease.on_attend(1, 1) == []
+    assert lease.holder == 0
+
+
 def test_a_holder_whose_connection_broke_for_a_moment_goes_on_if_nobody_was_granted() -> None:
     lease = running()
     assert kinds(lease.on_gone(1, 10 * MS)) == [Vacated]

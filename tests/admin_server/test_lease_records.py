@@ -15,6 +15,7 @@ from admin_server.zookeeper import ZooKeeperSettings
 from tests.admin_server.leader_by_hand import Leader
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
+KEY = bytes(range(32))
 SESSION_MS = 20_000  # whoever leaves here says so: nothing waits for it
 
 
@@ -110,22 +111,23 @@ def test_reserved_epochs_only_grow_and_are_remembered(kept: OfStore | OfZooKeepe
 
 def test_an_incarnation_is_given_once_however_many_ask_and_whoever_restarts(kept: OfStore | OfZooKeeper) -> None:
     with ThreadPoolExecutor(8) as askers:
-        given = list(askers.map(lambda place: kept.records.new_incarnation(1 + place % 2, 1 + place % 3), range(24)))
+        starts = list(askers.map(lambda place: kept.records.new_start(1 + place % 2, 1 + place % 3, KEY), range(24)))
+    given = [start.incarnation for start in starts]
     assert len(set(given)) == 24
-    assert kept.reopened().new_incarnation(1, 1) > max(given)
+    assert len({start.salt for start in starts}) == 24
+    assert kept.reopened().new_start(1, 1, KEY).incarnation > max(given)
 
 
-def test_only_the_newest_incarnation_of_an_adapter_may_be_resumed(kept: OfStore | OfZooKeeper) -> None:
+def test_the_last_two_starts_of_each_adapter_are_remembered(kept: OfStore | OfZooKeeper) -> None:
     records = kept.records
-    assert not records.is_newest_incarnation(1, 1, 1)
-    first, other = records.new_incarnation(1, 1), records.new_incarnation(1, 2)
-    second = records.new_incarnation(1, 1)
-    for known in (kept.records, None):
-        known = known or kept.reopened()
-        assert not known.is_newest_incarnation(1, 1, first)
-        assert known.is_newest_incarnation(1, 1, second)
-        assert known.is_newest_incarnation(1, 2, other)
-        assert not known.is_newest_incarnation(2, 1, second)
+    assert records.starts(1) == {}
+    _, second, third = (records.new_start(1, 1, bytes([place]) * 32) for place in range(3))
+    other = records.new_start(1, 2, KEY)
+    records.new_start(2, 1, KEY)
+    assert (third.public_key, len(third.salt)) == (bytes([2]) * 32, 32)
+    expected = {1: [second, third], 2: [other]}
+    assert records.starts(1) == expected
+    assert kept.reopened().starts(1) == expected
 
 
 def test_an_adapters_last_registration_is_remembered(kept: OfStore | OfZooKeeper) -> None:
@@ -145,10 +147,11 @@ def test_a_channels_keys_are_made_once_and_its_own(kept: OfStore | OfZooKeeper) 
         told = list(askers.map(lambda _: kept.records.stream_keys(1, 1), range(8)))
     assert all(keys == told[0] for keys in told)
     (key,) = told[0]
-    assert (len(key.key), key.channel_id) == (32, 1)
+    assert (len(key.key), len(key.decision_key), key.channel_id) == (32, 32, 1)
     (other,) = kept.records.stream_keys(1, 2)
     assert other.key_id != key.key_id
-    assert other.key != key.key
+    assert len({key.key, key.decision_key, other.key, other.decision_key}) == 4
+    assert min(key.key_id, other.key_id) > 2, "numbers are random: that a small one comes is one chance in a billion"
     assert kept.reopened().stream_keys(1, 1) == told[0]
 
 

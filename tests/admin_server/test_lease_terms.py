@@ -71,6 +71,16 @@ def test_a_shorter_term_is_noted_only_when_the_last_longer_one_has_passed() -> N
     assert terms.begin(last_ns + 631 * MS)[1] == []
 
 
+def test_every_renewal_in_a_longer_term_puts_off_the_note_of_a_shorter_one() -> None:
+    terms = Terms(LeaseConfig(quiet_ns=700 * MS))
+    terms.on_needless(0)
+    terms.begin(0)
+    assert terms.begin(629 * MS) == (1_259 * MS, [])
+    assert terms.begin(700 * MS) == (1_030 * MS, []), "what was told at 629 ms may be believed until 1,259 ms"
+    assert terms.begin(1_258 * MS)[1] == []
+    assert terms.begin(1_259 * MS)[1] == [TermNoted(300 * MS)]
+
+
 def test_a_term_that_grows_again_before_the_shorter_one_was_noted_is_noted_already() -> None:
     terms = Terms(CONFIG)
     terms.on_needless(0)
@@ -142,6 +152,18 @@ def test_a_holder_that_died_leaves_terms_as_they_were(how: str) -> None:
     assert lease.terms.needless_count == 0
 
 
+def test_another_adapters_end_does_not_excuse_a_late_holder() -> None:
+    lease = running(2, 3)
+    told(lease, 2, SYNCHRONIZED, 329 * MS)
+    lease.on_timer(TERM_NS)
+    lease.on_gone(3, TERM_NS + 1)
+    lease.on_attend(3, TERM_NS + 2)
+    told(lease, 3, JOINING, TERM_NS + 3)
+    assert lease.terms.needless_count == 0
+    told(lease, 1, JOINING, TERM_NS + 4)
+    assert lease.terms.needless_count == 1
+
+
 def test_a_vanished_host_is_replaced_within_a_term_when_it_was_quiet_before() -> None:
     lease = running(2)
     lease.renew(1, 1, 3_600 * SECOND)
@@ -208,6 +230,7 @@ def test_the_very_first_grant_of_a_feed_is_no_takeover() -> None:
     lease = running(2)
     assert sum(lease.takeovers.counts.values()) == 0
     assert not lease.takeovers.last
+    assert lease.terms.needless_count == 0
 
 
 @pytest.mark.parametrize(("has_ended", "reason"), [(False, "STREAM_ENDED"), (True, "PROCESS_ENDED")])

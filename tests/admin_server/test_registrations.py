@@ -136,7 +136,7 @@ def test_the_server_lets_a_process_replace_another_that_is_told_so_and_stays_out
 def test_a_process_comes_back_at_once_after_its_connection_broke_or_its_former_start_died(server: AdminServer) -> None:
     first = Adapter(server, "a")
     epoch = first.await_order("lease_granted").lease_granted.epoch
-    again = Adapter(server, "a", first.registered.self.incarnation, nonce=first.nonce)
+    again = Adapter(server, "a", first)
     assert again.registered.self.incarnation == first.registered.self.incarnation
     again.report(ReplicaState.ACTIVE, renew_epoch=epoch)
     assert again.await_order("lease_renewed").lease_renewed.epoch == epoch

@@ -51,7 +51,7 @@ def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeep
             stale.note_lease(1, 4, 2)  # waits for nothing, so it cannot tell
             for write in (
                 lambda: stale.reserve_epochs(1, 64),
-                lambda: stale.new_incarnation(1, 1),
+                lambda: stale.new_start(1, 1, bytes(32)),
                 lambda: stale.note_registration(1, 1, 9, "x:1"),
                 lambda: stale.stream_keys(1, 1),
             ):
@@ -107,8 +107,9 @@ def test_stream_keys_lie_sealed_and_only_for_users_of_the_credential(
     with leading(ours, token_key) as leader:
         (key,) = leader.lead().stream_keys(1, 1)
         stored, _ = leader.client.get(f"{root}/feeds/1/keys/1")
-        assert key.key not in stored
-        assert key.key.hex().encode() not in stored
+        for secret in (key.key, key.decision_key):
+            assert secret not in stored
+            assert secret.hex().encode() not in stored
     stranger = connect(ZooKeeperSettings(zookeeper.hosts, "/elsewhere", session_ms=SESSION_MS))
     try:
         for path in (f"{root}/feeds/1/keys/1", f"{root}/leader"):
@@ -128,9 +129,12 @@ def test_stream_keys_lie_sealed_and_only_for_users_of_the_credential(
 def test_keys_sealed_by_servers_with_another_token_key_are_not_used(settings: ZooKeeperSettings) -> None:
     with leading(settings, Ed25519PrivateKey.generate()) as leader:
         leader.lead().stream_keys(1, 1)
+        leader.lead().new_start(1, 1, bytes(32))
     with leading(settings, Ed25519PrivateKey.generate()) as other:
         records = other.lead()
-        with pytest.raises(OSError, match=r"feed 1 channel 1 key 1.*token\.key"):
+        with pytest.raises(OSError, match=r"feed 1 adapter 1 incarnation 1.*token\.key"):
+            records.starts(1)
+        with pytest.raises(OSError, match=r"feed 1 channel 1 key \d+.*token\.key"):
             records.stream_keys(1, 1)
 
 

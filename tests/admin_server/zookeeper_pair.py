@@ -103,12 +103,15 @@ class FollowingAdapter:
             pair.addresses,
             ca,
             TokenSource(pair.addresses, ca, identity, secret_of(pair.secret_folder, identity)),
-            admin_pb2.RegisterRequest(feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1"),
+            admin_pb2.RegisterRequest(
+                feed="equities", adapter=name, rpc_endpoint="127.0.0.1:1", public_key=os.urandom(32)
+            ),
             lambda order, _valid_until_ns: self.orders.put(order),
             lambda reply: self.incarnations.append(reply.self.incarnation),
             lambda: None,
             lambda: self._held_epoch,
             lambda reason: None,
+            lambda: {1: 1},
         )
         assert self._registry.register(NeverStopped()) is not None  # type: ignore[arg-type]
         self._registry.start()
@@ -122,7 +125,7 @@ class FollowingAdapter:
 
     def _report(self) -> None:
         state, renew_epoch = self._told
-        position = common_pb2.MessageStreamState(next_message_seq=50)
+        position = common_pb2.MessageStreamState(next_input_seq=50)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
         told = common_pb2.FeedAdapterState(adapter_id=self._adapter_id, channels=[channel])
         self._registry.report(admin_pb2.AdapterReport(state=told, renew_epoch=renew_epoch))

@@ -15,6 +15,7 @@ from client_lib.record import SPAN_DTYPE, DeliveryRecord, stream_figures
 from client_lib.recorder import DeliveryRecorder
 from feedcore.merge.effects import Takeover
 from feedcore.wire.output_packet import OutputPacket, encode_runs
+from feedcore.wire.packet_parts import part_of
 from feedcore.wire.position import Run
 from tests.client_lib.toy_cluster import CHANNEL_ID, MESSAGE_MODEL, packet
 
@@ -24,11 +25,9 @@ DECODER = Decoder(MESSAGE_MODEL, "toy")
 
 def batch(of: OutputPacket, at_ms: int, first: int = 0, end: int | None = None) -> Batch:
     """A batch delivered `at_ms`, half a millisecond after its source sent it."""
-    packet_at = of._replace(source_sent_at_ns=at_ms * MS + 1)
-    last = of.message_count if end is None else end
-    return Batch(
-        packet_at, first, last, of.first_message_seq + first, at_ms * MS + 500_001, at_ms * MS + 500_001, DECODER
-    )
+    part = part_of(of, of.first_input_seq + first, of.end_input_seq if end is None else of.first_input_seq + end)
+    packet_at = part._replace(source_sent_at_ns=at_ms * MS + 1)
+    return Batch(packet_at, at_ms * MS + 500_001, at_ms * MS + 500_001, DECODER)
 
 
 def test_a_whole_and_ordered_delivery_has_no_faults() -> None:
@@ -59,8 +58,8 @@ def test_filled_messages_are_delivered_and_out_of_order() -> None:
 
 
 def test_source_messages_that_became_no_message_are_consumed_not_lost() -> None:
-    silent = Run(1, 6, 1, 6, 4, 0)
-    run = Run(1, 6, 1, 10, 5, 5)
+    silent = Run(1, 6, 6, 1, 6, 4, 0)
+    run = Run(1, 10, 6, 1, 10, 5, 5)
     frames = packet(6, 10, 5).payload[16:]
     both = packet(6, 10, 5)._replace(runs=(silent, run), payload=encode_runs((silent, run)) + frames)
     recorder = DeliveryRecorder()
@@ -69,14 +68,14 @@ def test_source_messages_that_became_no_message_are_consumed_not_lost() -> None:
 
 
 def test_parts_of_a_packet_tile_its_source_messages() -> None:
-    silent = Run(1, 1, 2, 7, 3, 0)
-    run = Run(1, 1, 1, 1, 5, 5)
+    silent = Run(1, 1, 1, 2, 7, 3, 0)
+    run = Run(1, 4, 1, 1, 1, 5, 5)
     whole = packet(1, 1, 5)._replace(
         runs=(silent, run), payload=encode_runs((silent, run)) + packet(1, 1, 5).payload[16:]
     )
-    parts = [batch(whole, 0, 0, 2), batch(whole, 0, 2, 5)]
+    parts = [batch(whole, 0, 0, 5), batch(whole, 0, 5, 8)]
     assert [span[:3] for part in parts for span in part.sources()] == [(2, 7, 10), (1, 1, 3), (1, 3, 6)]
-    assert b"".join(bytes(part.payload) for part in parts) == bytes(batch(whole, 0).payload)
+    assert [each for part in parts for each in part.messages()] == list(batch(whole, 0).messages())
 
 
 def test_a_takeovers_stall_is_the_longest_pause_around_it() -> None:

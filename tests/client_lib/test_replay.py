@@ -10,8 +10,8 @@ import pytest
 from client_lib import Client
 from client_lib.grant import GrantedAdapter
 from client_lib.items import Batch
+from client_lib.pending_replay import PendingReplay
 from client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
-from client_lib.wanted import Wanted
 from feedcore.merge.effects import RequestReplay
 from feedcore.wire.output_packet import OutputFlag, encode_output_packet
 from tests.client_lib.toy_cluster import (
@@ -64,8 +64,8 @@ def test_what_one_adapter_has_only_in_part_the_next_completes(cluster: ToyCluste
         for adapter in (a, b, third):
             adapter.send(packet(21, 21, 5), packet(31, 31, 5))
         assert message_seqs(collect(subscription, has_messages(35))) == list(range(1, 36))
-        firsts = [[each.first_seq for each in request.ranges] for each in (a, b, third) for request in each.asked]
-        assert [1, 26] in firsts  # every hole in one request
+        firsts = [[each.first for each in request.input_ranges] for each in (a, b, third) for request in each.asked]
+        assert [1, 26] in firsts  # every gap in one request
 
 
 def test_messages_that_one_adapter_alone_sent_are_not_delivered_with_confirm_2(cluster: ToyCluster) -> None:
@@ -107,14 +107,24 @@ def test_provisional_messages_come_from_replay_by_source_range(cluster: ToyClust
         assert batches[1].is_replayed
 
 
-def test_what_is_still_wanted_shrinks_with_what_came() -> None:
-    wanted = Wanted(RequestReplay(CHANNEL_ID, ((1, 10), (20, 20)), ((1, 5, 9),)))
-    wanted.came([encode_output_packet(packet(3, 3, 4)), b"nonsense"])
-    message = wanted.message()
-    assert [(each.first_seq, each.last_seq) for each in message.ranges] == [(1, 2), (7, 10), (20, 20)]
-    assert [(each.range.first_seq, each.range.last_seq) for each in message.source_ranges] == [(7, 9)]
-    wanted.came([encode_output_packet(packet(1, 1, 30))])
-    assert wanted.is_empty
+def test_what_is_still_pending_shrinks_with_what_arrived() -> None:
+    pending = PendingReplay(RequestReplay(CHANNEL_ID, ((1, 11), (20, 21)), (3, 9), source_ranges=((1, 5, 10),)))
+    pending.arrived([encode_output_packet(packet(3, 3, 4)), b"nonsense"])
+    message = pending.message()
+    assert [(each.first, each.end) for each in message.input_ranges] == [(1, 3), (7, 11), (20, 21)]
+    assert (message.message_range.first, message.message_range.end) == (7, 9)
+    assert [(each.range.first, each.range.end) for each in message.source_ranges] == [(7, 10)]
+    pending.arrived([encode_output_packet(packet(1, 1, 30))])
+    assert pending.is_empty
+
+
+def test_a_provisional_packet_answers_only_what_was_asked_by_source() -> None:
+    pending = PendingReplay(RequestReplay(CHANNEL_ID, ((1, 11),), (1, 11), source_ranges=((1, 1, 11),)))
+    pending.arrived([encode_output_packet(packet(1, 1, 30, flags=OutputFlag.PROVISIONAL))])
+    message = pending.message()
+    assert [(each.first, each.end) for each in message.input_ranges] == [(1, 11)]
+    assert message.message_range.end == 11
+    assert not message.source_ranges
 
 
 class Letters:
@@ -145,17 +155,17 @@ def test_every_channel_has_a_request_of_its_own_and_the_newest_replaces_an_older
     with cluster.connect() as client:
         letters = Letters(cluster, client)
         with letters.worker._condition:  # all of them before the thread gets its turn
-            letters.worker.request(RequestReplay(1, ((1, 5),)))
-            letters.worker.request(RequestReplay(2, ((1, 5), (16, 20))))
-            letters.worker.request(RequestReplay(1, ((6, 10), (16, 20))))
+            letters.worker.request(RequestReplay(1, ((1, 6),)))
+            letters.worker.request(RequestReplay(2, ((1, 6), (16, 21))))
+            letters.worker.request(RequestReplay(1, ((6, 11), (16, 21))))
         first, second = letters.take(), letters.take()
         assert len(first.packets) == len(second.packets) == 2
         asked = [
-            (request.channel_id, [(each.first_seq, each.last_seq) for each in request.ranges])
+            (request.channel_id, [(each.first, each.end) for each in request.input_ranges])
             for adapter in (a, b)
             for request in adapter.asked
         ]
-        assert sorted(asked) == [(1, [(6, 10), (16, 20)]), (2, [(1, 5), (16, 20)])]
+        assert sorted(asked) == [(1, [(6, 11), (16, 21)]), (2, [(1, 6), (16, 21)])]
         letters.worker.close()
 
 
@@ -165,7 +175,7 @@ def test_who_has_fallen_silent_is_asked_last_whosever_turn_it_is(cluster: ToyClu
     with cluster.connect() as client:
         letters = Letters(cluster, client)
         for _ in range(4):
-            letters.worker.request(RequestReplay(1, ((1, 5),), silent_adapter_ids=(2,)))
+            letters.worker.request(RequestReplay(1, ((1, 6),), silent_adapter_ids=(2,)))
             assert letters.take().adapter_id == 1
         letters.worker.close()
 
@@ -178,6 +188,6 @@ def test_as_many_adapters_are_asked_as_copies_are_wanted_those_whose_copy_is_her
     with cluster.connect() as client:
         letters = Letters(cluster, client)
         for _ in range(6):
-            letters.worker.request(RequestReplay(1, ((1, 5),), copy_count=2, held_adapter_ids=(2,)))
+            letters.worker.request(RequestReplay(1, ((1, 6),), copy_count=2, held_adapter_ids=(2,)))
             assert {letters.take().adapter_id, letters.take().adapter_id} == {1, 3}
         letters.worker.close()

@@ -6,16 +6,29 @@ import os
 import select
 import threading
 import time
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_lib import AdminUnavailable, AuthenticationRefused, AuthorizationRefused, Batch, Gap, Revoked, Subscription
+from client_lib import (
+    AdminUnavailable,
+    AuthenticationRefused,
+    AuthorizationRefused,
+    Batch,
+    Distrusted,
+    Gap,
+    Revoked,
+    Subscription,
+)
 from client_lib.items import Filled, Item
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Ended, Stale, Takeover
 from feedcore.merge.gap_repair import RepairConfig
-from feedcore.wire.output_packet import OutputFlag
+from feedcore.wire.output_packet import OutputFlag, encode_runs
+from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import (
@@ -25,6 +38,7 @@ from tests.client_lib.toy_cluster import (
     TOPIC,
     ToyAdapter,
     ToyCluster,
+    channel_key,
     collect,
     has_messages,
     heartbeat,
@@ -33,7 +47,9 @@ from tests.client_lib.toy_cluster import (
     subscribe_and_hear_all,
 )
 from transport.dgram import MulticastReceiver
-from transport.sealing import Opener, Sealer, SealingKey
+from transport.opening import StreamOpener
+from transport.sealing import Sealer
+from transport.start_keys import SealingKey
 
 MS = 1_000_000
 
@@ -103,7 +119,7 @@ def test_what_nobody_has_is_a_gap_and_then_filled_if_it_turns_up(cluster: ToyClu
         for adapter in (a, b):
             adapter.send(packet(1, 1, 5), packet(11, 11, 5))
         items = collect(subscription, has_messages(10))
-        assert Gap(CHANNEL_ID, 6, 10) in items
+        assert Gap(CHANNEL_ID, 6, 11, 6, 11) in items
         assert message_seqs(items) == [*range(1, 6), *range(11, 16)]
         a.send(packet(6, 6, 5))
         late = collect(subscription, lambda items: any(isinstance(item, Filled) for item in items))
@@ -132,8 +148,8 @@ def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) 
         collect(subscription, has_messages(10))
         b.send(
             heartbeat(6, lineage=((1, 1), (2, 6)), flags=OutputFlag.FROM_ACTIVE),
-            packet(6, 1, 2, stream=2, epoch=2, epoch_first=6),  # numbered afresh where epoch 1 had stream 1
-            packet(8, 6, 8, epoch=2, epoch_first=6),
+            packet(6, 1, 2, stream=2, epoch=2),  # numbered afresh where epoch 1 had stream 1
+            packet(8, 6, 8, epoch=2),
         )
         items = collect(subscription, has_messages(5))
         assert any(isinstance(item, Takeover) and item.epoch == 2 and item.adapter_id == 2 for item in items)
@@ -173,10 +189,11 @@ def test_joining_the_group_without_the_key_reads_no_plaintext(cluster: ToyCluste
     eavesdropper = MulticastReceiver(cluster.context, INTERFACE, a.group)
     poller = zmq.Poller()
     poller.register(eavesdropper.socket, zmq.POLLIN)
-    opener = Opener(1)
+    opener = StreamOpener(1)
+    opener.announce([a.start])
     opener.add_key(SealingKey(cluster.key.key_id + 1, CHANNEL_ID, os.urandom(32)))
     while not poller.poll(50):
-        a.send(packet(1, 1, 5))
+        a.send_raw(a.sealer.seal(packet(1, 1, 5), time.time_ns()))
     datagram = eavesdropper.receive()
     assert datagram is not None
     assert b"note-" in packet(1, 1, 5).payload
@@ -192,25 +209,78 @@ def test_bad_datagrams_are_counted_by_reason_and_the_stream_goes_on(cluster: Toy
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
         good = a.sealer.seal(packet(1, 1, 5), time.time_ns())
-        stranger = Sealer(incarnation=9)
-        stranger.use_key(SealingKey(cluster.key.key_id, CHANNEL_ID, os.urandom(32)))
-        keyless = Sealer(incarnation=9)
-        keyless.use_key(SealingKey(cluster.key.key_id + 1, CHANNEL_ID, os.urandom(32)))
+        stranger, keyless, unannounced = (
+            Sealer(1, start, Ed25519PrivateKey.generate())
+            for start in (a.start, a.start, replace(a.start, incarnation=99))
+        )
+        stranger.use_key(channel_key(cluster.key.key_id))
+        keyless.use_key(channel_key(cluster.key.key_id + 1))
+        unannounced.use_key(cluster.key)
         a.send_raw(b"\x00" + os.urandom(199))
         a.send_raw(good[:60])
         a.send_raw(good[:200])
         a.send_raw(stranger.seal(packet(1, 1, 5), 0))
         a.send_raw(keyless.seal(packet(1, 1, 5), 0))
+        a.send_raw(unannounced.seal(packet(1, 1, 5), 0))
         a.send_raw(a.sealer.seal(packet(1, 1, 5)._replace(session=20261120), 0))
         a.send_raw(good)
         a.send_raw(good)
+        a.send_signature()
         b.send(packet(6, 6, 5))
         items = collect(subscription, has_messages(10))
         assert message_seqs(items) == list(range(1, 11))
         refusals = subscription.statistics().refusals
         assert refusals == {
-            "foreign": 1, "truncated": 1, "forged": 2, "unknown_key": 1, "wrong_session": 1, "replayed": 1,
+            "foreign": 1, "truncated": 1, "forged": 2, "unknown_key": 1, "unannounced": 1, "wrong_session": 1,
+            "replayed": 1,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("verify", ["alarm", "signed"])
+def test_another_readers_forgeries_are_not_believed_and_the_stream_goes_on(
+    cluster: ToyCluster, verify: Literal["alarm", "signed"]
+) -> None:
+    a, _ = cluster.adapters
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client, verify=verify)
+        a.send(packet(1, 1, 5))
+        collect(subscription, has_messages(5))
+        forger = Sealer(1, a.start, Ed25519PrivateKey.generate(), first_counter=a.sealer.next_counters()[CHANNEL_ID])
+        forger.use_key(replace(cluster.key, decision_key=bytes(32)))
+        honest = packet(6, 6, 5)
+        a.send_raw(forger.seal(honest._replace(payload=honest.payload.replace(b"note", b"evil")), 0))
+        a.send_raw(forger.seal(heartbeat(2**40, lineage=((1, 1), (2**32 - 2, 2**40))), 0))
+        a.send_raw(forger.seal(packet(2**40, 6, 5), 0))
+        a.send_raw(forger.sign(CHANNEL_ID, 0))
+        a.send(honest, packet(11, 11, 5))
+        items = collect(subscription, has_messages(10))
+        assert message_seqs(items) == list(range(6, 16))
+        alarms = [(item.adapter_id, item.incarnation) for item in items if isinstance(item, Distrusted)]
+        statistics = subscription.statistics()
+        assert statistics.refusals["bad_signature"] == 1
+        evil = [item for item in items if isinstance(item, Batch) and b"evil" in bytes(item.payload)]
+        if verify == "alarm":
+            assert len(evil) == 1, "delivered at once"
+            assert alarms == [(1, a.start.incarnation)] == list(statistics.channels[CHANNEL_ID].distrusted)
+        else:
+            assert (evil, alarms) == ([], [])
+        a.send(packet(16, 16, 5))
+        assert message_seqs(collect(subscription, has_messages(5))) == list(range(16, 21))
+
+
+def test_old_packets_that_are_sent_again_to_a_fresh_subscription_are_not_live(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    old = [a.sealer.seal(packet(1 + 5 * at, 1 + 5 * at, 5), time.time_ns()) for at in range(3)]
+    old.append(a.sealer.sign(CHANNEL_ID, time.time_ns()))
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client, start="live")
+        for datagram in old:
+            a.send_raw(datagram)
+        b.send(packet(101, 101, 5))
+        items = collect(subscription, has_messages(5))
+        assert message_seqs(items) == list(range(101, 106))
+        hear_out(cluster, subscription)
+        assert subscription.statistics().refusals["replayed"] == 4
 
 
 def test_the_stream_outlives_the_administration_server_and_learns_of_changes_when_it_is_back(
@@ -236,7 +306,7 @@ def test_updates_add_adapters_and_keys(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
-        new_key = SealingKey(78, CHANNEL_ID, os.urandom(32))
+        new_key = channel_key(78)
         cluster.admin.send(admin_pb2.SubscriptionUpdate(keys=[cluster.describe_key(new_key)]))
         collect(subscription, lambda _: 78 in subscription.grant.keys)
         b.sealer.use_key(new_key)
@@ -311,3 +381,23 @@ def test_the_messages_of_a_batch_say_where_they_come_from(cluster: ToyCluster) -
         assert [(model.name, rows["number"].tolist()) for model, rows in batch.arrays()] == [
             ("Note", [1_000_011, 1_000_012, 1_000_013])
         ]
+
+
+def test_batches_without_messages_come_too_so_that_the_input_is_seen_to_be_whole(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    run = Run(1, 6, 6, 1, 6, 4, 0)
+    silent = packet(6, 6, 4)._replace(message_count=0, runs=(run,), payload=encode_runs((run,)))
+    after = packet(6, 10, 5)
+    after = after._replace(first_input_seq=10, runs=(after.runs[0]._replace(first_input_seq=10),))
+    with cluster.connect() as client:
+        subscription = subscribe_and_hear_all(cluster, client)
+        for adapter in (a, b):
+            adapter.send(packet(1, 1, 5))
+            adapter.lose(silent)  # on both streams: only input_seq shows it
+            adapter.send(after)
+        items = collect(subscription, has_messages(10))
+        batches = [item for item in items if isinstance(item, Batch)]
+        assert [(each.first_input_seq, each.end_input_seq) for each in batches] == [(1, 6), (6, 10), (10, 15)]
+        assert [(each.first_message_seq, each.message_count) for each in batches] == [(1, 5), (6, 0), (6, 5)]
+        assert batches[1].is_replayed
+        assert subscription.statistics().channels[CHANNEL_ID].next_input_seq == 15

@@ -28,13 +28,15 @@ from client_lib.items import Batch, Item
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Live
 from feedcore.topics import any_topic_matches
-from feedcore.wire.lineage import Lineage
+from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_output_packet, encode_runs
 from feedcore.wire.position import Run
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
+from transport.announced_starts import AnnouncedStart
 from transport.dgram import MulticastSender
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, caller_of, serve
-from transport.sealing import Sealer, SealingKey
+from transport.sealing import Sealer
+from transport.start_keys import SealingKey
 
 FEED_ID, CHANNEL_ID, SESSION = 1, 1, 20261121
 TOPIC = "equities.ticks"
@@ -74,18 +76,18 @@ def packet(
     *,
     stream: int = 1,
     epoch: int = 1,
-    epoch_first: int = 1,
     adapter_id: int = 1,
     flags: int = OutputFlag.FROM_ACTIVE,
 ) -> OutputPacket:
-    """`count` messages, one for each source message; their content is a function of stream and source_seq."""
-    run = Run(epoch, first_message_seq, stream, first_source_seq, count, count)
+    """`count` messages, one for each source message, `input_seq` equal to `message_seq`; their content is a function of
+    stream and source_seq."""
+    run = Run(epoch, first_message_seq, first_message_seq, stream, first_source_seq, count, count)
     frames = b"".join(
         OUTPUT_FRAME.pack(len(body) + OUTPUT_FRAME.size, offset) + body
         for offset, body in ((at, note(stream * 1_000_000 + first_source_seq + at)) for at in range(count))
     )
     return OutputPacket(
-        flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, first_message_seq, epoch_first, count, (run,),
+        flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, epoch, first_message_seq, first_message_seq, count, (run,),
         time.time_ns(), 0, encode_runs((run,)) + frames,
     )  # fmt: skip
 
@@ -94,11 +96,16 @@ def heartbeat(
     next_message_seq: int, *, lineage: Sequence[tuple[int, int]] = ((1, 1),), adapter_id: int = 1, flags: int = 0
 ) -> OutputPacket:
     """An idle adapter's packet."""
-    told = Lineage(tuple(lineage))
+    told = Lineage(tuple(EpochStart(epoch, first, first) for epoch, first in lineage))
     return OutputPacket(
         OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, told.epoch, next_message_seq,
-        told.first_message_seq, 0, (), 0, 0, told.encode(1_000),
+        next_message_seq, 0, (), 0, 0, told.encode(1_000),
     )  # fmt: skip
+
+
+def channel_key(key_id: int) -> SealingKey:
+    """A channel's key, with the adapters' half."""
+    return SealingKey(key_id, CHANNEL_ID, os.urandom(32), os.urandom(32))
 
 
 def make_certificates() -> tuple[bytes, bytes, bytes]:
@@ -195,28 +202,31 @@ class ToyAdmin(
 
 def _is_asked_for(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
     if each.flags & OutputFlag.PROVISIONAL:
-        run = each.runs[0]
         return any(
-            wanted.source_stream_id == run.source_stream_id
-            and run.first_source_seq <= wanted.range.last_seq
-            and run.end_source_seq > wanted.range.first_seq
+            run.source_stream_id == wanted.source_stream_id
+            and run.first_source_seq < wanted.range.end
+            and run.end_source_seq > wanted.range.first
+            for run in each.runs
             for wanted in request.source_ranges
         )
-    return any(
-        each.first_message_seq <= wanted.last_seq and each.end_message_seq > wanted.first_seq
-        for wanted in request.ranges
+    message_range = request.message_range
+    return (each.first_message_seq < message_range.end and each.end_message_seq > message_range.first) or any(
+        each.first_input_seq < wanted.end and each.end_input_seq > wanted.first for wanted in request.input_ranges
     )
 
 
 class ToyAdapter(replay_pb2_grpc.ReplayServicer):
-    """One adapter's output: seals, multicasts, remembers, replays."""
+    """One adapter's output: seals, signs, multicasts, remembers, replays."""
 
     def __init__(self, cluster: ToyCluster, adapter_id: int, group: str) -> None:
         self.adapter_id = adapter_id
         self.group = group
         self._cluster = cluster
         self._sender = MulticastSender(cluster.context, INTERFACE)
-        self.sealer = Sealer(incarnation=adapter_id)
+        private_key = ed25519.Ed25519PrivateKey.generate()
+        public_key = private_key.public_key().public_bytes_raw()
+        self.start = AnnouncedStart(adapter_id, 10 + adapter_id, os.urandom(32), public_key)
+        self.sealer = Sealer(FEED_ID, self.start, private_key)
         self.sealer.use_key(cluster.key)
         self.journal: list[OutputPacket] = []
         self.replay_calls = 0
@@ -228,9 +238,14 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         """Journal and multicast."""
         for each in packets:
             own = each._replace(adapter_id=self.adapter_id)
-            if own.message_count:
+            if own.runs:
                 self.journal.append(own)
             self.send_raw(self.sealer.seal(own, time.time_ns()))
+        self.send_signature()
+
+    def send_signature(self) -> None:
+        """Sign what was sealed; a real adapter does so at least every 10 ms."""
+        self.send_raw(self.sealer.sign(CHANNEL_ID, time.time_ns()))
 
     def lose(self, *packets: OutputPacket) -> None:
         """Journal, and let the network lose it."""
@@ -268,7 +283,7 @@ class ToyCluster:
     """Everything of one test."""
 
     context: zmq.Context[Any] = field(default_factory=zmq.Context)
-    key: SealingKey = field(default_factory=lambda: SealingKey(77, CHANNEL_ID, os.urandom(32)))
+    key: SealingKey = field(default_factory=lambda: channel_key(77))
     is_revoked: bool = False
 
     def __post_init__(self) -> None:
@@ -320,6 +335,14 @@ class ToyCluster:
             name=f"toy-{adapter.adapter_id}",
             rpc_endpoint=adapter.rpc.endpoint,
             groups={CHANNEL_ID: adapter.group},
+            starts=[
+                common_pb2.AdapterStart(
+                    incarnation=adapter.start.incarnation,
+                    salt=adapter.start.salt,
+                    public_key=adapter.start.public_key,
+                    next_packet_counters=adapter.sealer.next_counters(),
+                )
+            ],
         )
 
     @staticmethod
@@ -365,9 +388,12 @@ def subscribe_and_hear_all(
     merger_config: MergerConfig | None = None,
     start: Any = 1,
     confirm: Literal[1, 2] = 1,
+    verify: Literal["alarm", "signed"] = "alarm",
 ) -> Subscription:
     """Subscribe, and go on once every adapter's group is heard: joining a group takes effect in the background."""
-    subscription = client.subscribe("equities", [TOPIC], start, confirm=confirm, merger_config=merger_config)
+    subscription = client.subscribe(
+        "equities", [TOPIC], start, confirm=confirm, verify=verify, merger_config=merger_config
+    )
     heard: set[int] = set()
     while heard != {adapter.adapter_id for adapter in cluster.adapters}:
         for adapter in cluster.adapters:

@@ -130,3 +130,8 @@ def test_mapped_texts_keep_their_blanks_when_joined(tmp_path: Path) -> None:
     table = load_checked_table(tmp_path / "f.xml", tmp_path / "t.xml", tmp_path / "m.xml")
     bodies = [(1, b"A SYMBOL THAT IS LONG".ljust(64))]
     assert convert(CompiledConverter(table), bodies) == convert(InterpretedConverter(table), bodies) == [b"one /7"]
+
+
+def test_a_file_that_is_not_csv_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"t\.xml:2: .*symbols\.csv:\d+: not CSV: field larger than field limit"):
+        load(tmp_path, f"A,B\nC,{'D' * 200_000}\n")

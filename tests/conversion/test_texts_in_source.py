@@ -85,6 +85,21 @@ def test_the_generator_itself_refuses_what_is_not_a_name() -> None:
         in_variable("when.day")
 
 
+def test_values_made_of_values_and_odd_numbers_are_refused_as_any_other_mistake(tmp_path: Path) -> None:
+    chain = "".join(
+        f'<let name="v{each}" function="increase" of="{f"v{each - 1}" if each else "number"}" amount="0"/>'
+        for each in reversed(range(300))  # the first needs all others
+    )
+    convert, side = '<convert message="order" to="Depth">', 'side="what"'
+    with pytest.raises(DocumentError, match="more than 64 values one made of another"):
+        load(tmp_path, table=TABLE.replace(convert, convert + chain, 1))
+    for bid in ("9" * 30, "B" * 9):
+        with pytest.raises(DocumentError, match=r"bid=.*(has more than 64 bits|1 to 8 bytes of text)"):
+            load(tmp_path, table=TABLE.replace(side, f'{side} bid="{bid}"', 1))
+    for bid in ("²", "--5", "-5", "１"):
+        load(tmp_path, table=TABLE.replace(side, f'{side} bid="{bid}"', 1))
+
+
 # --- names and texts by chance; what stands between ⟦ and ⟧ is one of them
 
 NAMED_FORMAT = """<sourceFormat name="⟦title_format⟧">
@@ -128,6 +143,7 @@ NAMED_MODEL = """<messageSchema package="⟦text_package⟧" description="⟦tex
 NAMED_TABLE = """<converterTable name="⟦title_table⟧" sourceFormat="⟦title_format⟧">
 <map name="⟦map⟧" default="⟦text_default⟧"><entry from="⟦text_key⟧" to="⟦text_value⟧"/></map>
 <map name="⟦number_map⟧" default="5" keys="text"><entry from="⟦text_other_key⟧" to="3"/></map>
+<map name="⟦listed_map⟧" file="listed.csv" from="key" to="value"/>
 <book name="⟦book⟧"/>
 <convert message="⟦source_message⟧" to="⟦output⟧">
 <when of="⟦source_long⟧" isNot="⟦text_literal⟧"/>
@@ -136,11 +152,12 @@ NAMED_TABLE = """<converterTable name="⟦title_table⟧" sourceFormat="⟦title
 <let name="at" function="since_midnight" of="⟦source_time⟧" unit="ms" zone="⟦zone⟧"/>
 <let name="mapped" function="map" of="⟦source_long⟧" map="⟦map⟧"/>
 <let name="looked" function="map" of="⟦source_long⟧" map="⟦number_map⟧"/>
+<let name="listed" function="map" of="⟦source_long⟧" map="⟦listed_map⟧"/>
 <let name="said" function="constant" text="⟦text_said⟧"/>
 <keep function="last" of="⟦source_price⟧" by="⟦source_long⟧ ⟦source_number⟧" cell="⟦cell⟧"/>
 <keep function="last" of="at" by="⟦source_number⟧"/>
 <field name="⟦out_number⟧" function="copy" of="narrow"/>
-<field name="⟦out_text⟧" function="concatenate" of="said mapped" separator="⟦text_separator⟧"/>
+<field name="⟦out_text⟧" function="concatenate" of="said mapped listed" separator="⟦text_separator⟧"/>
 <group name="⟦out_group⟧" of="⟦source_group⟧"><when of="⟦entry_side⟧" is="B"/>
 <field name="⟦out_size⟧" function="copy" of="⟦entry_size⟧"/>
 <group name="⟦out_inner⟧" count="3" index="⟦index⟧">
@@ -156,8 +173,9 @@ price="price" size="lots"/>
 <field name="⟦out_when⟧.⟦member_ref⟧" function="copy" of="one"/>
 <field name="bid" function="book_price" book="⟦book⟧" side="bid" level="1"/>
 <field name="state" function="count" by="⟦other_id⟧"/></convert></converterTable>"""
+LISTED = "key,value\nfirst,second\n⟦text_listed_key⟧,⟦text_listed_value⟧\n"  # a reference table
 SLOT = re.compile("⟦([a-z_]+)⟧")
-SLOTS = sorted({slot for text in (NAMED_FORMAT, NAMED_MODEL, NAMED_TABLE) for slot in SLOT.findall(text)})
+SLOTS = sorted({slot for text in (NAMED_FORMAT, NAMED_MODEL, NAMED_TABLE, LISTED) for slot in SLOT.findall(text)})
 TEXTS = [slot for slot in SLOTS if slot.startswith("text_")]
 LABELS = [slot for slot in SLOTS if slot.startswith("label_")]
 NAMES = [slot for slot in SLOTS if slot not in (*TEXTS, *LABELS, "zone")]
@@ -184,6 +202,8 @@ def filled(text: str, values: dict[str, str]) -> str:
 def named(values: dict[str, str]) -> ConverterTable:
     whole = DEFAULTS | values
     with tempfile.TemporaryDirectory() as folder:
+        listed = SLOT.sub(lambda slot: '"' + whole[slot[1]].replace('"', '""') + '"', LISTED)
+        (Path(folder) / "listed.csv").write_bytes(listed.encode())
         documents = [filled(text, whole) for text in (NAMED_FORMAT, NAMED_TABLE, NAMED_MODEL)]
         return load(Path(folder), *documents)
 
@@ -212,8 +232,16 @@ def plain() -> str:
 def test_the_documents_of_these_tests_load_and_show_every_kind_of_name() -> None:
     unseen = {slot for slot in NAMES if DEFAULTS[slot] not in plain()}
     types = {"composite", "enumeration", "bits", "simple_type", "constant_type", "out_fixed"}
-    in_the_table = {"let", "index", "map", "number_map", "cell"}
+    in_the_table = {"let", "index", "map", "number_map", "listed_map", "cell"}
     assert unseen == types | in_the_table | {"title_format", "title_packet", "inner_field"}
+
+
+@pytest.mark.parametrize("slot", NAMES)
+def test_every_kind_of_name_is_refused_with_its_place_and_what_is_allowed(slot: str) -> None:
+    kind = "title" if slot.startswith("title_") else "name"
+    told = rf"(\.xml|message model):\d+: (name|index|cell)='a\\nb' of <\w+> is not a {kind}: A to Z, a to z, 0 to 9"
+    with pytest.raises(DocumentError, match=told):
+        named({slot: "a\nb"})
 
 
 @settings(max_examples=150, deadline=None)
@@ -236,6 +264,7 @@ def test_a_name_is_refused_or_stands_in_the_source_as_it_is(values: dict[str, st
 @given(st.dictionaries(st.sampled_from([*TEXTS, *LABELS]), st.tuples(ANYTHING, ANYTHING), min_size=1, max_size=4))
 @example({"text_separator": ('"""\nboom()\n"""', "{r}")})
 @example({"text_value": ("\nboom()\n", "#")})
+@example({"text_listed_key": ("\0", "\nboom()\n"), "text_listed_value": ("#", "\r\n")})
 def test_a_text_never_stands_in_the_source(values: dict[str, tuple[str, str]]) -> None:
     texts = {slot: f"{before}{MARK}{after}" for slot, (before, after) in values.items()}
     source = source_of(texts)

@@ -25,9 +25,10 @@ from feedcore.merge.merger import StreamMerger
 from feedcore.replica.production import LineConfig, ProductionLine
 from feedcore.replica.source_tracker import Slice
 from feedcore.sbe import SbeReader, SbeWriter, load_schema
-from feedcore.wire.lineage import Lineage
+from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.wire.source_packet import decode_source_packet
+from tests.feedcore.merge_feed import heartbeat
 
 SESSION = 20_261_121
 
@@ -55,6 +56,9 @@ def stream(random: Random, count: int) -> list[bytes]:
     return packets
 
 
+LINEAGE = Lineage((EpochStart(1, 1, 1),))
+
+
 def line_of(table: ConverterTable, adapter: int) -> ProductionLine:
     line = ProductionLine(LineConfig(1, 1, adapter, SESSION, (1,), 1_472, 64), CompiledConverter(table), CounterSet())
     line.open_epoch(1)
@@ -66,13 +70,14 @@ def test_messages_of_variable_size_pass_through_the_whole_system(table: Converte
     sources = stream(random, 60)
     active, backup = line_of(table, 1), line_of(table, 2)
     merger, delivered, sent = StreamMerger(1, CounterSet(), None, 1), list[Deliver](), 0
+    merger.on_packet(heartbeat(1), 0)
     for number, datagram in enumerate(sources):
         source = decode_source_packet(datagram, 1)
         decided = active.decide(Slice(source, 0, source.message_count, number))
         followed = []
         for run in (each.runs[0] for each in decided):
             piece = Slice(source, run.first_source_seq - source.first_source_seq, run.source_count, number)
-            followed += backup.follow(run, [piece], Lineage(((1, 1),)))
+            followed += backup.follow(run, [piece], LINEAGE)
         assert [each.payload for each in followed] == [each.payload for each in decided], "both make the same bytes"
         sent += sum(each.message_count for each in decided)
         for ours, theirs in zip(decided, followed, strict=True):
@@ -83,10 +88,7 @@ def test_messages_of_variable_size_pass_through_the_whole_system(table: Converte
                 delivered += deliveries(merger, decode_output_packet(datagram_out))
     assert active.digests() == backup.digests()
     decoder = Decoder(MODEL.encode(), "m.xml")
-    batches = [
-        Batch(each.packet, each.first_index, each.end_index, each.first_message_seq, 0, 0, decoder)
-        for each in delivered
-    ]
+    batches = [Batch(each.packet, 0, 0, decoder) for each in delivered]
     found = [message for batch in batches for message in batch.messages()]
     assert [message.message_seq for message in found] == list(range(1, sent + 1))
     oracle = InterpretedConverter(table)

@@ -79,7 +79,7 @@ def test_histories_part_where_the_first_epoch_that_only_one_has_begins() -> None
 @given(lineages())
 def test_the_wire_gives_back_what_it_was_given(lineage: Lineage) -> None:
     assert decode_lineage(lineage.encode(1_000)) == lineage
-    assert decode_lineage(lineage.encode(12)).entries == lineage.entries[-1:]
+    assert decode_lineage(lineage.encode(ENTRY_SIZE)).entries == lineage.entries[-1:]
 
 
 @given(lineages(), st.integers(1, 300))

@@ -56,6 +56,25 @@ def test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropp
     assert listener.delivered == [*line(1, 9), (2, 1), (2, 2), (1, 10)]
 
 
+def test_what_only_the_old_history_had_is_not_asked_for_after_a_takeover() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 9)), heartbeat(15))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2))
+    listener.wait(10_000 * MS)
+    assert not listener.requests
+    assert not listener.events(Gap)
+
+
+def test_how_far_streams_had_come_in_the_old_history_does_not_hurry_a_request_in_the_new_one() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 9)), packet(1, line(1, 9), adapter=3))
+    listener.hear(heartbeat(6, ((1, 1), (2, 6)), adapter=2), packet(8, [(2, 3)], adapter=2, epoch=2))
+    listener.wait(3 * MS)
+    assert not listener.requests
+    listener.wait(1 * MS)
+    assert listener.requests == [RequestReplay(1, ((6, 8),))]
+
+
 def test_an_epoch_that_the_newest_history_lacks_counts_for_nothing() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))

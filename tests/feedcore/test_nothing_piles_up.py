@@ -11,7 +11,7 @@ import gc
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.merger import StreamMerger
 from tests.feedcore.engines import hear, pair
-from tests.feedcore.merge_feed import CHANNEL, line, packet
+from tests.feedcore.merge_feed import CHANNEL, FIRST_LINEAGE, line, packet
 
 PACKETS = 3_000
 FEW = 60  # what comes and goes meanwhile, here and in the interpreter
@@ -43,6 +43,7 @@ def test_active_and_backup_remember_decisions_without_keeping_objects() -> None:
 def test_a_client_remembers_what_it_was_delivered_without_keeping_objects() -> None:
     counters = CounterSet()
     merger = StreamMerger(CHANNEL, counters, None, 1)
+    merger.on_packet(FIRST_LINEAGE, 0)
 
     def play(first: int, count: int) -> None:
         for seq in range(1 + 3 * first, 1 + 3 * (first + count), 3):

@@ -55,6 +55,9 @@ def test_depth_size_elements_and_attributes_have_limits(monkeypatch: pytest.Monk
         parse_document(nested(DEPTH_MAX + 1), "a.xml")
     with pytest.raises(DocumentError, match="more than 64 attributes of one element"):
         parse_document(b"<a " + b" ".join(b'b%d=""' % each for each in range(65)) + b"/>", "a.xml")
+    many = b"".join(b'<b c%d=""/>' % each for each in range(501))
+    with pytest.raises(DocumentError, match="more than 500 different attributes in the document"):
+        parse_document(b"<a>" + many + b"</a>", "a.xml")
     monkeypatch.setattr(xml_document, "NODE_COUNT_MAX", 5)
     monkeypatch.setattr(xml_document, "DOCUMENT_SIZE_MAX", 50)
     assert len(parse_document(b"<a>" + b"<b/>" * 4 + b"</a>", "a.xml").children) == 4

@@ -166,6 +166,13 @@ def test_what_was_compiled_from_another_source_is_not_used(folder: Path) -> None
     assert hits(other) == 0
 
 
+def test_a_function_without_a_source_is_not_kept(folder: Path) -> None:
+    module: dict[str, Any] = {}
+    exec(compile(SOURCE.format(1), "<nowhere>", "exec"), module)
+    assert compile_into(folder, module["plus"])(1) == 2
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("spoil", [mode(0o666), behind_a_link, pytest.param(strange_owner, marks=needs_root)])
 def test_a_planted_file_is_not_run_but_replaced(folder: Path, suffix: str, spoil: Callable[[Path], None]) -> None:

@@ -29,10 +29,11 @@ from source_material import (
 )
 
 from feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
-from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc
 from transport.dgram import MulticastReceiver
 from transport.login import login
 from transport.rpc import open_channel
+from transport.source_sealing import SourceOpener
 
 pytestmark = pytest.mark.processes
 
@@ -144,7 +145,9 @@ def _gateway_arguments(folder: Path, admin: str, *more: str) -> list[str]:
 class _Listener:
     """An adapter's ears."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, admin: str) -> None:
+        self._opener = SourceOpener(FEED.feed_id)
+        self._opener.use_keys({key.key_id: key.key for key in _source_keys(folder, admin, "source")})
         self._context: zmq.Context[Any] = zmq.Context()
         self._receivers = [MulticastReceiver(self._context, "127.0.0.1", group) for group in GROUPS.values()]
         self._poller = zmq.Poller()
@@ -160,7 +163,8 @@ class _Listener:
             self._poller.poll(1_000)
             for receiver in self._receivers:
                 while (datagram := receiver.receive()) is not None:
-                    packet = decode_source_packet(datagram, FEED.feed_id)
+                    assert len(datagram) <= FEED.datagram_size_max
+                    packet = decode_source_packet(self._opener.open(datagram), FEED.feed_id)
                     (self.heartbeats if packet.flags & SourceFlag.HEARTBEAT else self.packets).append(packet)
 
     def ended_streams(self) -> set[int]:
@@ -172,9 +176,28 @@ class _Listener:
         self._context.term()
 
 
+def _source_keys(folder: Path, admin: str, identity: str) -> list[common_pb2.StreamKey]:
+    state = folder / "state"
+    ca_pem = (state / "ca.pem").read_bytes()
+    token = login(admin, ca_pem, identity, (state / "secrets" / f"{identity}.secret").read_text().strip()).token
+    with open_channel(admin, ca_pem, token) as channel:
+        request = admin_pb2.SourceKeysRequest(feed="equities")
+        return list(admin_pb2_grpc.AdapterRegistryStub(channel).GetSourceKeys(request, timeout=PATIENCE_S).keys)
+
+
+def test_source_keys_are_for_the_source_and_for_adapters_by_registering_and_for_nobody_else(
+    tmp_path: Path, admin: str
+) -> None:
+    (key,) = _source_keys(tmp_path, admin, "source")
+    assert (key.channel_id, len(key.key)) == (0, 32)
+    with pytest.raises(grpc.RpcError, match="role source") as refused:
+        _source_keys(tmp_path, admin, "adapter-b")
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
 @pytest.fixture
-def listener() -> Iterator[_Listener]:
-    made = _Listener()
+def listener(tmp_path: Path, admin: str) -> Iterator[_Listener]:
+    made = _Listener(tmp_path, admin)
     yield made
     made.close()
 

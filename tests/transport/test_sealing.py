@@ -1,89 +1,263 @@
-"""Sealed packets: only a key holder opens them, only once."""
+"""Sealed packets: only a holder of the key opens them, and an adapter opens only what an adapter tagged."""
 
 from __future__ import annotations
+
+import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, OutputPacket
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import (
+    DECISION_TAG_SIZE,
+    OUTPUT_HEADER,
+    OUTPUT_HEADER_SIZE,
+    SEAL_TAG_SIZE,
+    OutputFlag,
+    OutputPacket,
+)
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet, output_packets
-from transport.sealing import (
-    COUNTER_MAX,
-    INCARNATION_COUNT_MAX,
-    REPLAY_WINDOW,
-    NoKey,
-    NonceExhausted,
-    Opener,
-    Sealer,
-    SealingKey,
-)
+from tests.transport.starts import KEY, PRIVATE_KEY, READERS_KEY, START, forger, opener, sealer, stream_opener
+from transport.announced_starts import AnnouncedStart
+from transport.opening import HeardPacket, Opener, StreamOpener
+from transport.replay_window import REPLAY_WINDOW
+from transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
+from transport.start_keys import SealingKey
 
-KEY = SealingKey(5, 1, bytes(range(32)))
 GOLDEN = (
-    "54464f310104070001000200012935010300000005000000090000000200010001000000"
-    "0000000065000000000000005a000000000000000b000000000000000c00000000000000"
+    "54464f3202040700010002000129350103000000050000000900000002000100010000000000000065000000000000002d010000"
+    "000000000b000000000000000c00000000000000"
 )
-GOLDEN_SEALED = "2be5ee5df18006df795ccb60dc2cfd8ce198f0c6a47ee6c03ea89aa68a6ded5ea5ac0dc69d64b6b3d47bad77991f"
+GOLDEN_SEALED = (
+    "b4dde6fa821a012d8a0941e6c3241325153a81c5ecc7ceb03e5d962e50c5b548ec9ad9294f244f3b4a4fa1d20646465390405e31"
+    "6217f6594c24ac14bcca"
+)
+ANY_COUNTER = st.integers(0, COUNTER_MAX)
 
 
-def sealer(incarnation: int = 9, **arguments: int) -> Sealer:
-    made = Sealer(incarnation, **arguments)
-    made.use_key(KEY)
-    return made
-
-
-def opener(*keys: SealingKey) -> Opener:
-    made = Opener(7)
-    for key in keys or (KEY,):
-        made.add_key(key)
-    return made
-
-
-def refusal_of(datagram: bytes, by: Opener) -> Refusal:
+def refusal_of(datagram: bytes, by: Opener | StreamOpener) -> Refusal:
     with pytest.raises(PacketRefused) as refused:
         by.open(datagram)
     return refused.value.reason
+
+
+def heartbeat(epoch: int) -> OutputPacket:
+    """What an active sends when it opens an epoch: a header and one entry of lineage."""
+    told = Lineage().opened(epoch, 301, 101)
+    return output_packet(epoch=epoch)._replace(
+        flags=OutputFlag.HEARTBEAT | OutputFlag.FROM_ACTIVE, message_count=0, runs=(), payload=told.encode(1_000)
+    )
 
 
 def test_the_golden_packet_seals_to_these_bytes() -> None:
     datagram = sealer().seal(output_packet(), 12)
     assert datagram[:OUTPUT_HEADER_SIZE].hex() == GOLDEN
     assert datagram[OUTPUT_HEADER_SIZE:].hex() == GOLDEN_SEALED
+    assert len(datagram) == OUTPUT_HEADER_SIZE + len(output_packet().payload) + SEAL_TAG_SIZE + DECISION_TAG_SIZE
 
 
 @given(output_packets, st.integers(0, 2**63))
 def test_what_is_sealed_opens_to_itself(packet: OutputPacket, sent_at_ns: int) -> None:
-    assert opener().open(sealer().seal(packet, sent_at_ns)) == packet._replace(sent_at_ns=sent_at_ns)
+    datagram = sealer().seal(packet, sent_at_ns)
+    assert opener().open(datagram) == packet._replace(sent_at_ns=sent_at_ns)
+    heard = stream_opener().open(datagram)
+    assert isinstance(heard, HeardPacket)
+    assert (heard.packet, heard.incarnation, heard.counter) == (packet._replace(sent_at_ns=sent_at_ns), 9, 1)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 7))
-def test_any_flipped_bit_is_refused(place: int, bit: int) -> None:
+def test_any_flipped_bit_is_refused_by_an_adapter(place: int, bit: int) -> None:
     damaged = bytearray(sealer().seal(output_packet(), 12))
     damaged[place % len(damaged)] ^= 1 << bit
-    assert refusal_of(bytes(damaged), opener()) in (Refusal.FORGED, Refusal.UNKNOWN_KEY, Refusal.FOREIGN)
+    expected = (Refusal.UNTAGGED, Refusal.UNKNOWN_KEY, Refusal.UNANNOUNCED, Refusal.FOREIGN)
+    assert refusal_of(bytes(damaged), opener()) in expected
+
+
+@given(st.integers(0, 10_000), st.integers(0, 7))
+def test_any_flipped_bit_before_the_decision_tag_is_refused_by_a_reader(place: int, bit: int) -> None:
+    damaged = bytearray(sealer().seal(output_packet(), 12))
+    damaged[place % (len(damaged) - DECISION_TAG_SIZE)] ^= 1 << bit
+    expected = (Refusal.FORGED, Refusal.UNKNOWN_KEY, Refusal.UNANNOUNCED, Refusal.FOREIGN)
+    assert refusal_of(bytes(damaged), stream_opener()) in expected
 
 
 @given(st.binary(max_size=1_500))
 def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
-    refusal_of(data, opener())
-    refusal_of(bytes.fromhex(GOLDEN) + data, opener())
+    for by in (opener(), stream_opener()):
+        refusal_of(b"-" + data, by)
+        refusal_of(bytes.fromhex(GOLDEN) + data, by)
+    refusal_of(b"TFD1" + data, stream_opener())
+    assert opener().open(b"TFD1" + data) is None, "signatures are for readers"
 
 
 def test_another_key_does_not_open_it() -> None:
     datagram = sealer().seal(output_packet(), 12)
-    assert refusal_of(datagram, opener(SealingKey(6, 1, bytes(32)))) is Refusal.UNKNOWN_KEY
-    assert refusal_of(datagram, opener(SealingKey(5, 1, bytes(32)))) is Refusal.FORGED
+    assert refusal_of(datagram, opener(replace(KEY, key_id=6))) is Refusal.UNKNOWN_KEY
+    assert refusal_of(datagram, stream_opener(replace(READERS_KEY, key=bytes(32)))) is Refusal.FORGED
 
 
 def test_a_key_of_another_channel_does_not_pass_for_this_one() -> None:
-    assert refusal_of(sealer().seal(output_packet(), 12), opener(SealingKey(5, 2, KEY.key))) is Refusal.WRONG_CHANNEL
+    assert refusal_of(sealer().seal(output_packet(), 12), opener(replace(KEY, channel_id=2))) is Refusal.UNKNOWN_KEY
 
 
 def test_no_plaintext_of_a_message_is_on_the_wire() -> None:
     body = b"a message body that anyone would recognise"
     assert body not in sealer().seal(output_packet(runs=((1, 1, [body]),)), 12)
+
+
+# ---- the decision tag ----
+
+
+def test_a_heartbeat_with_a_huge_epoch_that_a_reader_forged_is_no_packet_to_an_adapter() -> None:
+    forged = forger().seal(heartbeat(2**32 - 2), 12)
+    assert isinstance(stream_opener().open(forged), HeardPacket), "it is sealed with the channel's key"
+    assert refusal_of(forged, opener()) is Refusal.UNTAGGED
+
+
+def test_a_forger_who_copies_a_true_tag_does_not_get_through() -> None:
+    true, forged = sealer().seal(heartbeat(3), 12), forger().seal(heartbeat(4), 12)
+    assert refusal_of(forged[:-DECISION_TAG_SIZE] + true[-DECISION_TAG_SIZE:], opener()) is Refusal.UNTAGGED
+
+
+def test_a_datagram_without_room_for_both_tags_is_truncated() -> None:
+    datagram = sealer().seal(output_packet(), 12)
+    for by in (opener(), stream_opener()):
+        assert (
+            refusal_of(datagram[: OUTPUT_HEADER_SIZE + SEAL_TAG_SIZE + DECISION_TAG_SIZE - 1], by) is Refusal.TRUNCATED
+        )
+    assert refusal_of(datagram[:-DECISION_TAG_SIZE], opener()) is Refusal.UNTAGGED
+    assert refusal_of(datagram[:-DECISION_TAG_SIZE], stream_opener()) is Refusal.FORGED
+
+
+def test_an_adapter_without_the_decision_key_believes_nothing() -> None:
+    assert refusal_of(sealer().seal(output_packet(), 12), opener(READERS_KEY)) is Refusal.UNTAGGED
+
+
+def test_a_new_decision_key_comes_with_its_stream_key_and_the_former_opens_nothing_once_it_is_removed() -> None:
+    made, receiver = sealer(), opener()
+    former = [made.seal(output_packet(), 12) for _ in range(2)]
+    successor = SealingKey(6, 1, os.urandom(32), os.urandom(32))
+    receiver.add_key(successor)
+    made.use_key(successor)
+    fresh = [made.seal(output_packet(), 12) for _ in range(2)]
+    receiver.open(fresh[0])
+    receiver.open(former[0])  # late, and still good
+    receiver.remove_key(5)
+    assert refusal_of(former[1], receiver) is Refusal.UNKNOWN_KEY
+    receiver.open(fresh[1])
+    assert refusal_of(fresh[0], receiver) is Refusal.REPLAYED, "the count goes on over a change of keys"
+
+
+# ---- announced starts ----
+
+
+def test_a_start_that_was_not_announced_is_refused() -> None:
+    strange = replace(START, incarnation=10)
+    for by in (opener(), stream_opener()):
+        assert refusal_of(sealer(strange).seal(output_packet(), 12), by) is Refusal.UNANNOUNCED
+        by.announce([START, strange])
+        by.open(sealer(strange).seal(output_packet(), 12))
+        by.announce([strange])
+        assert refusal_of(sealer().seal(output_packet(), 12), by) is Refusal.UNANNOUNCED
+
+
+def test_a_start_of_one_adapter_is_none_of_another() -> None:
+    for by in (opener(), stream_opener()):
+        datagram = sealer(replace(START, adapter_id=3)).seal(output_packet()._replace(adapter_id=3), 12)
+        assert refusal_of(datagram, by) is Refusal.UNANNOUNCED
+
+
+def test_a_start_that_has_not_reported_where_it_is_is_not_believed_until_it_has() -> None:
+    datagram = sealer(first_counter=50).seal(output_packet(), 12)
+    receiver = opener(start=replace(START, next_counters={}))
+    assert refusal_of(datagram, receiver) is Refusal.UNANNOUNCED
+    receiver.announce([replace(START, next_counters={1: 50})])
+    receiver.open(datagram)
+
+
+def test_an_announcement_that_repeats_a_start_forgets_nothing_of_it() -> None:
+    made, receiver = sealer(), opener()
+    datagram = made.seal(output_packet(), 12)
+    receiver.open(datagram)
+    receiver.announce([replace(START, next_counters={})])  # by a server that has just started
+    assert refusal_of(datagram, receiver) is Refusal.REPLAYED
+    receiver.open(made.seal(output_packet(), 12))
+
+
+def test_a_packet_that_was_sent_before_an_adapter_came_is_none_to_it() -> None:
+    made = sealer()
+    old = [made.seal(output_packet(), 12) for _ in range(3)]
+    fresh = opener(start=replace(START, next_counters=made.next_counters()))
+    for datagram in old:
+        assert refusal_of(datagram, fresh) is Refusal.REPLAYED
+    fresh.open(made.seal(output_packet(), 12))
+
+
+# ---- nonces ----
+
+
+def test_starts_that_share_a_number_share_no_key() -> None:
+    """As after a state folder was restored: the same key of the channel, the same incarnation, the same counter."""
+    other_salt, other_process = replace(START, salt=os.urandom(32)), replace(START, public_key=os.urandom(32))
+    sealed = {
+        sealer(start).seal(output_packet(), 12)[OUTPUT_HEADER_SIZE:] for start in (START, other_salt, other_process)
+    }
+    assert len(sealed) == 3
+    for start in (other_salt, other_process):
+        assert refusal_of(sealer(start).seal(output_packet(), 12), stream_opener()) is Refusal.FORGED
+
+
+def test_the_keys_of_a_channel_of_a_feed_and_of_a_purpose_are_their_own() -> None:
+    packet = output_packet()
+    sealed = set()
+    for feed_id, key in ((7, KEY), (8, KEY), (7, replace(KEY, channel_id=2)), (7, replace(KEY, key_id=6))):
+        made = Sealer(feed_id, START, PRIVATE_KEY)
+        made.use_key(key)
+        sealed.add(made.seal(packet._replace(feed_id=feed_id, channel_id=key.channel_id), 12)[OUTPUT_HEADER_SIZE:-32])
+    same = Sealer(7, START, PRIVATE_KEY)
+    same.use_key(replace(KEY, decision_key=KEY.key))
+    datagram = same.seal(packet, 12)
+    assert len(sealed) == 4
+    assert datagram[-DECISION_TAG_SIZE:] != datagram[-2 * DECISION_TAG_SIZE : -DECISION_TAG_SIZE]
+
+
+def test_a_nonce_is_never_used_twice() -> None:
+    made = sealer(first_counter=COUNTER_MAX - 1)
+    made.seal(output_packet(), 12)
+    with pytest.raises(NonceExhausted):
+        made.seal(output_packet(), 12)
+    another = AnnouncedStart(2, 10, os.urandom(32), START.public_key, {1: 1})
+    made.adopt_start(another)
+    datagram = made.seal(output_packet(), 12)
+    assert OUTPUT_HEADER.unpack_from(datagram)[9] == 10
+    opener(start=another).open(datagram)
+
+
+def test_a_start_that_is_adopted_again_goes_on_counting() -> None:
+    made = sealer()
+    made.seal(output_packet(), 12)
+    made.adopt_start(replace(START, next_counters={1: 1}))
+    made.use_key(KEY)
+    assert made.next_counters() == {1: 2}
+    made.adopt_start(replace(START, incarnation=10))
+    assert made.next_counters() == {1: 1}
+
+
+def test_without_a_key_nothing_is_sealed() -> None:
+    with pytest.raises(NoKey):
+        Sealer(7, START, PRIVATE_KEY).seal(output_packet(), 12)
+    with pytest.raises(ValueError, match="AES-256"):
+        SealingKey(1, 1, b"short")
+    with pytest.raises(ValueError, match="AES-256"):
+        SealingKey(1, 1, bytes(32), b"short")
+    with pytest.raises(ValueError, match="decision key"):
+        sealer(key=READERS_KEY)
+
+
+# ---- replays ----
 
 
 def test_a_packet_opens_once_in_whatever_order_they_come() -> None:
@@ -99,66 +273,21 @@ def test_a_packet_opens_once_in_whatever_order_they_come() -> None:
 
 def test_a_forged_packet_does_not_use_up_the_nonce_of_the_true_one() -> None:
     receiver, datagram = opener(), sealer().seal(output_packet(), 12)
-    assert refusal_of(datagram[:-1] + bytes([datagram[-1] ^ 1]), receiver) is Refusal.FORGED
+    assert refusal_of(datagram[:-1] + bytes([datagram[-1] ^ 1]), receiver) is Refusal.UNTAGGED
+    assert refusal_of(forger().seal(output_packet(), 12), receiver) is Refusal.UNTAGGED
     receiver.open(datagram)
 
 
-def test_a_removed_key_opens_nothing() -> None:
-    receiver = opener()
-    receiver.remove_key(5)
-    assert refusal_of(sealer().seal(output_packet(), 12), receiver) is Refusal.UNKNOWN_KEY
-
-
-def test_a_nonce_is_never_used_twice() -> None:
-    made = sealer(first_counter=COUNTER_MAX)
-    made.seal(output_packet(), 12)
-    with pytest.raises(NonceExhausted):
-        made.seal(output_packet(), 12)
-    made.adopt_incarnation(10)
-    assert made.seal(output_packet(), 12)[24:28] == (10).to_bytes(4, "little")
-
-
-def test_without_a_key_nothing_is_sealed() -> None:
-    with pytest.raises(NoKey):
-        Sealer(9).seal(output_packet(), 12)
-    with pytest.raises(ValueError, match="AES-256"):
-        SealingKey(1, 1, b"short")
-
-
-@given(st.lists(st.integers(1, 3 * REPLAY_WINDOW), min_size=1, max_size=40))
-def test_the_replay_window_takes_what_a_set_of_all_counters_would_or_calls_it_too_old(counters: list[int]) -> None:
-    receiver, seen = opener(), set[int]()
-    for counter in counters:
-        datagram = sealer(first_counter=counter).seal(output_packet(), 12)
-        if counter in seen or counter <= max(seen, default=0) - REPLAY_WINDOW:
-            assert refusal_of(datagram, receiver) is Refusal.REPLAYED
-        else:
-            receiver.open(datagram)
-            seen.add(counter)
-
-
-def test_an_opener_remembers_a_bounded_number_of_starts_and_forgets_none_that_it_hears() -> None:
-    receiver, steady = opener(), sealer(1)
-    first = steady.seal(output_packet(), 12)
-    receiver.open(first)
-    for incarnation in range(2, 3 * INCARNATION_COUNT_MAX):
-        early = sealer(incarnation).seal(output_packet(), 12)
-        receiver.open(early)
-        assert refusal_of(early, receiver) is Refusal.REPLAYED
-        if incarnation % 100 == 0:
-            receiver.open(steady.seal(output_packet(), 12))
-            assert refusal_of(first, receiver) is Refusal.REPLAYED
-    assert refusal_of(sealer(2, first_counter=2).seal(output_packet(), 12), receiver) is Refusal.REPLAYED  # forgotten
-
-
-def test_an_incarnation_taken_up_again_goes_on_counting_where_it_was() -> None:
-    made, nonces = sealer(), set[bytes]()
-    for incarnation in (9, 10, 9, 9, 10):
-        made.adopt_incarnation(incarnation)
-        header = made.seal(output_packet(), 12)[:OUTPUT_HEADER_SIZE]
-        nonces.add(header[24:28] + header[32:40])
-    assert len(nonces) == 5
+@given(ANY_COUNTER)
+def test_no_counter_that_a_reader_makes_up_moves_an_adapter(counter: int) -> None:
+    receiver, made = opener(), sealer()
+    receiver.open(made.seal(output_packet(), 12))
+    counter = min(counter, COUNTER_MAX - 1)
+    assert refusal_of(forger(first_counter=counter).seal(output_packet(), 12), receiver) is Refusal.UNTAGGED
+    receiver.open(made.seal(output_packet(), 12))
 
 
 def test_a_datagram_that_no_sender_may_send_is_refused() -> None:
-    assert refusal_of(sealer().seal(output_packet(runs=((1, 1, [bytes(8_192)]),)), 12), opener()) is Refusal.MALFORMED
+    datagram = sealer().seal(output_packet(runs=((1, 1, [bytes(8_192)]),)), 12)
+    for by in (opener(), stream_opener()):
+        assert refusal_of(datagram, by) is Refusal.MALFORMED

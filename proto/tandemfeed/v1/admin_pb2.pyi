@@ -216,10 +216,33 @@ Global___ListFeedsReply: _TypeAlias = ListFeedsReply  # noqa: Y015
 class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class NextPacketCountersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FEED_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     RPC_ENDPOINT_FIELD_NUMBER: _builtins.int
     RESUME_INCARNATION_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    RESUME_SALT_FIELD_NUMBER: _builtins.int
+    NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
     PROCESS_NONCE_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
@@ -231,6 +254,10 @@ class RegisterRequest(_message.Message):
     """where this start of the adapter serves AdapterSync and Replay"""
     resume_incarnation: _builtins.int
     """The incarnation this start of the adapter already has, after the server or the connection was away; 0 at first."""
+    public_key: _builtins.bytes
+    """Ed25519, raw: made at random by this start of the adapter; verifies its signatures"""
+    resume_salt: _builtins.bytes
+    """the salt of `resume_incarnation`"""
     process_nonce: _builtins.bytes
     """Names this start of the process: 16 random bytes, the same at every registration of the start. Another start is
     refused with ALREADY_EXISTS while the one that is registered is attended.
@@ -241,6 +268,10 @@ class RegisterRequest(_message.Message):
     """the same; empty: not known"""
     replace: _builtins.bool
     """Take the place of a process that is attended. Only in the first registration of a start."""
+    @_builtins.property
+    def next_packet_counters(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """as in AdapterStart; empty at first"""
+
     def __init__(
         self,
         *,
@@ -248,6 +279,9 @@ class RegisterRequest(_message.Message):
         adapter: _builtins.str = ...,
         rpc_endpoint: _builtins.str = ...,
         resume_incarnation: _builtins.int = ...,
+        public_key: _builtins.bytes = ...,
+        resume_salt: _builtins.bytes = ...,
+        next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         process_nonce: _builtins.bytes = ...,
         process_id: _builtins.int = ...,
         host: _builtins.str = ...,
@@ -255,7 +289,7 @@ class RegisterRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "host", b"host", "process_id", b"process_id", "process_nonce", b"process_nonce", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -275,6 +309,8 @@ class RegisterReply(_message.Message):
     MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     LAST_WORD_KEY_FIELD_NUMBER: _builtins.int
+    DECISION_KEYS_FIELD_NUMBER: _builtins.int
+    SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw: verifies the tokens that callers of Replay and AdapterSync bring"""
     lease_ttl_ns: _builtins.int
@@ -292,6 +328,12 @@ class RegisterReply(_message.Message):
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
     @_builtins.property
     def protocol(self) -> Global___FeedProtocol: ...
+    @_builtins.property
+    def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
+    @_builtins.property
+    def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]:
+        """of the feed's source; channel_id is 0. Empty if its packets are not sealed"""
+
     def __init__(
         self_,  # pyright: ignore[reportSelfClsParameterName]
         *,
@@ -305,14 +347,45 @@ class RegisterReply(_message.Message):
         message_model: _builtins.bytes = ...,
         protocol: Global___FeedProtocol | None = ...,
         last_word_key: _builtins.bytes = ...,
+        decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
+        source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "decision_keys", b"decision_keys", "feed", b"feed", "keys", b"keys", "last_word_key", b"last_word_key", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "protocol", b"protocol", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterReply: _TypeAlias = RegisterReply  # noqa: Y015
+
+@_typing.final
+class DecisionKey(_message.Message):
+    """The adapters' half of the stream key with the same key_id. Never given to a client, a reader or a feed source: an
+    adapter acts only on packets with a tag that this key made.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.int
+    channel_id: _builtins.int
+    key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.int = ...,
+        channel_id: _builtins.int = ...,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "key_id", b"key_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionKey: _TypeAlias = DecisionKey  # noqa: Y015
 
 @_typing.final
 class FeedProtocol(_message.Message):
@@ -352,6 +425,26 @@ Global___FeedProtocol: _TypeAlias = FeedProtocol  # noqa: Y015
 class AdapterReport(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class NextPacketCountersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INCARNATION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     RENEW_EPOCH_FIELD_NUMBER: _builtins.int
@@ -361,6 +454,7 @@ class AdapterReport(_message.Message):
     HAND_OVER_EPOCH_FIELD_NUMBER: _builtins.int
     FAIL_REASON_FIELD_NUMBER: _builtins.int
     ACCEPTED_EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """in the first report of the stream"""
     renew_epoch: _builtins.int
@@ -379,6 +473,10 @@ class AdapterReport(_message.Message):
     """this adapter has the offer of this epoch: the holder may be ordered to hand over"""
     @_builtins.property
     def state(self) -> _common_pb2.FeedAdapterState: ...
+    @_builtins.property
+    def next_packet_counters(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """as in AdapterStart; with `state`"""
+
     def __init__(
         self,
         *,
@@ -391,10 +489,11 @@ class AdapterReport(_message.Message):
         hand_over_epoch: _builtins.int = ...,
         fail_reason: _builtins.str = ...,
         accepted_epoch: _builtins.int = ...,
+        next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -651,12 +750,18 @@ class ClusterChanged(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     ACTIVE_ADAPTER_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    DECISION_KEYS_FIELD_NUMBER: _builtins.int
+    SOURCE_KEYS_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]: ...
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    @_builtins.property
+    def decision_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionKey]: ...
+    @_builtins.property
+    def source_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
     def __init__(
         self,
         *,
@@ -664,10 +769,12 @@ class ClusterChanged(_message.Message):
         keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
         active_adapter_id: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        decision_keys: _abc.Iterable[Global___DecisionKey] | None = ...,
+        source_keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "keys", b"keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "epoch", b"epoch", "keys", b"keys", "source_keys", b"source_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -726,6 +833,45 @@ class DescribeFeedRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeFeedRequest: _TypeAlias = DescribeFeedRequest  # noqa: Y015
+
+@_typing.final
+class SourceKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEED_FIELD_NUMBER: _builtins.int
+    feed: _builtins.str
+    def __init__(
+        self,
+        *,
+        feed: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceKeysRequest: _TypeAlias = SourceKeysRequest  # noqa: Y015
+
+@_typing.final
+class SourceKeysReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StreamKey]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_common_pb2.StreamKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceKeysReply: _TypeAlias = SourceKeysReply  # noqa: Y015
 
 @_typing.final
 class FailoverRequest(_message.Message):

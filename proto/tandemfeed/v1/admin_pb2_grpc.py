@@ -294,6 +294,11 @@ class AdapterRegistryStub:
                 request_serializer=tandemfeed_dot_v1_dot_admin__pb2.DescribeFeedRequest.SerializeToString,
                 response_deserializer=tandemfeed_dot_v1_dot_common__pb2.FeedDescription.FromString,
                 _registered_method=True)
+        self.GetSourceKeys = channel.unary_unary(
+                '/tandemfeed.v1.AdapterRegistry/GetSourceKeys',
+                request_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.SerializeToString,
+                response_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.FromString,
+                _registered_method=True)
 
 
 class AdapterRegistryServicer:
@@ -330,6 +335,14 @@ class AdapterRegistryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSourceKeys(self, request, context):
+        """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
+        if the feed's source packets are not sealed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -352,6 +365,11 @@ def add_AdapterRegistryServicer_to_server(servicer, server):
                     servicer.DescribeFeed,
                     request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.DescribeFeedRequest.FromString,
                     response_serializer=tandemfeed_dot_v1_dot_common__pb2.FeedDescription.SerializeToString,
+            ),
+            'GetSourceKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSourceKeys,
+                    request_deserializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.FromString,
+                    response_serializer=tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -463,6 +481,33 @@ class AdapterRegistry:
             '/tandemfeed.v1.AdapterRegistry/DescribeFeed',
             tandemfeed_dot_v1_dot_admin__pb2.DescribeFeedRequest.SerializeToString,
             tandemfeed_dot_v1_dot_common__pb2.FeedDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSourceKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandemfeed.v1.AdapterRegistry/GetSourceKeys',
+            tandemfeed_dot_v1_dot_admin__pb2.SourceKeysRequest.SerializeToString,
+            tandemfeed_dot_v1_dot_admin__pb2.SourceKeysReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -129,6 +129,10 @@ class AdapterRegistryStub:
     """
     DescribeFeed: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeFeedRequest, _common_pb2.FeedDescription]
     """For feed sources: the feed's description and nothing secret."""
+    GetSourceKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SourceKeysRequest, _admin_pb2.SourceKeysReply]
+    """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
+    if the feed's source packets are not sealed.
+    """
 
 @_typing.type_check_only
 class AdapterRegistryAsyncStub(AdapterRegistryStub):
@@ -147,6 +151,10 @@ class AdapterRegistryAsyncStub(AdapterRegistryStub):
     """
     DescribeFeed: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeFeedRequest, _common_pb2.FeedDescription]  # type: ignore[assignment]
     """For feed sources: the feed's description and nothing secret."""
+    GetSourceKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.SourceKeysRequest, _admin_pb2.SourceKeysReply]  # type: ignore[assignment]
+    """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
+    if the feed's source packets are not sealed.
+    """
 
 class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
     """For feed adapters."""
@@ -186,6 +194,16 @@ class AdapterRegistryServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_common_pb2.FeedDescription, _abc.Awaitable[_common_pb2.FeedDescription]]:
         """For feed sources: the feed's description and nothing secret."""
+
+    @_abc_1.abstractmethod
+    def GetSourceKeys(
+        self,
+        request: _admin_pb2.SourceKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SourceKeysReply, _abc.Awaitable[_admin_pb2.SourceKeysReply]]:
+        """For the feed's source: what it seals source packets with, in the order in which the keys begin. FAILED_PRECONDITION
+        if the feed's source packets are not sealed.
+        """
 
 def add_AdapterRegistryServicer_to_server(servicer: AdapterRegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -441,6 +441,7 @@ class FeedDescription(_message.Message):
     SOURCE_REPLAY_ENDPOINT_FIELD_NUMBER: _builtins.int
     DATAGRAM_SIZE_MAX_FIELD_NUMBER: _builtins.int
     TOKEN_PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SOURCE_IS_SEALED_FIELD_NUMBER: _builtins.int
     feed_id: _builtins.int
     name: _builtins.str
     session: _builtins.int
@@ -450,6 +451,8 @@ class FeedDescription(_message.Message):
     datagram_size_max: _builtins.int
     token_public_key: _builtins.bytes
     """Ed25519, raw; only in AdapterRegistry.DescribeFeed: verifies the tokens that callers of SourceReplay bring."""
+    source_is_sealed: _builtins.bool
+    """its source packets are sealed with a source key"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelDescription]: ...
     @_builtins.property
@@ -465,10 +468,11 @@ class FeedDescription(_message.Message):
         source_replay_endpoint: _builtins.str = ...,
         datagram_size_max: _builtins.int = ...,
         token_public_key: _builtins.bytes = ...,
+        source_is_sealed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "datagram_size_max", b"datagram_size_max", "feed_id", b"feed_id", "name", b"name", "session", b"session", "source_is_sealed", b"source_is_sealed", "source_replay_endpoint", b"source_replay_endpoint", "source_streams", b"source_streams", "token_public_key", b"token_public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,6 +510,7 @@ class AdapterDescription(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     REPLICA_STATE_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     name: _builtins.str
     rpc_endpoint: _builtins.str
@@ -516,6 +521,10 @@ class AdapterDescription(_message.Message):
     def groups(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
         """channel_id -> "239.x.y.z:port" """
 
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterStart]:
+        """The starts of this adapter whose packets may be believed, the newest last. Of any other nothing is."""
+
     def __init__(
         self,
         *,
@@ -525,18 +534,81 @@ class AdapterDescription(_message.Message):
         groups: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
         incarnation: _builtins.int = ...,
         replica_state: _builtins.str = ...,
+        starts: _abc.Iterable[Global___AdapterStart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "replica_state", b"replica_state", "rpc_endpoint", b"rpc_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "replica_state", b"replica_state", "rpc_endpoint", b"rpc_endpoint", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdapterDescription: _TypeAlias = AdapterDescription  # noqa: Y015
 
 @_typing.final
+class AdapterStart(_message.Message):
+    """One start of an adapter: what its packets are sealed and signed with (docs/transport.md, "Sealing")."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class NextPacketCountersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
+    NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    salt: _builtins.bytes
+    """32 random bytes of the admin server: the start's keys are derived with it"""
+    public_key: _builtins.bytes
+    """Ed25519, raw: verifies the start's signatures"""
+    since_unix_ns: _builtins.int
+    @_builtins.property
+    def next_packet_counters(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """channel_id -> a packet counter that the start had not used when it last reported. A receiver that has not heard the
+        start yet believes nothing below. A channel that is missing has not been reported since the server's own start.
+        """
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        salt: _builtins.bytes = ...,
+        public_key: _builtins.bytes = ...,
+        since_unix_ns: _builtins.int = ...,
+        next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "next_packet_counters", b"next_packet_counters", "public_key", b"public_key", "salt", b"salt", "since_unix_ns", b"since_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterStart: _TypeAlias = AdapterStart  # noqa: Y015
+
+@_typing.final
 class StreamKey(_message.Message):
-    """A channel's sealing key (AES-256-GCM). Valid for sealing from not_before on; older ones stay for opening."""
+    """A channel's key, from which the keys of each start of an adapter are derived (HKDF-SHA256). Valid for sealing from
+    not_before on; older ones stay for opening.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -546,6 +618,7 @@ class StreamKey(_message.Message):
     NOT_BEFORE_UNIX_NS_FIELD_NUMBER: _builtins.int
     EXPIRES_UNIX_NS_FIELD_NUMBER: _builtins.int
     key_id: _builtins.int
+    """random, never 0"""
     channel_id: _builtins.int
     key: _builtins.bytes
     not_before_unix_ns: _builtins.int

@@ -21,34 +21,64 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ReplayRequest(_message.Message):
+    """Ranges are half-open: `end` is the first number after the range."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
-    RANGES_FIELD_NUMBER: _builtins.int
+    INPUT_RANGES_FIELD_NUMBER: _builtins.int
+    MESSAGE_RANGE_FIELD_NUMBER: _builtins.int
     SOURCE_RANGES_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
     @_builtins.property
-    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SequenceRange]:
-        """message_seq"""
+    def input_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___NumberRange]:
+        """of input_seq"""
+
+    @_builtins.property
+    def message_range(self) -> Global___NumberRange:
+        """Of message_seq: for a client that wants all from a certain message on and does not know its input_seq yet."""
 
     @_builtins.property
     def source_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceRange]:
-        """Provisional packets, which have no message_seq that others know, by source stream and source_seq."""
+        """Provisional packets, whose numbers are their sender's own, by source stream and source_seq."""
 
     def __init__(
         self,
         *,
         channel_id: _builtins.int = ...,
-        ranges: _abc.Iterable[_common_pb2.SequenceRange] | None = ...,
+        input_ranges: _abc.Iterable[Global___NumberRange] | None = ...,
+        message_range: Global___NumberRange | None = ...,
         source_ranges: _abc.Iterable[Global___SourceRange] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message_range", b"message_range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "ranges", b"ranges", "source_ranges", b"source_ranges"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "input_ranges", b"input_ranges", "message_range", b"message_range", "source_ranges", b"source_ranges"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplayRequest: _TypeAlias = ReplayRequest  # noqa: Y015
+
+@_typing.final
+class NumberRange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "first", b"first"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NumberRange: _TypeAlias = NumberRange  # noqa: Y015
 
 @_typing.final
 class SourceRange(_message.Message):
@@ -58,12 +88,12 @@ class SourceRange(_message.Message):
     RANGE_FIELD_NUMBER: _builtins.int
     source_stream_id: _builtins.int
     @_builtins.property
-    def range(self) -> _common_pb2.SequenceRange: ...
+    def range(self) -> Global___NumberRange: ...
     def __init__(
         self,
         *,
         source_stream_id: _builtins.int = ...,
-        range: _common_pb2.SequenceRange | None = ...,
+        range: Global___NumberRange | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["range", b"range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

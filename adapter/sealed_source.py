@@ -1,0 +1,29 @@
+"""A line of a source stream whose packets the feed's own source has sealed: opened here, ahead of the engine."""
+
+from __future__ import annotations
+
+from feedcore.counters import CounterSet
+from feedcore.wire.refusal import PacketRefused
+from transport.dgram import MulticastReceiver
+from transport.source_sealing import SourceOpener
+
+
+class SealedLine:
+    """A source line that refuses, and counts, what the feed's source did not seal."""
+
+    def __init__(self, heard: MulticastReceiver, opener: SourceOpener, counters: CounterSet) -> None:
+        self._heard, self._opener, self._counters = heard, opener, counters
+        self.socket = heard.socket
+
+    def receive(self) -> bytes | None:
+        """The next source packet, opened; None if none waits."""
+        while (datagram := self._heard.receive()) is not None:
+            try:
+                return self._opener.open(datagram)
+            except PacketRefused as refused:
+                self._counters.refuse(refused.reason)
+        return None
+
+    def close(self) -> None:
+        """Stop hearing."""
+        self._heard.close()

@@ -1,0 +1,67 @@
+"""The client's merge alone: microseconds a packet while two adapters send equal copies, and while boundaries differ.
+
+Pure work of the core: no socket, no seal. Processor time, the best of several rounds, so that load shows less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.merge.merger import StreamMerger
+from feedcore.wire.lineage import EpochStart, Lineage
+from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputFlag, OutputPacket, encode_runs
+from feedcore.wire.position import Run
+
+MESSAGES_PER_PACKET = 34  # a full Ethernet frame of the shipped tick feed
+BODY = bytes(40)
+PACKET_COUNT = 8_000
+ROUNDS = 9
+CHANNEL, EPOCH, SESSION = 1, 1, 20_261_121
+
+
+def packets_of(adapter_id: int, stream_count: int, first_size: int = MESSAGES_PER_PACKET) -> list[OutputPacket]:
+    """One adapter's packets, of one source stream each, in turn. `first_size`: shifts the packets' boundaries."""
+    found, next_sources, seq = [], dict.fromkeys(range(stream_count), 1), 1
+    for number in range(PACKET_COUNT):
+        count, stream = (MESSAGES_PER_PACKET if number else first_size), number % stream_count
+        runs = (Run(EPOCH, seq, seq, stream, next_sources[stream], count, count),)
+        next_sources[stream] += count
+        frame_size = OUTPUT_FRAME_SIZE + len(BODY)
+        payload = encode_runs(runs) + b"".join(OUTPUT_FRAME.pack(frame_size, at) + BODY for at in range(count))
+        found.append(
+            OutputPacket(OutputFlag.NONE, 1, CHANNEL, adapter_id, SESSION, EPOCH, seq, seq, count, runs, 0, 0, payload)
+        )
+        seq += count
+    return found
+
+
+def microseconds_per_packet(one: list[OutputPacket], other: list[OutputPacket]) -> float:
+    """Processor time of the merge for each packet of two streams that come in turn."""
+    lineage = Lineage((EpochStart(EPOCH, 1, 1),)).encode(100)
+    beat = OutputPacket(OutputFlag.HEARTBEAT, 1, CHANNEL, 1, SESSION, EPOCH, 1, 1, 0, (), 0, 0, lineage)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        counters = CounterSet()
+        merger = StreamMerger(CHANNEL, counters, None, 1)
+        merger.on_packet(beat, 0)
+        begin_ns = time.process_time_ns()
+        for ours, theirs in zip(one, other, strict=True):
+            merger.on_packet(ours, 1_000)
+            merger.on_packet(theirs, 1_000)
+        best = min(best, (time.process_time_ns() - begin_ns) / 1_000 / (len(one) + len(other)))
+        assert counters.counts[Counter.MERGE_DELIVERED] == max(each[-1].end_message_seq for each in (one, other)) - 1
+        assert not counters.counts[Counter.MERGE_DIVERGED]
+    return round(best, 2)
+
+
+def run(_arguments: argparse.Namespace) -> dict[str, object]:
+    """The figures."""
+    one = packets_of(1, 1)
+    return {
+        "messages_per_packet": MESSAGES_PER_PACKET,
+        "equal_copies_us": microseconds_per_packet(one, packets_of(2, 1)),
+        "equal_copies_of_four_source_streams_us": microseconds_per_packet(packets_of(1, 4), packets_of(2, 4)),
+        "copies_with_other_boundaries_us": microseconds_per_packet(one, packets_of(2, 1, MESSAGES_PER_PACKET // 2)),
+    }

@@ -1,0 +1,65 @@
+"""What of one replay request has not come yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from feedcore.merge.effects import RequestReplay
+from feedcore.range_set import RangeSet
+from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket, decode_output_packet
+from feedcore.wire.refusal import PacketRefused
+from tandemfeed.v1 import replay_pb2
+
+
+class PendingReplay:
+    """The rest of a request while adapters answer it.
+
+    Args:
+        request: as the merger made it.
+    """
+
+    def __init__(self, request: RequestReplay) -> None:
+        self._channel_id = request.channel_id
+        self._inputs = RangeSet(request.input_ranges)
+        self._messages = RangeSet((request.message_range,) if request.message_range is not None else ())
+        self._sources: dict[int, RangeSet] = {}  # by source stream
+        for stream, first, end in request.source_ranges:
+            self._sources.setdefault(stream, RangeSet()).add(first, end)
+
+    @property
+    def is_empty(self) -> bool:
+        """True once all of it came."""
+        return not (self._inputs or self._messages or any(self._sources.values()))
+
+    def message(self) -> replay_pb2.ReplayRequest:
+        """The request for what is left."""
+        message = replay_pb2.ReplayRequest(
+            channel_id=self._channel_id,
+            input_ranges=[replay_pb2.NumberRange(first=first, end=end) for first, end in self._inputs],
+            source_ranges=[
+                replay_pb2.SourceRange(source_stream_id=stream, range=replay_pb2.NumberRange(first=first, end=end))
+                for stream, ranges in self._sources.items()
+                for first, end in ranges
+            ],
+        )
+        if self._messages:
+            message.message_range.first, message.message_range.end = self._messages.first, self._messages.end
+        return message
+
+    def arrived(self, datagrams: Iterable[bytes]) -> None:
+        """Packets that an adapter sent; what does not decode brings nothing."""
+        for datagram in datagrams:
+            try:
+                packet = decode_output_packet(datagram)
+            except PacketRefused:
+                continue
+            if not packet.flags & PROVISIONAL_BIT:
+                self._inputs.remove(packet.first_input_seq, packet.end_input_seq)
+                self._messages.remove(packet.first_message_seq, packet.end_message_seq)
+            if self._sources:
+                self._sources_arrived(packet)
+
+    def _sources_arrived(self, packet: OutputPacket) -> None:
+        for run in packet.runs:
+            if run.source_stream_id in self._sources:
+                self._sources[run.source_stream_id].remove(run.first_source_seq, run.end_source_seq)

@@ -1,0 +1,199 @@
+"""The lease core to the nanosecond, and on what nobody should ask: found by mutation testing."""
+
+from __future__ import annotations
+
+from admin_server.lease_core import FeedLease, Granted, Vacated
+from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
+from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, JOINING, SYNCHRONIZED, kinds, running, told
+
+TERM_NS = CONFIG.term_ns
+
+
+def offering() -> FeedLease:
+    """Adapter 1 holds epoch 1, renewed at 100 ns; epoch 2 was offered to adapter 2 at 50 ns."""
+    lease = running(2, 3)
+    lease.hand_over(2, 50)
+    lease.renew(1, 1, 100)
+    return lease
+
+
+def restored() -> FeedLease:
+    """A store that was restarted; adapter 1 held epoch 7 and attends again, in the same life."""
+    lease = FeedLease(CONFIG, frozenset({1, 2}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_resume(1)
+    return lease
+
+
+def test_a_lease_is_renewed_until_its_term_has_passed_and_not_at_its_end() -> None:
+    assert running().renew(1, 1, TERM_NS - 1) == [Renewed(1, 1)]
+    assert running().renew(1, 1, TERM_NS) == []
+    assert running(2).renew(2, 1, 5) == []
+
+
+def test_a_new_epoch_is_granted_until_the_term_has_passed_and_not_at_its_end() -> None:
+    assert running().next_epoch(1, 1, TERM_NS - 1) == [Granted(1, 2)]
+    assert running().next_epoch(1, 1, TERM_NS) == []
+
+
+def test_a_restored_holder_renews_before_it_gets_a_new_epoch() -> None:
+    lease = restored()
+    assert lease.next_epoch(1, 7, 5) == []
+    lease.renew(1, 7, 6)
+    assert lease.next_epoch(1, 7, 7) == [Granted(1, 65)]
+
+
+def test_nobody_gets_a_new_epoch_while_it_hands_over() -> None:
+    assert offering().next_epoch(1, 1, 200) == []
+
+
+def test_a_holder_that_has_let_go_does_not_renew_even_if_nobody_was_granted() -> None:
+    lease = running()
+    assert kinds(lease.on_released(1, 1, 5)) == [Vacated]
+    assert lease.renew(1, 1, 6) == []
+
+
+def test_only_the_holder_releases() -> None:
+    lease = offering()
+    assert lease.on_released(3, 1, 200) == []
+    assert lease.on_released(2, 1, 200) == []
+    assert lease.offer is not None
+
+
+def test_an_offer_is_taken_up_until_it_has_run_out_and_not_at_its_end() -> None:
+    end_ns = 50 + TERM_NS
+    assert offering().on_released(1, 1, end_ns - 1) == [HandedOver(2, 2, 1)]
+    assert offering().on_released(1, 1, end_ns)[-1] == Granted(2, 3)
+    assert kinds(offering().renew(2, 2, end_ns - 1)) == [HandedOver, Renewed]
+    assert offering().renew(2, 2, end_ns) == []
+    assert kinds(offering().on_offer_accepted(2, 2, end_ns - 1)) != []
+    assert offering().on_offer_accepted(2, 2, end_ns) == []
+
+
+def test_an_offer_is_withdrawn_at_its_end_and_not_before() -> None:
+    lease = offering()
+    assert lease.next_deadline_ns() == 50 + TERM_NS
+    assert lease.on_timer(49 + TERM_NS) == []
+    assert kinds(lease.on_timer(50 + TERM_NS)) == [OfferWithdrawn]
+    assert lease.next_deadline_ns() == 100 + TERM_NS
+    assert lease.renew(1, 1, 51 + TERM_NS) == [Renewed(1, 1)]
+
+
+def test_a_holder_whose_term_ends_before_its_offer_leaves_the_offered_epoch_to_the_heir() -> None:
+    lease = running(2)
+    lease.hand_over(2, 50)
+    assert lease.next_deadline_ns() == TERM_NS
+    assert lease.on_timer(TERM_NS)[-1] == Granted(2, 2)
+
+
+def test_an_heir_holds_until_the_longer_of_both_terms() -> None:
+    lease = offering()
+    lease.on_released(1, 1, 200)
+    assert lease.next_deadline_ns() == 100 + TERM_NS
+    lease = running(2)
+    lease.hand_over(2, 50)
+    lease.on_released(1, 1, 200)
+    assert lease.next_deadline_ns() == 50 + TERM_NS
+
+
+def test_an_heir_whose_connection_broke_for_a_moment_goes_on_in_the_epoch_that_was_handed_over() -> None:
+    lease = running(2)
+    lease.hand_over(2, 50)
+    lease.on_released(1, 1, 60)
+    told(lease, 1, JOINING, 61, abstains=True)
+    assert kinds(lease.on_gone(2, 70)) == [Vacated]
+    lease.on_resume(2)
+    assert lease.renew(2, 2, 80) == [Renewed(2, 2)]
+
+
+def test_the_heir_that_is_named_is_the_heir_even_if_another_is_better() -> None:
+    lease = running(2, 3)
+    assert lease.hand_over(3, 5) == [Offered(3, 2, 1)]
+
+
+def test_no_hand_over_begins_when_the_term_has_passed_or_before_a_restored_holder_has_renewed() -> None:
+    lease = running(2)
+    told(lease, 2, SYNCHRONIZED, TERM_NS - 1)
+    assert lease.hand_over(None, TERM_NS) == [HandOverRefused("nobody is active")]
+    assert kinds(lease.hand_over(None, TERM_NS - 1)) == [Offered]
+    (refused,) = restored().hand_over(None, 5)
+    assert refused == HandOverRefused("is active, but has not renewed its lease since this server started", 1)
+
+
+def test_a_restored_holder_that_is_late_has_cost_nobody_a_takeover_without_need() -> None:
+    lease = restored()
+    lease.on_timer(TERM_NS)
+    told(lease, 1, JOINING, TERM_NS + 1)
+    assert lease.terms.needless_count == 0
+
+
+def test_a_new_life_of_the_heir_or_its_end_withdraws_the_offer_and_another_adapters_does_not() -> None:
+    for end in (FeedLease.on_attend, FeedLease.on_gone):
+        lease = offering()
+        assert end(lease, 3, 200) == []
+        assert kinds(end(lease, 2, 201)) == [OfferWithdrawn]
+
+
+def test_failing_a_former_holder_takes_its_epoch_from_it_and_failing_another_does_not() -> None:
+    lease = running(2)
+    lease.fail(2, "by hand", 1)
+    lease.on_gone(1, 5)
+    lease.on_resume(1)
+    assert lease.renew(1, 1, 6) == [Renewed(1, 1)]
+    lease.on_gone(1, 7)
+    lease.fail(1, "by hand", 8)
+    lease.on_resume(1)
+    assert lease.renew(1, 1, 9) == []
+
+
+def test_the_heir_and_the_holder_are_not_failed_even_by_force() -> None:
+    lease = offering()
+    refusal = lease.refusal_to_fail(2, 200, is_own_wish=False, is_forced=True)
+    assert refusal == "is being handed the lease over"
+    assert lease.refusal_to_fail(3, 200, is_own_wish=False, is_forced=True) is None
+    assert lease.refusal_to_fail(3, 200, is_own_wish=True) is None
+
+
+def test_one_that_is_not_in_sync_may_leave_others_that_are_even_while_nobody_is_known_to_be_active() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
+    lease.restore(epoch=7, holder=0, now_ns=0, next_epoch=65)
+    for adapter_id in (1, 2):
+        lease.on_attend(adapter_id, 1)
+        told(lease, adapter_id, JOINING, 2)
+    assert lease.refusal_to_fail(1, 3, is_own_wish=True) == "would leave the feed to nobody"
+    told(lease, 2, SYNCHRONIZED, 4)
+    assert lease.refusal_to_fail(1, 5, is_own_wish=True) is None
+
+
+def test_a_poor_candidate_waits_anew_after_a_better_one_came_and_went() -> None:
+    lease = running(2, 3)
+    told(lease, 2, JOINING, 0)
+    lease.on_gone(3, 1)
+    lease.on_gone(1, 2)
+    assert lease.next_deadline_ns() == 2 + CONFIG.grace_ns
+    told(lease, 2, ACTIVE, 3)  # no candidate, so nobody waits
+    assert lease.next_deadline_ns() is None
+    told(lease, 2, JOINING, 10)
+    assert lease.next_deadline_ns() == 10 + CONFIG.grace_ns
+
+
+def test_a_feed_that_never_had_an_active_has_no_former_holder_to_renew_or_to_wait_for() -> None:
+    for adapter_id in (1, 2):
+        lease = FeedLease(CONFIG, frozenset({1, 2}))
+        lease.on_attend(adapter_id, 0)
+        assert lease.renew(adapter_id, 0, 1) == []
+        assert told(lease, adapter_id, SYNCHRONIZED, 2) == [Granted(adapter_id, 1)]
+
+
+def test_a_former_holder_that_has_stopped_does_not_renew_even_if_it_accepts_no_grant_either() -> None:
+    lease = running()
+    lease.on_gone(1, 5)
+    lease.on_resume(1)
+    assert told(lease, 1, JOINING, 6, abstains=True) == []
+    assert lease.renew(1, 1, 7) == []
+
+
+def test_nobody_hands_over_a_lease_that_nobody_holds_though_its_term_goes_on() -> None:
+    lease = running()
+    lease.on_gone(1, 5)
+    assert lease.hand_over(None, 6) == [HandOverRefused("nobody is active")]

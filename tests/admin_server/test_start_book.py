@@ -1,0 +1,185 @@
+"""Which starts of adapters are announced, to whom, and with what."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from admin_server.channel_keys import new_channel_key, new_start
+from admin_server.server import AdminServer
+from admin_server.start_book import FORMER_START_NS, StartBook
+from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.cluster_files import channel_as, running_server
+from transport.announced_starts import announced_starts
+from transport.start_keys import Purpose, SealingKey, derive_cipher
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AdminServer]:
+    with running_server(tmp_path) as running:
+        yield running
+
+
+def request_of(start: common_pb2.AdapterStart, **changed: object) -> admin_pb2.RegisterRequest:
+    asked = {
+        "resume_incarnation": start.incarnation,
+        "resume_salt": start.salt,
+        "public_key": start.public_key,
+        **changed,
+    }
+    return admin_pb2.RegisterRequest(**asked)  # type: ignore[arg-type]
+
+
+def grant_of(server: AdminServer) -> admin_pb2.SubscriptionUpdate:
+    with channel_as(server, "reader") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        return next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
+
+
+def test_a_former_start_is_announced_for_a_while_beside_its_successor() -> None:
+    book = StartBook({}, [1])
+    first, second = new_start(KEY, 1), new_start(KEY, 2)
+    book.begin(1, first)
+    book.begin(1, second)
+    ends = second.since_unix_ns + FORMER_START_NS
+    assert book.look_again_unix_ns() == ends
+    assert not book.withdraw(ends - 1)
+    assert book.announced(1, ends - 1) == [first, second]
+    assert book.withdraw(ends)
+    assert book.announced(1, ends) == [second]
+    assert not book.withdraw(ends)
+
+
+def test_only_the_newest_start_may_be_resumed_and_only_by_itself() -> None:
+    book = StartBook({}, [1])
+    former, newest = new_start(KEY, 1), new_start(os.urandom(32), 2)
+    book.begin(1, former)
+    book.begin(1, newest)
+    assert book.resumable(1, request_of(newest)) == newest
+    assert book.resumable(1, request_of(former)) is None
+    assert book.resumable(2, request_of(newest)) is None
+    assert book.resumable(1, request_of(newest, resume_salt=os.urandom(32))) is None
+    assert book.resumable(1, request_of(newest, public_key=KEY)) is None
+    assert book.resumable(1, admin_pb2.RegisterRequest(public_key=newest.public_key)) is None
+
+
+def test_counters_only_grow_and_are_those_of_the_newest_start() -> None:
+    book = StartBook({1: [new_start(KEY, 1)]}, [1, 2])
+    assert not book.announced(1, 0)[0].next_packet_counters, "after a restart nothing is known until it reports"
+    book.note_counters(1, 1, {1: 50, 7: 3})
+    book.note_counters(1, 1, {1: 40, 2: 6})
+    book.note_counters(1, 2, {1: 90})
+    (start,) = book.announced(1, 0)
+    assert dict(start.next_packet_counters) == {1: 50, 2: 6}
+    book.begin(1, new_start(KEY, 2))
+    assert dict(book.announced(1, 0)[-1].next_packet_counters) == {1: 1, 2: 1}
+
+
+def test_key_numbers_are_random_never_0_and_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([0, 7, 0xFFFF_FFFF])
+    monkeypatch.setattr("admin_server.channel_keys.secrets.randbelow", lambda _end: next(drawn))
+    assert new_channel_key(1, 0, 1, {7}).key_id == 0xFFFF_FFFF
+
+
+def test_a_start_is_announced_to_everybody_when_it_registers(server: AdminServer) -> None:
+    present = Adapter(server, "a")
+    present.await_order("lease_granted")
+    with channel_as(server, "adapter-b") as channel:
+        registered = admin_pb2_grpc.AdapterRegistryStub(channel).Register(
+            admin_pb2.RegisterRequest(feed="equities", adapter="b", rpc_endpoint="127.0.0.1:2", public_key=KEY)
+        )
+    (fresh,) = registered.self.starts
+    assert dict(fresh.next_packet_counters) == {1: 1}
+    assert {key.key_id for key in registered.decision_keys} == {key.key_id for key in registered.keys}
+    told: list[common_pb2.AdapterStart] = []
+    while fresh not in told:
+        changed = present.await_order("cluster_changed").cluster_changed
+        told = [start for adapter in changed.adapters for start in adapter.starts]
+    assert changed.decision_keys == registered.decision_keys
+    assert fresh in [start for adapter in grant_of(server).adapters for start in adapter.starts]
+    present.vanish()
+
+
+def test_a_grant_says_how_far_each_adapter_has_counted(server: AdminServer) -> None:
+    adapter = Adapter(server, "a")
+    report = admin_pb2.AdapterReport(report_id=1_000, next_packet_counters={1: 77})
+    report.state.adapter_id = 1
+    adapter._reports.put(report)
+    while adapter.await_order("report_heard").report_heard.report_id != 1_000:
+        pass
+    (start,) = grant_of(server).adapters[0].starts
+    assert dict(start.next_packet_counters) == {1: 77}
+    adapter.vanish()
+
+
+def test_no_reader_is_ever_given_a_decision_key(server: AdminServer) -> None:
+    adapter = Adapter(server, "a")
+    adapter.await_order("lease_granted")
+    secrets = [half.key for half in adapter.registered.decision_keys]
+    assert secrets
+    assert all(len(secret) == 32 for secret in secrets)
+    with channel_as(server, "reader") as channel:
+        stub = admin_pb2_grpc.StreamAdministrationStub(channel)
+        updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"))
+        heard = [next(updates)]
+        other = Adapter(server, "b")  # a change: an update follows
+        heard.append(next(updates))
+        told = [*heard, stub.ListFeeds(admin_pb2.ListFeedsRequest())]
+    everything = b"".join(each.SerializeToString() for each in told)
+    assert heard[0].keys[0].key in everything
+    assert not [secret for secret in secrets if secret in everything]
+    for each in (adapter, other):
+        each.vanish()
+
+
+def test_a_start_without_a_public_key_is_refused(server: AdminServer) -> None:
+    with channel_as(server, "adapter-a") as channel, pytest.raises(grpc.RpcError, match="32") as refused:
+        admin_pb2_grpc.AdapterRegistryStub(channel).Register(
+            admin_pb2.RegisterRequest(feed="equities", adapter="a", public_key=b"short")
+        )
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_an_adapter_that_comes_back_keeps_its_start_and_reports_how_far_it_is(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        adapter = Adapter(server, "a")
+        adapter.await_order("lease_granted")
+        adapter.vanish()
+    with running_server(tmp_path) as server:
+        (unheard,) = grant_of(server).adapters[0].starts
+        assert (unheard.salt, dict(unheard.next_packet_counters)) == (adapter.start.salt, {})
+        back = Adapter(server, "a", resumes=adapter)
+        assert (back.start.incarnation, back.start.salt) == (adapter.start.incarnation, adapter.start.salt)
+        (heard,) = grant_of(server).adapters[0].starts
+        assert dict(heard.next_packet_counters) == {1: 5_000}
+        back.vanish()
+
+
+def test_a_state_folder_restored_from_a_backup_repeats_no_key_of_a_start(tmp_path: Path) -> None:
+    seen = []
+    with running_server(tmp_path) as server:
+        Adapter(server, "a").vanish()
+        folder = server.folder.path
+    backup = tmp_path / "backup"
+    shutil.copytree(folder, backup)
+    for _ in range(2):
+        shutil.rmtree(folder)
+        shutil.copytree(backup, folder)
+        with running_server(tmp_path) as server:
+            adapter = Adapter(server, "a")
+            (start,) = announced_starts([common_pb2.AdapterDescription(adapter_id=1, starts=[adapter.start])])
+            (key,) = adapter.registered.keys
+            cipher = derive_cipher(SealingKey(key.key_id, 1, key.key), start, 1, Purpose.SEALING)
+            seen.append((adapter.start.incarnation, key.key, cipher.encrypt(bytes(12), b"the same packet", b"")))
+            adapter.vanish()
+    (first, first_key, first_sealed), (second, second_key, second_sealed) = seen
+    assert (first, first_key) == (second, second_key), "the folder repeats the number of the start, and has its key"
+    assert first_sealed != second_sealed

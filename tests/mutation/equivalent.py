@@ -1,0 +1,58 @@
+"""Mutants that no test can kill, because what they change cannot be seen: (file, function, change) -> why."""
+
+from __future__ import annotations
+
+_CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
+_SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
+_NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is a second line of defence"
+_SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        _CANDIDATES,
+        "Candidates.best",
+        "- return min(order)[-1] if order else None\n+ return min(order)[--1] if order else None",
+    ): "each entry is a pair, whose last is its second",
+    (
+        _CORE,
+        "FeedLease.__init__",
+        "- self.next_epoch_number = 1\n+ self.next_epoch_number = 0",
+    ): "a new epoch is at least the newest one and one more, so the first is 1 either way",
+    (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ pass"): _SET_BY_EVERY_GRANT,
+    (_CORE, "FeedLease.__init__", "- self._until_ns = 0\n+ self._until_ns = 1"): _SET_BY_EVERY_GRANT,
+    (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ pass"): _SET_BEFORE_READ,
+    (_TERMS, "Terms.__init__", "- self._longest_until_ns = 0\n+ self._longest_until_ns = 1"): _SET_BEFORE_READ,
+    (
+        _CORE,
+        "FeedLease._new_epoch",
+        "- epoch = max(self.epoch + 1, self.next_epoch_number)\n+ epoch = max(self.epoch - 1, self.next_epoch_number)",
+    ): _NEXT_IS_LARGER,
+    (
+        _CORE,
+        "FeedLease._new_epoch",
+        "- epoch = max(self.epoch + 1, self.next_epoch_number)\n+ epoch = max(self.epoch + 0, self.next_epoch_number)",
+    ): _NEXT_IS_LARGER,
+    (
+        _CORE,
+        "FeedLease.renew",
+        "- self._waiting_since_ns = self._due_ns = None\n+ pass",
+    ): "nobody reads it while the lease is held, and its end resets it",
+    (
+        _CORE,
+        "FeedLease.refusal_to_fail",
+        "- others = [each for each in in_sync if each != adapter_id]\n+ others = [each for each in in_sync]",
+    ): "the case that the adapter is the only one in sync has been refused above",
+    (_CORE, "FeedLease._may_renew", "- return False\n+ return None"): "only its truth is asked",
+    (
+        _CORE,
+        "FeedLease._may_renew",
+        "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
+        "+ return True and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
+    ): "the last holder of the newest epoch is the holder, if there is one",
+    (
+        _CORE,
+        "FeedLease._may_renew",
+        "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
+        "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
+    ): "the last holder of the newest epoch is the holder, if there is one",
+}

@@ -1,0 +1,20 @@
+"""Which tests answer for which module: run in this order until the first failure, so the quickest come first."""
+
+from __future__ import annotations
+
+_LEASE = (
+    "tests/admin_server/test_lease_core.py",
+    "tests/admin_server/test_lease_edges.py",
+    "tests/admin_server/test_lease_terms.py",
+    "tests/admin_server/test_hand_over.py",
+    "tests/admin_server/test_lease_machine.py",
+)
+TESTS_OF: dict[str, tuple[str, ...]] = {
+    "admin_server/lease_core.py": _LEASE,
+    "admin_server/candidates.py": ("tests/admin_server/test_candidates.py", *_LEASE),
+    "admin_server/lease_decisions.py": _LEASE,
+    "admin_server/lease_terms.py": _LEASE,
+    "admin_server/takeovers.py": _LEASE,
+    "admin_server/registrations.py": ("tests/admin_server/test_registrations.py",),
+    "feedcore/lease/lease_view.py": ("tests/feedcore/test_lease_view.py",),
+}

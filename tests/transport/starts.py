@@ -1,0 +1,52 @@
+"""A start of an adapter with its keys, as tests seal and open with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from transport.announced_starts import AnnouncedStart
+from transport.opening import Opener, StreamOpener
+from transport.sealing import Sealer
+from transport.start_keys import SealingKey
+
+FEED_ID, CHANNEL_ID, ADAPTER_ID = 7, 1, 2  # of tests.feedcore.packets.output_packet
+KEY = SealingKey(5, CHANNEL_ID, bytes(range(32)), bytes(range(100, 132)))
+READERS_KEY = replace(KEY, decision_key=b"")
+PRIVATE_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(200, 232)))
+START = AnnouncedStart(
+    ADAPTER_ID, 9, bytes(range(50, 82)), PRIVATE_KEY.public_key().public_bytes_raw(), {CHANNEL_ID: 1}
+)
+
+
+def sealer(start: AnnouncedStart = START, key: SealingKey = KEY, first_counter: int = 1) -> Sealer:
+    """Of the adapter."""
+    made = Sealer(FEED_ID, start, PRIVATE_KEY, first_counter=first_counter)
+    made.use_key(key)
+    return made
+
+
+def opener(*keys: SealingKey, start: AnnouncedStart = START) -> Opener:
+    """Of another adapter."""
+    made = Opener(FEED_ID)
+    made.announce([start])
+    for key in keys or (KEY,):
+        made.add_key(key)
+    return made
+
+
+def stream_opener(*keys: SealingKey, start: AnnouncedStart = START) -> StreamOpener:
+    """Of a reader."""
+    made = StreamOpener(FEED_ID)
+    made.announce([start])
+    for key in keys or (READERS_KEY,):
+        made.add_key(key)
+    return made
+
+
+def forger(start: AnnouncedStart = START, first_counter: int = 1) -> Sealer:
+    """A reader who seals as an adapter: it has the channel's key, and makes up the rest."""
+    made = Sealer(FEED_ID, start, Ed25519PrivateKey.generate(), first_counter=first_counter)
+    made.use_key(replace(KEY, decision_key=bytes(32)))
+    return made

@@ -1,0 +1,169 @@
+"""Signature datagrams: which packets they list, what they bind, and what of them is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from feedcore.wire.refusal import PacketRefused, Refusal
+from tests.feedcore.packets import output_packet
+from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
+from transport.opening import StreamOpener
+from transport.sealing import Sealer
+from transport.stream_signatures import (
+    DIGEST_SIZE,
+    OVERHEAD,
+    SIGNATURE_MAGIC,
+    SignedDigests,
+    digest_of,
+    digests_max,
+)
+
+HEARTBEAT = output_packet()._replace(flags=int(OutputFlag.HEARTBEAT), message_count=0, runs=(), payload=b"")
+GOLDEN = (
+    "54464431010007000100020009000000050000000100000001000000000000000d00000000000000516a62ef732fc3f6380cc6af"
+    "c1cda2109f61426fbab36bc852a9f86f428b4b0ae24849d66cc9cf9bac3e7e8bd296ac9af8b4fcc372047ed158466e1c019ea580"
+    "abda5ce565866063984b629959d9450985903145f7536be4010a539cb1e2b5f3"
+)
+
+
+def signed_by(made: Sealer, by: StreamOpener | None = None) -> SignedDigests:
+    opened = (by or stream_opener()).open(made.sign(CHANNEL_ID, 12))
+    assert isinstance(opened, SignedDigests)
+    return opened
+
+
+def refusal_of(datagram: bytes, by: StreamOpener) -> Refusal:
+    with pytest.raises(PacketRefused) as refused:
+        by.open(datagram)
+    return refused.value.reason
+
+
+def test_the_golden_signature_is_these_bytes() -> None:
+    made = sealer()
+    made.seal(output_packet(), 12)
+    assert made.sign(CHANNEL_ID, 13).hex() == GOLDEN
+
+
+def test_a_signature_lists_what_was_sealed_by_its_counters() -> None:
+    made = sealer(first_counter=40)
+    datagrams = [made.seal(output_packet(), 12) for _ in range(3)]
+    signed = signed_by(made, stream_opener(start=replace(START, next_counters={CHANNEL_ID: 40})))
+    assert (signed.adapter_id, signed.incarnation, signed.channel_id) == (2, 9, CHANNEL_ID)
+    assert (signed.first_counter, signed.end_counter) == (40, 43)
+    assert signed.digests == tuple(map(digest_of, datagrams))
+
+
+def test_every_packet_is_listed_twice_so_that_a_lost_signature_costs_nothing() -> None:
+    made, listed = sealer(), []
+    for count in (3, 1, 2):
+        for _ in range(count):
+            made.seal(output_packet(), 12)
+        signed = signed_by(made)
+        listed.append((signed.first_counter, signed.end_counter))
+    assert listed == [(1, 4), (1, 5), (4, 7)]
+
+
+@given(st.integers(1, 300), st.integers(576, 8_192))
+def test_what_was_sealed_in_one_go_takes_as_many_signatures_as_it_needs(count: int, datagram_size_max: int) -> None:
+    made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
+    made.use_key(KEY)
+    sealed = [digest_of(made.seal(output_packet(), 12)) for _ in range(count - 1)]
+    sealed.append(digest_of(made.seal(HEARTBEAT, 12)))
+    listed: dict[int, bytes] = {}
+    while made.channels_to_sign():
+        signature = made.sign(CHANNEL_ID, 12)
+        assert len(signature) <= datagram_size_max
+        opened = stream_opener().open(signature)
+        assert isinstance(opened, SignedDigests)
+        listed.update(enumerate(opened.digests, opened.first_counter))
+    assert listed == dict(enumerate(sealed, 1))
+
+
+@given(st.lists(st.booleans(), max_size=300), st.integers(576, 8_192))
+def test_a_signature_is_due_after_each_heartbeat_and_before_its_list_is_full(
+    beats: list[bool], datagram_size_max: int
+) -> None:
+    made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
+    made.use_key(KEY)
+    unsigned, covered = 0, 0
+    for is_beat in beats:
+        packet: OutputPacket = HEARTBEAT if is_beat else output_packet()
+        made.seal(packet, 12)
+        unsigned += 1
+        is_due = made.channels_to_sign() == [CHANNEL_ID]
+        assert is_due == (is_beat or unsigned == digests_max(datagram_size_max) // 2)
+        if is_due:
+            signature = made.sign(CHANNEL_ID, 12)
+            assert len(signature) <= datagram_size_max
+            opened = stream_opener().open(signature)
+            assert isinstance(opened, SignedDigests)
+            assert opened.first_counter <= covered + 1
+            covered, unsigned = opened.end_counter - 1, 0
+
+
+def test_nothing_is_signed_twice_with_one_nonce() -> None:
+    made = sealer()
+    made.seal(output_packet(), 12)
+    made.sign(CHANNEL_ID, 12)
+    with pytest.raises(AssertionError, match="nonce"):
+        made.sign(CHANNEL_ID, 13)
+
+
+def test_an_adapter_passes_over_signatures() -> None:
+    made = sealer()
+    made.seal(output_packet(), 12)
+    assert opener().open(made.sign(CHANNEL_ID, 12)) is None
+
+
+def test_a_reader_cannot_sign_as_an_adapter() -> None:
+    made = forger()
+    made.seal(output_packet(), 12)
+    assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.BAD_SIGNATURE
+
+
+def test_who_does_not_hold_the_key_costs_no_verification() -> None:
+    made = forger()
+    made.use_key(replace(KEY, key=bytes(32)))
+    made.seal(output_packet(), 12)
+    assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.FORGED
+
+
+def test_a_signature_of_a_start_that_was_not_announced_is_refused() -> None:
+    made = sealer(replace(START, incarnation=10))
+    made.seal(output_packet(), 12)
+    assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.UNANNOUNCED
+
+
+def test_a_signature_of_another_start_with_the_same_number_does_not_verify() -> None:
+    made = sealer(replace(START, salt=bytes(32)))
+    made.seal(output_packet(), 12)
+    assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.FORGED
+
+
+@given(st.integers(4, 10_000), st.integers(0, 7))
+def test_any_flipped_bit_is_refused(place: int, bit: int) -> None:
+    made = sealer()
+    made.seal(output_packet(), 12)
+    damaged = bytearray(made.sign(CHANNEL_ID, 12))
+    damaged[4 + place % (len(damaged) - 4)] ^= 1 << bit
+    expected = (
+        Refusal.FORGED, Refusal.UNKNOWN_KEY, Refusal.UNANNOUNCED, Refusal.VERSION, Refusal.WRONG_FEED,
+        Refusal.MALFORMED,
+    )  # fmt: skip
+    assert refusal_of(bytes(damaged), stream_opener()) in expected
+
+
+@given(st.binary(max_size=1_500))
+def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
+    refusal_of(SIGNATURE_MAGIC + data, stream_opener())
+
+
+def test_the_smallest_datagram_holds_a_useful_list() -> None:
+    assert OVERHEAD + digests_max(576) * DIGEST_SIZE <= 576
+    assert digests_max(576) == 28
+    assert digests_max() == digests_max(8_192) == 80

@@ -1,0 +1,219 @@
+"""Signatures over what an adapter sent: a reader learns who made a packet, not just that a holder of the key did.
+
+A signature datagram follows every heartbeat on its channel, and comes sooner when many packets were sent. It lists a
+digest of each packet since the signature before the last one, by consecutive packet counters, and the adapter signs the
+list with the Ed25519 key of its start. So every packet can be checked by itself, whichever others were lost, and is
+covered twice: a lost signature costs nothing. A heartbeat is among the packets listed, which signs its epoch and
+lineage.
+
+The datagram (docs/transport.md): the header (`SIGNATURE_LAYOUT`); the digests, 16 bytes each, the first half of SHA-256
+of the whole datagram; the signature, 64 bytes, Ed25519 over SIGNED_PREFIX, the start's salt and everything before; a
+tag, 16 bytes, GMAC over everything before, so that only a holder of the channel's key costs a reader a verification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from feedcore.wire.layout import Layout
+from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
+from feedcore.wire.refusal import PacketRefused, Refusal
+from transport.announced_starts import AnnouncedStart
+from transport.decision_tags import is_tag_valid, tag_of
+from transport.start_keys import NONCE
+
+SIGNATURE_MAGIC = b"TFD1"
+SIGNATURE_VERSION = 1
+SIGNATURE_LAYOUT = Layout(
+    ("magic", "4s"),
+    ("version", "B"),
+    ("reserved", "B"),  # 0
+    ("feed_id", "H"),
+    ("channel_id", "H"),
+    ("adapter_id", "H"),
+    ("incarnation", "I"),
+    ("key_id", "I"),  # of the channel's key
+    ("digest_count", "H"),
+    ("reserved_2", "H"),  # 0
+    ("first_counter", "Q"),  # the packet counter of the first digest
+    ("sent_at_ns", "Q"),  # the adapter's wall clock
+)
+HEADER = SIGNATURE_LAYOUT.struct
+HEADER_SIZE = SIGNATURE_LAYOUT.size
+DIGEST_SIZE = 16  # a forger needs a second preimage: 2^128 attempts
+SIGNATURE_SIZE = 64
+TAG_SIZE = 16
+OVERHEAD = HEADER_SIZE + SIGNATURE_SIZE + TAG_SIZE
+DIGESTS_MAX = 80  # beyond, a list would save little: signing is cheap beside sending so many
+SIGNED_PREFIX = b"tandemfeed 2 sent packets\0"
+_COUNTER_END = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class SignedDigests:
+    """What an adapter says it sent; its signature verified.
+
+    Attributes:
+        digests: of the packets `first_counter` … `end_counter - 1` of the channel.
+    """
+
+    channel_id: int
+    adapter_id: int
+    incarnation: int
+    first_counter: int
+    digests: tuple[bytes, ...]
+    sent_at_ns: int
+
+    @property
+    def end_counter(self) -> int:
+        """One past the last packet covered."""
+        return self.first_counter + len(self.digests)
+
+
+def digest_of(datagram: bytes) -> bytes:
+    """What stands for a datagram in a signature's list."""
+    return hashlib.sha256(datagram).digest()[:DIGEST_SIZE]
+
+
+def digests_max(datagram_size_max: int = DATAGRAM_SIZE_DEFAULT) -> int:
+    """How many digests a signature datagram holds at most."""
+    return min(DIGESTS_MAX, (datagram_size_max - OVERHEAD) // DIGEST_SIZE)
+
+
+class UnsignedPackets:
+    """The sender's list of one channel: what the next signature covers.
+
+    Digests are made with the signature, not with the packet: nothing that is due to be sent waits for one.
+
+    Args:
+        count_max: digests in a signature datagram; half of them are new, at most.
+    """
+
+    __slots__ = ("_fresh", "_fresh_max", "_listed_before", "_next_counter", "is_due")
+
+    def __init__(self, count_max: int) -> None:
+        assert count_max >= 2, "a packet is covered twice"
+        self._fresh_max = count_max // 2
+        self._fresh: list[bytes] = []  # datagrams
+        self._listed_before: list[bytes] = []  # digests
+        self._next_counter = 0  # of the first fresh one
+        self.is_due = False
+
+    def add(self, datagram: bytes, counter: int, *, is_heartbeat: bool) -> None:
+        """A packet was sealed; their counters are consecutive."""
+        fresh = self._fresh
+        if not fresh:
+            self._next_counter = counter
+        fresh.append(datagram)
+        if is_heartbeat or len(fresh) >= self._fresh_max:
+            self.is_due = True
+
+    def take(self) -> tuple[int, list[bytes]]:
+        """(first counter, digests) for a signature that is sent now; another is due if there are too many for one."""
+        assert self._fresh, "a signature's end is its nonce: there must be a new packet"
+        fresh = [digest_of(datagram) for datagram in self._fresh[: self._fresh_max]]
+        first_counter, digests = self._next_counter - len(self._listed_before), self._listed_before + fresh
+        del self._fresh[: self._fresh_max]
+        self._listed_before, self._next_counter = fresh, self._next_counter + len(fresh)
+        self.is_due = len(self._fresh) > 0
+        return first_counter, digests
+
+
+def sign(
+    private_key: Ed25519PrivateKey,
+    cipher: AESGCM,
+    start: AnnouncedStart,
+    *,
+    feed_id: int,
+    channel_id: int,
+    key_id: int,
+    first_counter: int,
+    digests: list[bytes],
+    sent_at_ns: int,
+) -> bytes:
+    """The signature datagram.
+
+    Args:
+        cipher: of the start, for signatures; no two signature datagrams of a start end with the same counter.
+    """
+    body = HEADER.pack(
+        SIGNATURE_MAGIC,
+        SIGNATURE_VERSION,
+        0,
+        feed_id,
+        channel_id,
+        start.adapter_id,
+        start.incarnation,
+        key_id,
+        len(digests),
+        0,
+        first_counter,
+        sent_at_ns,
+    ) + b"".join(digests)
+    signed = body + private_key.sign(SIGNED_PREFIX + start.salt + body)
+    return signed + tag_of(cipher, NONCE.pack(start.incarnation, first_counter + len(digests)), signed)
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureDatagram:
+    """A signature datagram as it came; nothing of it is verified yet."""
+
+    datagram: bytes
+    feed_id: int
+    channel_id: int
+    adapter_id: int
+    incarnation: int
+    key_id: int
+    first_counter: int
+    digest_count: int
+    sent_at_ns: int
+
+    @property
+    def end_counter(self) -> int:
+        """One past the last packet that it claims to cover."""
+        return self.first_counter + self.digest_count
+
+    def verified(self, start: AnnouncedStart, public_key: Ed25519PublicKey, cipher: AESGCM) -> SignedDigests:
+        """Check tag and signature.
+
+        Raises:
+            PacketRefused: FORGED, BAD_SIGNATURE.
+        """
+        signed, tag = self.datagram[:-TAG_SIZE], self.datagram[-TAG_SIZE:]
+        if not is_tag_valid(cipher, NONCE.pack(self.incarnation, self.end_counter), signed, tag):
+            raise PacketRefused(Refusal.FORGED, f"a signature datagram that no holder of key {self.key_id} made")
+        body, signature = signed[:-SIGNATURE_SIZE], signed[-SIGNATURE_SIZE:]
+        try:
+            public_key.verify(signature, SIGNED_PREFIX + start.salt + body)
+        except InvalidSignature:
+            detail = f"not signed by adapter {self.adapter_id} in incarnation {self.incarnation}"
+            raise PacketRefused(Refusal.BAD_SIGNATURE, detail) from None
+        places = range(HEADER_SIZE, len(body), DIGEST_SIZE)
+        digests = tuple(body[place : place + DIGEST_SIZE] for place in places)
+        return SignedDigests(
+            self.channel_id, self.adapter_id, self.incarnation, self.first_counter, digests, self.sent_at_ns
+        )
+
+
+def read_signature(datagram: bytes) -> SignatureDatagram:
+    """Read a datagram that begins with SIGNATURE_MAGIC.
+
+    Raises:
+        PacketRefused: TRUNCATED, VERSION, MALFORMED.
+    """
+    if len(datagram) < OVERHEAD:
+        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, a signature datagram has at least {OVERHEAD}")
+    _, version, _, feed_id, channel_id, adapter_id, incarnation, key_id, count, _, first, sent_at_ns = (
+        HEADER.unpack_from(datagram)
+    )
+    if version != SIGNATURE_VERSION:
+        raise PacketRefused(Refusal.VERSION, f"signature version {version}, this side speaks {SIGNATURE_VERSION}")
+    if count == 0 or len(datagram) != OVERHEAD + count * DIGEST_SIZE or first == 0 or first + count > _COUNTER_END:
+        detail = f"a signature of {count} packets from {first} in {len(datagram)} bytes"
+        raise PacketRefused(Refusal.MALFORMED, detail)
+    return SignatureDatagram(datagram, feed_id, channel_id, adapter_id, incarnation, key_id, first, count, sent_at_ns)
