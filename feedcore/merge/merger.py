@@ -74,7 +74,8 @@ class StreamMerger:
         self._counters = counters
         self._gate = HistoryGate(config.lineage_wait_ns, config.held_count_max)
         self._streams = HeardStreams(channel_id, config.stale_after_ns, config.confirm)
-        self._order = SourceOrder(channel_id, counters, config.declared_count_max)
+        is_from_start = start_message_seq == FIRST_SEQ
+        self._order = SourceOrder(channel_id, counters, config.declared_count_max, is_from_start=is_from_start)
         self._provisional = ProvisionalMerge(channel_id, self._order, counters, config, start_message_seq)
         self._is_confirming = config.confirm > 1
         self._confirmation = Confirmation(channel_id, counters, config.held_count_max)

@@ -11,7 +11,7 @@ from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
 from feedcore.merge.remembered_gaps import RememberedGaps
 from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.packet_parts import message_input_seqs, part_of
-from feedcore.wire.position import Run
+from feedcore.wire.position import FIRST_SEQ, Run
 
 
 class SourceOrder:
@@ -19,17 +19,22 @@ class SourceOrder:
 
     Args:
         missed_count_max: passed-over ranges remembered per source stream.
+        is_from_start: the subscription has every source stream from its first message on.
 
     Attributes:
         next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or passed over.
     """
 
-    def __init__(self, channel_id: int, counters: CounterSet, missed_count_max: int) -> None:
+    def __init__(
+        self, channel_id: int, counters: CounterSet, missed_count_max: int, *, is_from_start: bool = False
+    ) -> None:
         self.next_source_seqs: dict[int, int] = {}
         self._channel_id = channel_id
         self._counters = counters
         self._missed_count_max = missed_count_max
+        self._is_from_start = is_from_start
         self._missed: dict[int, RememberedGaps] = {}  # by source stream
+        self._before: dict[int, RememberedGaps] = {}  # by source stream, what precedes its first message taken
 
     def has_missed(self, stream: int) -> bool:
         """True if source messages of this stream were passed over and have not turned up."""
@@ -58,11 +63,24 @@ class SourceOrder:
                 self._take_pieces(packet, effects, is_late=is_late)
                 return
             ends[stream] = run.first_source_seq + run.source_count
+        for run in packet.runs:
+            self._begin(run)
         self.next_source_seqs.update(ends)
         self._counters.counts[Counter.MERGE_DELIVERED] += 0 if is_late else packet.message_count
         effects.append(Filled(packet) if is_late else Deliver(packet))
 
     # ---- inside ----
+
+    def _begin(self, run: Run) -> None:
+        """If these are the first messages of a source stream: those before them may lie in a declared gap."""
+        stream = run.source_stream_id
+        if stream in self.next_source_seqs:
+            return
+        self.next_source_seqs[stream] = run.first_source_seq
+        if run.first_source_seq > FIRST_SEQ:
+            before = RememberedGaps(self._missed_count_max)
+            before.add(FIRST_SEQ, run.first_source_seq)
+            (self._missed if self._is_from_start else self._before)[stream] = before
 
     def _take_pieces(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool) -> None:
         """Some of the packet is known, or a source gap, or what precedes it in its source stream was passed over."""
@@ -70,11 +88,13 @@ class SourceOrder:
         pieces = _Pieces(packet, effects)
         for run in packet.runs:
             stream, to_input = run.source_stream_id, run.first_input_seq - run.first_source_seq
-            next_source = self.next_source_seqs.get(stream, run.first_source_seq)
+            self._begin(run)
+            next_source = self.next_source_seqs[stream]
             new_from = min(max(next_source, run.first_source_seq), run.end_source_seq)
-            if new_from > run.first_source_seq and stream in self._missed:
-                for first, end in self._missed[stream].take(run.first_source_seq, new_from):
-                    self._hand_over(pieces, run, first + to_input, end + to_input, is_fill=True)
+            for known in (self._missed, self._before) if is_late else (self._missed,):
+                if new_from > run.first_source_seq and stream in known:
+                    for first, end in known[stream].take(run.first_source_seq, new_from):
+                        self._hand_over(pieces, run, first + to_input, end + to_input, is_fill=True)
             if run.end_source_seq > next_source:
                 if run.first_source_seq > next_source:
                     self.pass_over(stream, run.first_source_seq)

@@ -110,3 +110,13 @@ def test_two_that_lack_the_same_messages_do_not_hand_over_to_each_other_without_
     again = active.activate(3, 545 * MS) + active.engine.on_timer(546 * MS)
     assert active.state is ReplicaState.ACTIVE
     assert not of(again, RequestHandOver)
+
+
+def test_at_the_end_of_an_epoch_a_backup_waits_for_the_first_decision_of_the_next() -> None:
+    active, backup = begun()
+    heir = Adapter(3, (1,))
+    heir.follow(active, 30 * MS)
+    hear(backup, heir.activate(2, 40 * MS), 41 * MS)
+    assert not data(backup.source(1, 3, [17], 42 * MS)), "the next epoch may begin with a declared gap"
+    effects = hear(backup, heir.source(1, 3, [17], 43 * MS), 44 * MS)
+    assert [(packet.epoch, packet.first_input_seq) for packet in data(effects)] == [(2, 3)]

@@ -8,10 +8,10 @@ import pytest
 
 from feedcore.counters import Counter
 from feedcore.merge.config import CompareMode, MergerConfig
-from feedcore.merge.effects import Diverged
+from feedcore.merge.effects import Diverged, Gap
 from feedcore.wire.packet_parts import identified_messages, message_input_seqs, part_of
 from feedcore.wire.refusal import PacketRefused
-from tests.feedcore.merge_feed import Listener, body_of, heartbeat, line, packet
+from tests.feedcore.merge_feed import MS, Listener, body_of, heartbeat, line, packet
 
 
 def alarms(listener: Listener) -> list[Diverged]:
@@ -72,6 +72,26 @@ def test_nothing_of_a_history_that_no_longer_counts_is_compared() -> None:
     listener.hear(packet(4, [(2, 1), (1, 4)], adapter=2, epoch=2))
     listener.hear(packet(1, line(1, 3), adapter=2, tail=b"!"))
     assert [each.first_message_seq for each in alarms(listener)] == [1]
+
+
+def test_what_was_delivered_under_numbers_that_no_longer_count_is_no_copy_of_what_has_them_now() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, ((1, 1),)), packet(1, line(1, 9)))
+    listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
+    listener.hear(packet(4, [(2, 1), (1, 4)], adapter=2, epoch=2), packet(6, line(5, 6), adapter=2, epoch=2))
+    listener.hear(packet(5, line(4, 5), adapter=3, epoch=2))
+    assert not alarms(listener)
+
+
+def test_copies_of_what_was_a_gap_in_another_history_are_compared() -> None:
+    listener = Listener()
+    listener.hear(heartbeat(1, ((1, 1),)), packet(1, line(1, 3)), packet(6, line(6, 7)))
+    listener.wait(5_100 * MS)
+    assert listener.events(Gap)
+    listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
+    listener.hear(packet(4, [(2, 1), (1, 4)], adapter=2, epoch=2))
+    listener.hear(packet(4, [(2, 1), (1, 4)], adapter=3, epoch=2, tail=b"!"))
+    assert [each.first_input_seq for each in alarms(listener)] == [4]
 
 
 @pytest.mark.parametrize(("mode", "count"), [("full", 64), ("sampled", 8), ("off", 0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from feedcore.counters import Counter
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
@@ -162,3 +164,15 @@ def test_a_packet_with_broken_frames_is_refused_where_it_would_be_cut_and_anothe
     listener.hear(whole)
     assert listener.delivered == line(1, 5)
     assert listener.count(Counter.MERGE_GAPS) == 0
+
+
+@pytest.mark.parametrize("start", [1, None])
+def test_the_first_messages_of_a_source_stream_are_filled_too(start: int | None) -> None:
+    listener = Listener(start=start)
+    listener.hear(packet(1, line(1, 3)), packet(6, [(2, 3), (2, 4)]))
+    listener.wait(5_100 * MS)
+    assert listener.events(Gap) == [Gap(1, 4, 6, 4, 6)]
+    listener.hear(packet(4, [(2, 1), (2, 2)], adapter=2))
+    assert [each.packet.message_count for each in listener.effects if isinstance(each, Filled)] == [2]
+    listener.hear(packet(4, [(2, 1), (2, 2)], adapter=3))
+    assert listener.delivered == [*line(1, 3), (2, 3), (2, 4), (2, 1), (2, 2)]

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.lease.failing import FailConfig
-from feedcore.lease.peers import ConsentConfig
 from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.decision_intake import IntakeConfig
+from feedcore.replica.config import PublishMode
 from feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
@@ -27,23 +24,22 @@ from feedcore.replica.effects import (
     Transmit,
     perform,
 )
-from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
-from feedcore.replica.source_tracker import TrackerConfig
+from feedcore.replica.engine import AdapterEngine
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import (
     OUTPUT_FRAME_SIZE,
     PROVISIONAL_BIT,
     RUN_SIZE,
-    OutputFlag,
     OutputPacket,
     decode_output_packet,
     encode_output_packet,
 )
-from tests.simulation.checkers import Violation
+from tests.simulation.adapter_parts import brief, engine_config
+from tests.simulation.checkers.content import Violation
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
-from tests.simulation.plan import MS, AdapterPlan, Plan
-from tests.simulation.toy_feed import FEED_ID, OUT_BODY, SESSION, ToyConverter
+from tests.simulation.plan import AdapterPlan, Plan
+from tests.simulation.toy_feed import OUT_BODY, ToyConverter
 from tests.simulation.world import SOURCE, Link, World
 
 if TYPE_CHECKING:
@@ -114,7 +110,7 @@ class AdapterActor:
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
         self.counters.append(CounterSet())
-        config = _config(self._plan, self.adapter_id, self._ended_ns)
+        config = engine_config(self._plan, self.adapter_id, self._ended_ns)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
         self.engine.health = self._own.health
         for state, runs in self.journal.resumable():
@@ -377,43 +373,3 @@ class AdapterActor:
         first, last = lost.first_source_seq, lost.last_source_seq
         self._cluster.on_lost(self, lost)
         self._world.tell(text, self.name, lost.source_stream_id, first, last)
-
-
-def _config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> EngineConfig:
-    timing = plan.timing
-    return EngineConfig(
-        FEED_ID,
-        adapter_id,
-        SESSION,
-        tuple(ChannelConfig(number, streams) for number, streams in enumerate(plan.channels, 1)),
-        datagram_size_max=plan.datagram_size_max,
-        lease_ttl_ns=timing.lease_ttl_ns,
-        replica=ReplicaConfig(
-            heartbeat_interval_ns=timing.heartbeat_interval_ns,
-            detach_after_ns=5 * timing.heartbeat_interval_ns,
-            proceed_after_ns=10 * timing.heartbeat_interval_ns,
-            promotion_patience_ns=5 * timing.heartbeat_interval_ns,
-            state_interval_ns=timing.state_interval_ns,
-            snapshot_retry_ns=100 * MS,
-            tracker=TrackerConfig(declare_after_ns=timing.source_declare_after_ns),
-            digest_interval_messages=timing.digest_interval_messages,
-            publish=plan.publish,
-            on_silence=plan.on_silence,
-            intake=IntakeConfig(),
-        ),
-        consent=ConsentConfig.of(timing.sync_interval_ns),
-        failing=FailConfig(plan.fail_policy, times=plan.fail_times, ask_every_ns=100 * MS),
-        former_life_ended_ns=former_life_ended_ns,
-    )
-
-
-def brief(packet: OutputPacket) -> str:
-    """A packet in one line."""
-    flags = "+".join(flag.name.lower() for flag in OutputFlag if packet.flags & flag) or "copy"
-    runs = ", ".join(
-        f"source {run.source_stream_id} {run.first_source_seq}..{run.end_source_seq - 1}"
-        f"{' LOST' if run.is_source_gap else ''} -> {run.message_count}"
-        for run in packet.runs
-    )
-    place = f"epoch {packet.epoch} input_seq {packet.first_input_seq} message_seq {packet.first_message_seq}"
-    return f"channel {packet.channel_id} {flags}: {place} + {packet.message_count} [{runs}]"

@@ -7,7 +7,6 @@ fields that outlive the process: the reserved epochs and the notes of who was gr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,10 +26,9 @@ from admin_server.lease_decisions import (
 from admin_server.lease_records import EPOCH_BLOCK
 from feedcore.replica.channel_state import PeerState
 from feedcore.replica.effects import AdapterEffect
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.states import ReplicaState
+from tests.simulation.admin_parts import WORST, Attendance, change, deliver
+from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
-from tests.simulation.term_checker import PASSED
 from tests.simulation.world import ADMIN, World
 
 if TYPE_CHECKING:
@@ -39,25 +37,6 @@ if TYPE_CHECKING:
 
 RETRY_NS = 20 * MS  # an adapter that lost its connection tries again this often
 MARGIN_PER_TTL = 10  # as in adapter.registry: the holder's term ends a tenth early
-# From the worst to the best, as in admin_server.descriptions: an adapter is as good as its worst channel.
-WORST = (
-    ReplicaState.FAILED,
-    ReplicaState.JOINING,
-    ReplicaState.RESYNCHRONIZING,
-    ReplicaState.AHEAD,
-    ReplicaState.DETACHED,
-    ReplicaState.SYNCHRONIZED,
-    ReplicaState.ACTIVE,
-)
-
-
-@dataclass(slots=True)
-class Attendance:
-    """One adapter's open stream; `reported_at_ns`: when its newest report was sent, by the adapter's clock."""
-
-    adapter: AdapterActor
-    life: int
-    reported_at_ns: int
 
 
 class AdminActor:
@@ -196,66 +175,31 @@ class AdminActor:
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
         """An adapter wants its lease renewed; the renewal counts from when it asked."""
-        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_renewal, request)
+        self._ask(adapter, lambda who: self._renew(adapter, who, epoch))
 
     def on_next_epoch(self, adapter: AdapterActor, epoch: int) -> None:
         """The holder wants a new epoch for itself."""
-        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_wish, request)
-
-    def _hear_wish(self, request: tuple[AdapterActor, int, int, int]) -> None:
-        adapter, life, sent_at_ns, epoch = request
-        if self._note(adapter, life, sent_at_ns):
-            self._perform(self.lease.next_epoch(adapter.adapter_id, epoch, self._world.now_ns))
-            self._schedule()
+        self._ask(adapter, lambda who: self.lease.next_epoch(who, epoch, self._world.now_ns))
 
     def on_offer_accepted(self, adapter: AdapterActor, epoch: int) -> None:
         """An heir has its offer."""
-        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_acceptance, request)
-
-    def _hear_acceptance(self, request: tuple[AdapterActor, int, int, int]) -> None:
-        adapter, life, sent_at_ns, epoch = request
-        if self._note(adapter, life, sent_at_ns):
-            self._perform(self.lease.on_offer_accepted(adapter.adapter_id, epoch, self._world.now_ns))
+        self._ask(adapter, lambda who: self.lease.on_offer_accepted(who, epoch, self._world.now_ns))
 
     def on_released(self, adapter: AdapterActor, epoch: int) -> None:
         """The holder gave its epoch up, in order."""
         self._world.tell("{} has released epoch {}", adapter.name, epoch)
-        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_release, request)
-
-    def _hear_release(self, request: tuple[AdapterActor, int, int, int]) -> None:
-        adapter, life, sent_at_ns, epoch = request
-        if self._note(adapter, life, sent_at_ns):
-            self._perform(self.lease.on_released(adapter.adapter_id, epoch, self._world.now_ns))
-            self._schedule()
+        self._ask(adapter, lambda who: self.lease.on_released(who, epoch, self._world.now_ns))
 
     def on_hand_over_wish(self, adapter: AdapterActor, epoch: int, reason: str) -> None:
         """The holder wants another to take over."""
         self._world.tell("{} wants to hand over epoch {}: {}", adapter.name, epoch, reason)
-        request = (adapter, adapter.life, adapter.clock_ns(), epoch)
-        self._world.call(self._world.link(adapter.name, ADMIN), self._hear_hand_over_wish, request)
-
-    def _hear_hand_over_wish(self, request: tuple[AdapterActor, int, int, int]) -> None:
-        adapter, life, sent_at_ns, epoch = request
-        if self._note(adapter, life, sent_at_ns) and (adapter.adapter_id, epoch) == (
-            self.lease.holder,
-            self.lease.epoch,
-        ):
-            self.hand_over(None)
+        self._ask(adapter, lambda who: self._hand_over_from(who, epoch))
 
     def hand_over(self, heir: int | None) -> None:
-        """An admin, or the active itself, orders a planned hand-over. None: to the best."""
-        if not self.is_up:
-            return
-        decisions = self.lease.hand_over(heir, self._world.now_ns)
-        if decisions and isinstance(decisions[0], HandOverRefused):
-            self._world.tell("no hand-over: {}", decisions[0].reason)
-            return
-        self._perform(decisions)
-        self._schedule()
+        """An admin orders a planned hand-over. None: to the best."""
+        if self.is_up:
+            self._perform(self._hand_over(heir))
+            self._schedule()
 
     def on_ask_to_fail(self, adapter: AdapterActor, reason: str) -> None:
         """An adapter thinks that it should leave the group."""
@@ -307,16 +251,33 @@ class AdminActor:
         self._perform(decisions)
         self._schedule()
 
-    def _hear_renewal(self, request: tuple[AdapterActor, int, int, int]) -> None:
-        adapter, life, sent_at_ns, epoch = request
-        if not self._note(adapter, life, sent_at_ns):
-            return
-        decisions = self.lease.renew(adapter.adapter_id, epoch, self._world.now_ns)
+    def _ask(self, adapter: AdapterActor, hear: Callable[[int], list[LeaseDecision]]) -> None:
+        """An adapter says something that the lease core answers with decisions."""
+        said = (adapter, adapter.life, adapter.clock_ns(), hear)
+        self._world.call(self._world.link(adapter.name, ADMIN), self._hear, said)
+
+    def _hear(self, said: tuple[AdapterActor, int, int, Callable[[int], list[LeaseDecision]]]) -> None:
+        adapter, life, sent_at_ns, hear = said
+        if self._note(adapter, life, sent_at_ns):
+            self._perform(hear(adapter.adapter_id))
+            self._schedule()
+
+    def _renew(self, adapter: AdapterActor, adapter_id: int, epoch: int) -> list[LeaseDecision]:
+        decisions = self.lease.renew(adapter_id, epoch, self._world.now_ns)
         if not decisions:
-            reason = "the lease is not this adapter's any more"
-            self._send(adapter, adapter.engine.on_lease_lost, epoch, reason)
-        self._perform(decisions)
-        self._schedule()
+            self._send(adapter, adapter.engine.on_lease_lost, epoch, "the lease is not this adapter's any more")
+        return decisions
+
+    def _hand_over_from(self, adapter_id: int, epoch: int) -> list[LeaseDecision]:
+        is_holder = (adapter_id, epoch) == (self.lease.holder, self.lease.epoch)
+        return self._hand_over(None) if is_holder else []
+
+    def _hand_over(self, heir: int | None) -> list[LeaseDecision]:
+        decisions = self.lease.hand_over(heir, self._world.now_ns)
+        if decisions and isinstance(decisions[0], HandOverRefused):
+            self._world.tell("no hand-over: {}", decisions[0].reason)
+            return []
+        return decisions
 
     def _note(self, adapter: AdapterActor, life: int, sent_at_ns: int) -> bool:
         """False for what was said on a stream that is none any more."""
@@ -402,6 +363,7 @@ class AdminActor:
         adapter, epoch = attendance.adapter, granted.epoch
         self._notes.append((epoch, granted.adapter_id))
         self._cluster.checks.terms.on_grant(epoch)
+        self._cluster.checks.hand_overs.on_granted(epoch)
         self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
         self._world.tell("epoch {} is granted to {}", epoch, adapter.name)
         until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
@@ -412,19 +374,8 @@ class AdminActor:
         everybody = frozenset(adapter.adapter_id for adapter in self._cluster.adapters)
         for attendance in self._attending.values():
             engine = attendance.adapter.engine
-            self._send(attendance.adapter, partial(_change, engine, everybody), active, epoch)
+            self._send(attendance.adapter, partial(change, engine, everybody), active, epoch)
 
     def _send(self, adapter: AdapterActor, order: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
         message = (adapter, self._attending[adapter.adapter_id].life, order, arguments)
-        self._world.call(self._world.link(ADMIN, adapter.name), _deliver, message)
-
-
-def _change(
-    engine: AdapterEngine, everybody: frozenset[int], active: int, epoch: int, now_ns: int
-) -> list[AdapterEffect]:
-    return engine.on_cluster_changed(active, epoch, now_ns, everybody)
-
-
-def _deliver(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], tuple[object, ...]]) -> None:
-    adapter, life, order, arguments = message
-    adapter.on_message(life, order, *arguments)
+        self._world.call(self._world.link(ADMIN, adapter.name), deliver, message)

@@ -49,7 +49,8 @@ class ClientActor:
         repair = RepairConfig(retry_every_max_ns=pause_ns, declare_after_ns=patience_ns) if patience_ns else usual
         self.repair, self.is_confirming = repair, own.confirm > 1
         config = MergerConfig(confirm=own.confirm, repair=repair)
-        self.mergers = {number: StreamMerger(number, CounterSet(), config, start_seq) for number in channels}
+        self.counters = {number: CounterSet() for number in channels}
+        self.mergers = {number: StreamMerger(number, self.counters[number], config, start_seq) for number in channels}
         self._world, self._cluster, self._watch = world, cluster, watch
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)

@@ -13,21 +13,21 @@ from feedcore.replica.channel_state import ChannelSnapshot, PeerState
 from feedcore.replica.config import PublishMode
 from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
-from tests.simulation.acked_checker import AckedChecker
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
-from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, TotalOrderChecker, Truth
+from tests.simulation.checkers.acked import AckedChecker
+from tests.simulation.checkers.confirmation import ConfirmChecker
+from tests.simulation.checkers.content import ContentChecker, DeliveryChecker, PacketReader, TotalOrderChecker, Truth
+from tests.simulation.checkers.events import EventChecker
+from tests.simulation.checkers.grants import GrantChecker
+from tests.simulation.checkers.hand_overs import HandOverChecker
+from tests.simulation.checkers.losses import LossChecker
+from tests.simulation.checkers.states import ConvergenceChecker, StateChecker
+from tests.simulation.checkers.terms import TermChecker
 from tests.simulation.client import ClientActor
-from tests.simulation.confirm_checker import ConfirmChecker
-from tests.simulation.event_checker import EventChecker
 from tests.simulation.faults import Strikes
-from tests.simulation.grant_checker import GrantChecker
-from tests.simulation.hand_over_checker import HandOverChecker
-from tests.simulation.loss_checker import LossChecker
 from tests.simulation.plan import CALM, MS, Plan
 from tests.simulation.source import SourceActor
-from tests.simulation.state_checker import ConvergenceChecker, StateChecker
-from tests.simulation.term_checker import TermChecker
 from tests.simulation.toy_feed import expected_bodies, make_messages
 from tests.simulation.world import START_NS, World
 
@@ -64,7 +64,7 @@ class Checks:
         undecided = frozenset(number for number, streams in enumerate(plan.channels, 1) if len(streams) == 1)
         self.content = ContentChecker(reader, self.truth, undecided)
         self.terms = TermChecker(adapters)
-        self.acked = AckedChecker(adapters) if plan.publish is PublishMode.ACKED else None
+        self.acked = AckedChecker() if plan.publish is PublishMode.ACKED else None
         self.confirm = ConfirmChecker(reader) if any(client.confirm > 1 for client in plan.clients) else None
         fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
         self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
@@ -146,6 +146,10 @@ class Cluster:
             world.run_until(world.now_ns + REPAIR_NS)
         for (_, channel), checker in self.checks.deliveries.items():
             checker.at_end(self.checks.content.where, channel)
+        for client in self.clients:
+            for channel, counters in client.counters.items():
+                passed_over = counters.counts[Counter.MERGE_SILENT_GAPS]
+                self.checks.deliveries[client.name, channel].must_have_passed_over_nothing(passed_over)
         self.checks.states.compare(is_end=True)
         if plan.has_total_order and not any(
             counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters

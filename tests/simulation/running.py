@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 from tests.simulation.cluster import Cluster
 from tests.simulation.drawing import draw_plan
 from tests.simulation.plan import Plan

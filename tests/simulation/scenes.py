@@ -184,11 +184,14 @@ def _copies(plan: Plan, chance: random.Random) -> Plan:
         at_ns, length_ns = chance.randrange(storm_ns), chance.choice((50, 200, 300, 400)) * MS
         whom, other = chance.choice((EVERYBODY, EVERYBODY, *names)), chance.choice(("client1", "client2"))
         faults.append(Fault(kind, at_ns, length_ns, whom, other))
+    if chance.random() < 0.4:  # one adapter is heard, and what the others are asked for comes late
+        at_ns, heard = chance.randrange(storm_ns // 2), chance.choice(names)
+        faults += [Fault(FaultKind.HOLD, at_ns, 350 * MS, name, "client1") for name in names if name != heard]
     weather = Weather(
         chance.choice((0.0, 0.05, 0.15, 0.3)),
         plan.weather.duplication,
         delay_span_ns=plan.weather.delay_span_ns,
-        replay_loss=chance.choice((0.0, 0.3, 0.7)),
+        replay_loss=chance.choice((0.0, 0.5, 0.9)),
     )
     return _with_faults(replace(plan, adapters=adapters, clients=clients, weather=weather), faults)
 
@@ -213,9 +216,9 @@ def _holes(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _damage(plan: Plan, chance: random.Random) -> Plan:
-    adapters = tuple(
-        replace(each, health=chance.choice((0.1, 0.3, 0.6, 1.0))) for each in _adapters(plan, chance, (2, 3, 3, 4))
-    )
+    policy = chance.choice(list(FailPolicy))
+    scores = (0.1, 0.1, 0.6) if policy is FailPolicy.BELOW_THRESHOLD else (0.1, 0.3, 0.6, 1.0)
+    adapters = tuple(replace(each, health=chance.choice(scores)) for each in _adapters(plan, chance, (2, 3, 3, 4)))
     names, storm_ns = _names(adapters), chance.choice((400, 800)) * MS
     faults = []
     for _ in range(chance.choice((1, 2, 3, 4))):
@@ -229,8 +232,7 @@ def _damage(plan: Plan, chance: random.Random) -> Plan:
         faults.append(Fault(FaultKind.CRASH, at_ns, length_ns, chance.choice(names), "", ALL_OF_IT))
     timing = replace(plan.timing, digest_interval_messages=chance.choice((4, 8)))
     changed = replace(plan, adapters=adapters, storm_ns=storm_ns, timing=timing, holes=())
-    policy, times = chance.choice(list(FailPolicy)), chance.choice((1, 1, 2, 3))
-    return _with_faults(replace(changed, fail_policy=policy, fail_times=times), faults)
+    return _with_faults(replace(changed, fail_policy=policy, fail_times=chance.choice((1, 1, 1, 2, 3))), faults)
 
 
 def _flapping(plan: Plan, chance: random.Random) -> Plan:

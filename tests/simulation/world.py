@@ -18,8 +18,13 @@ from tests.simulation.plan import CALM, MS, US, Weather
 START_NS = 1_000 * MS
 CALL_DELAY_MIN_NS = 100 * US
 CALL_DELAY_SPAN_NS = 300 * US
+EVENTS_AT_ONCE_MAX = 20_000  # no run has a tenth of them
 SOURCE = "source"
 ADMIN = "admin"
+
+
+class Livelock(AssertionError):
+    """Events bring forth events, and time stands still."""
 
 
 class Link:
@@ -71,9 +76,16 @@ class World:
         heapq.heappush(self._heap, (self.now_ns + delay_ns, self._count, action, argument))
 
     def run_until(self, end_ns: int) -> None:
-        """Let time pass up to `end_ns`."""
-        heap, pop = self._heap, heapq.heappop
+        """Let time pass up to `end_ns`.
+
+        Raises:
+            Livelock: it does not pass.
+        """
+        heap, pop, count = self._heap, heapq.heappop, 0
         while heap and heap[0][0] <= end_ns:
+            count = count + 1 if heap[0][0] == self.now_ns else 0
+            if count > EVENTS_AT_ONCE_MAX:
+                raise Livelock(f"more than {EVENTS_AT_ONCE_MAX:,} events and no time passes")
             self.now_ns, _, action, argument = pop(heap)
             action(argument)
         self.now_ns = max(self.now_ns, end_ns)

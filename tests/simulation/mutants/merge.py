@@ -8,7 +8,6 @@ from feedcore.merge.comparison import CopyComparison
 from feedcore.merge.confirmation import Confirmation
 from feedcore.merge.declared_gaps import DeclaredGaps
 from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.heard_streams import HeardStreams
 from feedcore.merge.history_gate import CLOSED, HistoryGate
 from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.merger import StreamMerger
@@ -97,24 +96,48 @@ MERGE = (
     Mutant("the client gives a gap up at once", GapRepair, "is_hopeless", always(True)),
     Mutant("the client is deaf for heartbeats", StreamMerger, "_on_heartbeat", always(None)),
     Mutant(
-        "older packets never wait for a newer lineage", HistoryGate, "_open_or_close", _never_waits, scene=Scene.OUTAGES
+        "older packets never wait for a newer lineage",
+        HistoryGate,
+        "_open_or_close",
+        _never_waits,
+        killer="tests.feedcore.test_merge_histories:test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them",
     ),
     Mutant("with confirm=2 one copy is enough", Confirmation, "on_packet", _lets_through, scene=Scene.COPIES),
     Mutant(
         "copies of what was delivered are never compared", CopyComparison, "compare", always(None), scene=Scene.COPIES
     ),
     Mutant("copies that are held are never compared", CopyComparison, "compare_held", always(None), scene=Scene.COPIES),
-    Mutant("what fills a gap is never handed over", DeclaredGaps, "fill", always(False), scene=Scene.COPIES),
     Mutant(
-        "what was passed over is forgotten", SourceOrder, "pass_over", _forgets_what_it_passed_over, scene=Scene.COPIES
+        "what fills a gap is never handed over",
+        DeclaredGaps,
+        "fill",
+        always(False),
+        seed_count_max=1_000,
+        scene=Scene.COPIES,
+        is_long=True,
     ),
-    Mutant("superseded packets stay held", HoldQueue, "cut_superseded", always(None), scene=Scene.OUTAGES),
+    Mutant(
+        "what was passed over is forgotten",
+        SourceOrder,
+        "pass_over",
+        _forgets_what_it_passed_over,
+        killer="tests.feedcore.test_merge_histories:test_a_message_of_a_gap_in_a_history_that_no_longer_counts_is_filled_under_its_new_number",
+    ),
+    Mutant(
+        "superseded packets stay held",
+        HoldQueue,
+        "cut_superseded",
+        always(None),
+        killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_history",
+    ),
     Mutant(
         "superseded copies go on waiting for another",
         Confirmation,
         "drop_superseded",
         always(None),
+        seed_count_max=600,
         scene=Scene.OUTAGES,
+        is_long=True,
     ),
     Mutant(
         "everything missing is declared a gap, held packets or not",
@@ -130,14 +153,29 @@ MERGE = (
         _declares_what_was_just_heard_of,
         scene=Scene.COPIES,
     ),
-    Mutant("renumbered copies stay remembered", CopyComparison, "renumbered_from", always(None), scene=Scene.OUTAGES),
-    Mutant("renumbered gaps stay remembered", RememberedGaps, "truncate_from", always(None), scene=Scene.OUTAGES),
     Mutant(
-        "renumbered ends of streams stay remembered", HeardStreams, "renumbered_from", always(None), scene=Scene.OUTAGES
+        "renumbered copies stay remembered",
+        CopyComparison,
+        "renumbered_from",
+        always(None),
+        killer="tests.feedcore.test_merge_comparison:test_what_was_delivered_under_numbers_that_no_longer_count_is_no_copy_of_what_has_them_now",
     ),
-    Mutant("packets without a message are skipped", StreamMerger, "_take", _skips_silent_runs, scene=Scene.COPIES),
+    Mutant(
+        "renumbered gaps stay remembered",
+        RememberedGaps,
+        "truncate_from",
+        always(None),
+        killer="tests.feedcore.test_merge_comparison:test_copies_of_what_was_a_gap_in_another_history_are_compared",
+    ),
+    Mutant("packets without a message are skipped", StreamMerger, "_take", _skips_silent_runs),
     Mutant("a takeover is not told", StreamMerger, "on_packet", _without("Takeover")),
     Mutant("a silent stream is not told", StreamMerger, "on_timer", _without("Stale")),
     Mutant("a stream that is heard again is not told", StreamMerger, "on_packet", _without("Live")),
-    Mutant("the client goes back to where no histories part", Lineage, "parts_at", always(None), scene=Scene.OUTAGES),
+    Mutant(
+        "the client does not see where histories part",
+        Lineage,
+        "parts_at",
+        always(None),
+        killer="tests.feedcore.test_merge_histories:test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropped_by_identity",
+    ),
 )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.simulation.drawing import draw_plan
 from tests.simulation.plan import Plan
 from tests.simulation.running import Verdict, judge
@@ -67,7 +69,8 @@ def hunt(mutant: Mutant, first: int = 0) -> tuple[int, Verdict | None]:
     """Run seeds, or the unit test, with the fault planted.
 
     Returns:
-        How many seeds it took (0: the unit test), and how it was caught; None: it was not.
+        How many seeds it took (0: the unit test), and how it was caught; None: it was not. A plan that fails without
+        the fault as well is no proof, and raises.
     """
     with mutant.planted():
         if mutant.killer:
@@ -75,8 +78,12 @@ def hunt(mutant: Mutant, first: int = 0) -> tuple[int, Verdict | None]:
         for seed in range(first, first + mutant.seed_count_max):
             verdict = judge(mutant.plan(seed))
             if verdict is not None:
-                return seed - first + 1, verdict
-    return mutant.seed_count_max, None
+                break
+        else:
+            return mutant.seed_count_max, None
+    unprovoked = judge(mutant.plan(seed))
+    assert unprovoked is None, f"without the planted fault as well: seed {seed}, scene {mutant.scene}: {unprovoked}"
+    return seed - first + 1, verdict
 
 
 def _run_test(name: str) -> Verdict | None:
@@ -84,7 +91,7 @@ def _run_test(name: str) -> Verdict | None:
     test = getattr(importlib.import_module(module), function)
     try:
         test()
-    except Exception as raised:  # noqa: BLE001 - an assertion of the test's, or of the core's: it fails
+    except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - an assertion of the test's, or of the core's: it fails
         return Verdict(0, function, f"{function}: {type(raised).__name__}")
     return None
 

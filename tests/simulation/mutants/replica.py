@@ -20,6 +20,7 @@ from feedcore.replica.publish_gate import PublishGate
 from feedcore.replica.role import ToDeciding
 from feedcore.replica.source_tracker import SourceTracker
 from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import UNLIMITED
 from feedcore.wire.output_packet import OutputFlag
 from feedcore.wire.position import FIRST_SEQ
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
@@ -68,7 +69,7 @@ def _has_no_end(right: Method) -> Method:
         line = self.line
         if not self.is_single_source or self.intake.ready or line.next_input_seq == line.lineage.first_input_seq:
             return 0
-        return self.backlog.message_count
+        return UNLIMITED - line.next_input_seq
 
     return undecided_count
 
@@ -210,16 +211,26 @@ REPLICA = (
         DecisionIntake,
         "_accept",
         _believes_message_seqs,
-        scene=Scene.DAMAGE,
+        killer="tests.feedcore.test_decision_intake:test_a_decision_at_another_message_seq_is_out_of_step",
     ),
     Mutant(
         "missed decisions are never asked for", DecisionIntake, "is_request_due", always(False), scene=Scene.HAND_OVERS
     ),
     Mutant("a backup decides by itself", Following, "on_slices", _decides_as_backup),
     Mutant("digests are not compared", Following, "compare", always(None), scene=Scene.DAMAGE),
-    Mutant("digests of different epochs are compared", Following, "compare", _compares_any_epochs, scene=Scene.DAMAGE),
     Mutant(
-        "a backup numbers beyond the end of an epoch", Channel, "undecided_count", _has_no_end, scene=Scene.HAND_OVERS
+        "digests of different epochs are compared",
+        Following,
+        "compare",
+        _compares_any_epochs,
+        killer="tests.feedcore.test_conversion_state_repair:test_positions_of_different_epochs_are_not_compared",
+    ),
+    Mutant(
+        "a backup numbers beyond the end of an epoch",
+        Channel,
+        "undecided_count",
+        _has_no_end,
+        killer="tests.feedcore.test_channels_of_one_source:test_at_the_end_of_an_epoch_a_backup_waits_for_the_first_decision_of_the_next",
     ),
     Mutant(
         "the flap damper never lets a backup return", FlapDamper, "may_return", _never_returns, scene=Scene.FLAPPING
@@ -240,7 +251,13 @@ REPLICA = (
         _installs_unverified,
         scene=Scene.DAMAGE,
     ),
-    Mutant("buckets are set without verification", ProductionLine, "set_buckets", _sets_unverified, scene=Scene.DAMAGE),
+    Mutant(
+        "buckets are set without verification",
+        ProductionLine,
+        "set_buckets",
+        _sets_unverified,
+        killer="tests.feedcore.test_conversion_state_repair:test_values_that_do_not_mend_it_lead_to_a_snapshot",
+    ),
     Mutant(
         "its own past is transmitted again",
         following,
@@ -249,9 +266,13 @@ REPLICA = (
         scene=Scene.RESTARTS,
     ),
     Mutant(
-        "who joins anew forgets what waits for decisions", Channel, "_put_back", _forgets_what_waits, scene=Scene.DAMAGE
+        "who joins anew forgets what waits for decisions",
+        Channel,
+        "_put_back",
+        _forgets_what_waits,
+        killer="tests.feedcore.test_joining_anew:test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited",
     ),
-    Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience, scene=Scene.HOLES),
+    Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience),
     Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scene=Scene.HOLES),
     Mutant(
         "a loss is declared although a backup has the messages",

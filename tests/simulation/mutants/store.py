@@ -70,8 +70,20 @@ STORE = (
     ),
     Mutant("the worst candidate is granted", Candidates, "best", _takes_the_worst, scene=Scene.OUTAGES),
     Mutant(
-        "the last synchronised backup is failed", FeedLease, "refusal_to_fail", _has_no_last_backup, scene=Scene.DAMAGE
+        "the last synchronised backup is failed",
+        FeedLease,
+        "refusal_to_fail",
+        _has_no_last_backup,
+        scene=Scene.DAMAGE,
     ),
     Mutant("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS), scene=Scene.OUTAGES),
-    Mutant("a former holder renews", FeedLease, "_may_renew", _renews_whatever_it_once_gave, scene=Scene.OUTAGES),
+    Mutant(
+        "a former holder renews",
+        FeedLease,
+        "_may_renew",
+        _renews_whatever_it_once_gave,
+        seed_count_max=600,
+        scene=Scene.OUTAGES,
+        is_long=True,
+    ),
 )

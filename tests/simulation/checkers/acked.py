@@ -3,7 +3,6 @@ counted, and no state is given or saved that includes what has not left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from feedcore.counters import Counter
@@ -16,7 +15,7 @@ from feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
     OutputPacket,
 )
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
@@ -25,14 +24,9 @@ NOT_DECIDED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT | RETRANSM
 
 
 class AckedChecker:
-    """Watches every adapter's packets.
+    """Watches every adapter's packets."""
 
-    Args:
-        adapters: filled in by the cluster.
-    """
-
-    def __init__(self, adapters: Sequence[AdapterActor]) -> None:
-        self._adapters = adapters
+    def __init__(self) -> None:
         self._applied: dict[tuple[int, int], int] = {}  # (channel, epoch) -> how far any backup has come in it
         self._unacked: dict[tuple[int, int], int] = {}  # (adapter, life) -> packets that left unacknowledged
 

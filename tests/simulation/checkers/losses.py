@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from feedcore.replica.channel_state import PeerState
 from feedcore.replica.effects import RunsLost
 from feedcore.replica.states import ReplicaState
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS, Plan
 
 if TYPE_CHECKING:

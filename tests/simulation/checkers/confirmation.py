@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from feedcore.merge.effects import Deliver, Filled, MergeEffect
 from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
-from tests.simulation.checkers import Input, PacketReader, Violation
+from tests.simulation.checkers.content import Input, PacketReader, Violation
 
 Content: TypeAlias = tuple[int, int, Input]  # channel, input_seq, what it became
 UNCONFIRMABLE_BITS = PROVISIONAL_BIT | HEARTBEAT_BIT | ANNOUNCEMENT_BIT

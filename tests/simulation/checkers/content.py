@@ -250,6 +250,11 @@ class DeliveryChecker:
                     continue
                 raise Violation("1", f"{self.name} got {count} of {wanted} messages of source {stream} {source_seq}")
 
+    def must_have_passed_over_nothing(self, source_count: int) -> None:
+        """What the merger counted as missing without a message: it is missing all the same."""
+        if source_count and not self._may_gap:
+            raise Violation("1", f"{self.name} passed over {source_count} source messages, and no journal lost any")
+
     # ---- inside ----
 
     def _deliver(self, effect: Deliver) -> None:

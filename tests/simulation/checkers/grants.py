@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from feedcore.replica.channel_state import PeerState
 from feedcore.replica.states import ReplicaState
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 
 GOOD = (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED, ReplicaState.AHEAD)

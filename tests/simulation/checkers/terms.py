@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from admin_server.takeovers import TakeoverReason
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor

@@ -1,12 +1,12 @@
-"""A planned hand-over has no seam (docs/protocol.md clause 6.6): the heir begins where the former active ended, unless it
-has waited in vain for what precedes that."""
+"""A planned hand-over has no seam (docs/protocol.md clause 6.6): the heir begins where the former active ended, unless
+it has waited in vain for what precedes that."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from feedcore.replica.states import ReplicaState
-from tests.simulation.checkers import Violation
+from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ class HandOverChecker:
         """The store offers an epoch to an heir."""
         self._offered_after[epoch] = after_epoch
 
+    def on_granted(self, epoch: int) -> None:
+        """The store grants an epoch, offered or not: whoever held the one before is gone, and its end with it."""
+        self._offered_after.pop(epoch, None)
+
     def on_moved(self, adapter: AdapterActor, moved: StateMoved, now_ns: int) -> None:
         """A channel of an adapter moves."""
         channel, line = moved.channel_id, adapter.engine.replicas[moved.channel_id].line
@@ -36,5 +40,5 @@ class HandOverChecker:
         patience_ns = adapter.engine.config.replica.promotion_patience_ns - MS
         is_heir = self._offered_after.get(adapter.engine.lease.epoch) == epoch
         if is_heir and line.lineage.first_input_seq < end and now_ns - at_ns < patience_ns:
-            text = f"{adapter.name} begins epoch {line.epoch} at {line.lineage.first_input_seq}, but {epoch} ended at {end}"
-            raise Violation("hand-over", text)
+            begin = line.lineage.first_input_seq
+            raise Violation("hand-over", f"{adapter.name} begins epoch {line.epoch} at {begin}, {epoch} ended at {end}")

@@ -18,7 +18,7 @@ from feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
     OutputPacket,
 )
-from tests.simulation.checkers import PacketReader, Violation
+from tests.simulation.checkers.content import PacketReader, Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:

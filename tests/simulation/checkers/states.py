@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from feedcore.replica.states import ReplicaState
-from tests.simulation.checkers import Truth, Violation
+from tests.simulation.checkers.content import Truth, Violation
 from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import SYMBOLS, state_after
 
@@ -50,7 +50,8 @@ class StateChecker:
     def _state(self, adapter: AdapterActor, channel: int) -> bytes:
         """Its conversion state, but for symbols that were corrupted after the last position where all have a digest."""
         converter = adapter.converters[channel]
-        digests = [each.engine.replicas[channel].line.digest for each in self._adapters]
+        begun = [each for each in self._adapters if each.life]
+        digests = [each.engine.replicas[channel].line.digest for each in begun]
         first = digests[0]
         is_comparable = all((digest.epoch, digest.input_seq) == (first.epoch, first.input_seq) for digest in digests)
         hidden = [
