@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import zmq
 
+from adapter.forged_packets import ForgedPackets
 from adapter.mailbox import Mailbox
 from adapter.output_journal import OutputJournal
 from adapter.peer_calls import PeerCalls
@@ -33,7 +34,7 @@ from feedcore.replica.engine import AdapterEngine
 from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.refusal import PacketRefused
 from transport.dgram import MulticastReceiver, MulticastSender
-from transport.opening import Opener
+from transport.opening import ImpersonationRefused, Opener
 from transport.process_shell import StopSignal
 from transport.sealing import NoKey, NonceExhausted, Sealer
 
@@ -65,6 +66,7 @@ class AdapterLoop:
         report_interval_ns: `on_report_due` is called this often.
         ask_source: asks the feed source itself for messages; None: its journal is asked, through `peers`.
         collect_refused: looks whether source messages were refused; once a turn.
+        forged: notes who sends packets as an adapter of the feed; None: only counted, as every refusal is.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class AdapterLoop:
         report_interval_ns: int,
         ask_source: Callable[[RequestSource], None] | None = None,
         collect_refused: Callable[[int], None] = lambda _now_ns: None,
+        forged: ForgedPackets | None = None,
     ) -> None:
         self._engine, self._counters = engine, counters
         self._sender, self._sealer, self._opener, self._journal = sender, sealer, opener, journal
@@ -95,6 +98,7 @@ class AdapterLoop:
         self._report_interval_ns = report_interval_ns
         self._ask_source = ask_source
         self._collect_refused = collect_refused
+        self._forged = forged
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
         self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, to be sent in this turn
@@ -197,7 +201,7 @@ class AdapterLoop:
             try:
                 packet = self._opener.open(datagram)
             except PacketRefused as refused:
-                self._counters.refuse(refused.reason)
+                self._on_refused(refused, receiver)
                 continue
             if packet is None:
                 continue  # a signature: for readers
@@ -205,6 +209,11 @@ class AdapterLoop:
             if effects:
                 self._perform(effects)
         self._flush()
+
+    def _on_refused(self, refused: PacketRefused, receiver: MulticastReceiver) -> None:
+        self._counters.refuse(refused.reason)
+        if isinstance(refused, ImpersonationRefused) and self._forged is not None:
+            self._forged.note(refused.adapter_id, refused.incarnation, receiver.last_sender, time.time_ns())
 
     # ---- effects (feedcore.replica.effects.EffectHandler) ----
 

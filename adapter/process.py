@@ -256,6 +256,7 @@ class AdapterProcess:
             report_interval_ns=registered.sync_interval_ns,
             ask_source=mold.request if mold is not None else None,
             collect_refused=self._dead_letters.collect,
+            forged=self._reporter.forged,
         )
         self._meet(list(registered.adapters))
 

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from adapter.conversion.compiled import CompiledConverter
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.dead_letter_journal import DeadLetterJournal
+from adapter.forged_packets import ForgedPackets
 from adapter.health import Counts, Health, HealthSampler
 from adapter.output_journal import OutputJournal
 from adapter.translation import peer_state_to_proto
@@ -31,6 +32,9 @@ class Reporter:
 
     Args:
         converters: by channel_id; their counts are shown.
+
+    Attributes:
+        forged: what was sent as an adapter of the feed, but not by one; the loop notes it.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Reporter:
     ) -> None:
         self._engine, self._counters, self._journal, self._sealer = engine, counters, journal, sealer
         self._converters, self._dead_letters = converters, dead_letters
+        self.forged = ForgedPackets()
         self._sampler = HealthSampler()
         self._health = Health(1.0, 0.0, 0, 0.0, 0)
         self._health_at_ns = 0
@@ -64,6 +69,7 @@ class Reporter:
             for reason, count in converter.counts().items():
                 if count and reason in REFUSED:
                     state.refused_messages[reason] += count
+        state.forged_packets.extend(self.forged.newest())
         return state
 
     def gauges(self) -> Iterator[Metric]:
@@ -96,6 +102,7 @@ class Reporter:
         yield CounterMetricFamily("tandemfeed_dead_letters_kept", text, value=self._dead_letters.kept_count)
         text = "Samples that the dead-letter journal did not take: its disk is full, or it cannot be written."
         yield CounterMetricFamily("tandemfeed_dead_letters_unkept", text, value=self._dead_letters.unkept_count)
+        yield forgery_metric(self.forged.counts())
         counts = {str(channel_id): converter.counts() for channel_id, converter in self._converters.items()}
         yield from conversion_metrics(counts)
 
@@ -105,6 +112,19 @@ class Reporter:
         errors += sum(counters.counts[counter] for counter in ERROR_COUNTERS)
         lag = sum(replica.source_lag() for replica in self._engine.replicas.values())
         return Counts(counters.counts[Counter.MESSAGES_OUT], errors, lag)
+
+
+def forgery_metric(counts: Mapping[int, int]) -> Metric:
+    """Packets that somebody else sent as an adapter.
+
+    Args:
+        counts: adapter_id -> packets.
+    """
+    text = "Packets refused that were sent as of an adapter of the feed, but not by one; by the adapter impersonated."
+    forged = CounterMetricFamily("tandemfeed_forged_packets", text, labels=["impersonated_adapter_id"])
+    for adapter_id, count in counts.items():
+        forged.add_metric([str(adapter_id)], count)
+    return forged
 
 
 def conversion_metrics(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:

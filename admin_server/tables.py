@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -34,7 +35,36 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
                 row.failed_reason,
             )
         console.print(table)
+        _print_forgers(feed, console)
         _print_takeovers(feed, console)
+
+
+def _print_forgers(feed: admin_pb2.FeedStatus, console: Console) -> None:
+    """A line for each adapter impersonated and each address that does so; several adapters may hear the same packets,
+    so the count is that of the adapter that heard most."""
+    names = {row.adapter.adapter_id: row.adapter.name for row in feed.adapters}
+    heard: dict[tuple[int, str], list[common_pb2.ForgedPackets]] = {}
+    counts: dict[tuple[int, str], Counter[int]] = {}
+    for row in feed.adapters:
+        for forged in row.state.forged_packets:
+            place = forged.adapter_id, forged.address
+            heard.setdefault(place, []).append(forged)
+            counts.setdefault(place, Counter())[row.adapter.adapter_id] += forged.count
+    for (adapter_id, address), reports in sorted(heard.items()):
+        count = max(counts[adapter_id, address].values())
+        first, last = min(each.first_unix_ns for each in reports), max(each.last_unix_ns for each in reports)
+        impersonated = escape(names.get(adapter_id, str(adapter_id)))
+        console.print(
+            f"forged packets as adapter {impersonated} from {escape(address)}: {count:,} since {_clock(first)}, "
+            f"the last at {_clock(last)}"
+        )
+
+
+def _clock(unix_ns: int) -> str:
+    """Local time of day, with the date unless it is today's."""
+    at = time.localtime(unix_ns // 1_000_000_000)
+    is_today = time.strftime("%F", at) == time.strftime("%F")
+    return time.strftime("%H:%M:%S" if is_today else "%F %H:%M:%S", at)
 
 
 def _print_takeovers(feed: admin_pb2.FeedStatus, console: Console) -> None:

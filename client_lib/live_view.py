@@ -83,6 +83,10 @@ class LiveFigures:
                     "next_input_seq": channel.next_input_seq,
                     "next_message_seq": channel.next_message_seq,
                     "next_source_seqs": {str(stream): seq for stream, seq in sorted(channel.next_source_seqs.items())},
+                    "distrusted": [
+                        {"adapter_id": adapter_id, "incarnation": incarnation}
+                        for adapter_id, incarnation in channel.distrusted
+                    ],
                 }
                 for channel_id, channel in statistics.channels.items()
             },
@@ -136,6 +140,14 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
     rate.add_row(
         "copies", f"duplicates dropped {figures['duplicates']:,}   takeovers {figures['takeovers']}", _refusals(figures)
     )
+    for channel_id, channel in figures["channels"].items():
+        starts = ", ".join(
+            f"{each['adapter_id']} (incarnation {each['incarnation']})" for each in channel["distrusted"]
+        )
+        if starts:
+            rate.add_row(
+                "forged", f"channel {channel_id}: sent as adapter {starts}", "only what is signed is delivered"
+            )
     positions = Table("channel", "epoch", "next message", "source stream", "next source message", expand=True)
     for channel_id, channel in figures["channels"].items():
         first = [f"{channel_id} {channel['topic']}", str(channel["epoch"]), _number(channel["next_message_seq"])]

@@ -10,6 +10,7 @@ import itertools
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Self
 
 import grpc
 
+from client_lib.stream_trust import VerifyMode
 from deploy.certificates import issue_certificate
 from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
@@ -41,7 +43,9 @@ from transport.rpc import open_channel
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0
 LOOK_AGAIN_S = 0.2
-JOB_NICE = 10  # numbering runs far ahead of the sending: on a small machine it yields to what is in the path of a tick
+# Numbering runs far ahead of the sending, and a forger would have a machine of its own: on a small machine they yield
+# to what is in the path of a tick.
+YIELDING_NICE = 10
 
 
 class Cluster:
@@ -73,11 +77,17 @@ class Cluster:
         admin_port, *source_ports = free_ports(socket.SOCK_STREAM, 1 + len(gateways))
         self.admin = f"{self._addresses[ADMIN]}:{admin_port}"
         self._source_ports = dict(zip(gateways, source_ports, strict=True))
+        adapters = [name for feed in self.feeds for name in feed.adapters]
+        self._metrics_ports = dict(zip(adapters, free_ports(socket.SOCK_STREAM, len(adapters)), strict=True))
         per_feed = self.shape.stream_count + self.shape.channels * len(self.shape.adapter_names)
         ports = iter(free_ports(socket.SOCK_DGRAM, per_feed * len(self.feeds)))
         settings = render_cluster(self.shape, self._addresses, self._source_ports, lambda: next(ports))
         (folder / "cluster.toml").write_text(settings)
         (folder / "policy.toml").write_text(render_policy(self.shape))
+
+    def address_of(self, host: str) -> str:
+        """A host's IP address."""
+        return self._addresses[host]
 
     def journal(self, feed: FeedLayout) -> Path:
         """A feed's source journal."""
@@ -108,6 +118,7 @@ class Cluster:
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
         arguments += ["--table", str(EXAMPLES / "converter-table.xml")]
         arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process, process)]
+        arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None
         return self._start(process, [*arguments, *self._connection(process, process)], disk=disk)
 
@@ -137,18 +148,31 @@ class Cluster:
 
     def restart_job(self, feed: FeedLayout) -> ManagedProcess:
         """The Spark job again, with the same options: it goes on from its checkpoint and the source journal."""
-        return self._start(feed.job, self._jobs[feed.job], nice=JOB_NICE)
+        return self._start(feed.job, self._jobs[feed.job], nice=YIELDING_NICE)
 
-    def start_client(self, feed: FeedLayout, record: Path, *, start: str = "1", name: str = "") -> ManagedProcess:
+    def start_client(
+        self, feed: FeedLayout, record: Path, *, start: str = "1", name: str = "", verify: VerifyMode = "alarm"
+    ) -> ManagedProcess:
         """A subscriber that records what it is delivered.
 
         Args:
             start: "1": from the first message; "live".
             name: of the process, where it is not the feed's own client.
+            verify: "signed": only what adapters have signed.
         """
-        arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start]
+        arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
         arguments += self._connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client)
+
+    def start_forger(self, feed: FeedLayout, seconds: float, rate: float) -> ManagedProcess:
+        """Another subscriber, on the client's host, which forges packets when told "start", and ends.
+
+        Args:
+            rate: forged packets a second.
+        """
+        arguments = ["forger", "--feed", feed.name, "--seconds", str(seconds), "--rate", str(rate)]
+        arguments += self._connection(SUBSCRIBER, feed.client)
+        return self._start(feed.forger, arguments, host=feed.client, nice=YIELDING_NICE)
 
     # ---- looking, waiting ----
 
@@ -186,6 +210,33 @@ class Cluster:
         with self.operations() as operations:
             request = admin_pb2.ReadmitAdapterRequest(feed=feed.name, adapter=name)
             operations.ReadmitAdapter(request, timeout=START_TIMEOUT_S)
+
+    def status(self, feed: FeedLayout) -> admin_pb2.FeedStatus:
+        """What `tandemfeed admin status` shows of a feed.
+
+        Raises:
+            grpc.RpcError: as the server answered.
+        """
+        with self.operations() as operations:
+            request = admin_pb2.GetStatusRequest(feed=feed.name)
+            (status,) = operations.GetStatus(request, timeout=START_TIMEOUT_S).feeds
+        return status
+
+    def metrics(self, feed: FeedLayout, name: str) -> str:
+        """An adapter's metrics, in Prometheus's text format.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        process = feed.adapter(name)
+        address = f"http://{LOOPBACK}:{self._metrics_ports[process]}/metrics"
+
+        def read() -> str:
+            with urllib.request.urlopen(address, timeout=START_TIMEOUT_S) as page:
+                text: str = page.read().decode()
+            return text
+
+        return read() if self.network is None else self.network.inside(process, read)
 
     def await_ahead(self, feed: FeedLayout, message_count: int) -> None:
         """Wait until so many messages are in the source journal that were not sent, or all that there will be.
@@ -298,18 +349,20 @@ class Cluster:
         return [str(part) for part in itertools.chain.from_iterable(options.items())]
 
 
-def start_cluster(cluster: Cluster, rate: float, record_of: dict[int, Path]) -> None:
+def start_cluster(cluster: Cluster, rate: float, record_of: dict[int, Path], *, verify: VerifyMode = "alarm") -> None:
     """Admin server, all adapters (in each feed one active, the others synchronised), gateways and recording clients.
 
     Args:
         rate: messages a second that each gateway is to send.
         record_of: by feed_id, where its client's record goes.
+        verify: what clients ask for.
     """
     cluster.start_admin()
     started: list[ManagedProcess] = []
     for feed in cluster.feeds:
         started += [cluster.start_adapter(feed, name) for name in cluster.shape.adapter_names]
-        started += [cluster.start_gateway(feed, rate), cluster.start_client(feed, record_of[feed.feed_id])]
+        client = cluster.start_client(feed, record_of[feed.feed_id], verify=verify)
+        started += [cluster.start_gateway(feed, rate), client]
     for process in started:
         process.await_event("ready", START_TIMEOUT_S)
     for watch in cluster.watches.values():

@@ -33,6 +33,7 @@ SUMMARIES = {
     "drill": "rounds of faults on a running cluster, and a ledger",
     "bench": "run a benchmark",
     "witness": "record a feed from its first message to its end",
+    "forger": "send all that a subscriber can forge (drills)",
 }
 
 

@@ -157,7 +157,7 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
         for feed in cluster.feeds:
             journal = cluster.journal(feed)
             prepare_journal(recording, feed, cluster.folder / "cluster.toml", journal, messages_max)
-    start_cluster(cluster, plan.rate, records)
+    start_cluster(cluster, plan.rate, records, verify=plan.fault.verify)
     if plan.fault.needs_driver:
         say("starting Spark")
         for feed in cluster.feeds:

@@ -92,6 +92,11 @@ class FeedLayout:
         return f"client{self.suffix}"
 
     @property
+    def forger(self) -> str:
+        """A subscriber that sends forged packets; on the client's host."""
+        return f"forger{self.suffix}"
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The adapters' processes."""
         return tuple(self.adapter(name) for name in self.shape.adapter_names)

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_lib import Batch, Subscription, connect
 from client_lib.recorder import DeliveryRecorder
+from client_lib.stream_trust import VerifyMode
 from transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -101,6 +102,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--feed", required=True, metavar="NAME", help="the feed")
     parser.add_argument("--record", required=True, type=Path, metavar="FILE", help="written at the end")
     parser.add_argument("--start", default="1", metavar="live|SEQ", help="where to begin (default %(default)s)")
+    parser.add_argument(
+        "--verify",
+        choices=get_args(VerifyMode),
+        default="alarm",
+        help="signed: record only what its adapter has signed (default %(default)s)",
+    )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     prefer_short_turns()
@@ -121,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             secret=connection.secret,
             interface=connection.interface,
         ) as client,
-        client.subscribe(arguments.feed, start=start) as subscription,
+        client.subscribe(arguments.feed, start=start, verify=arguments.verify) as subscription,
     ):
         announce_ready(feed=arguments.feed)
         is_flowing = False

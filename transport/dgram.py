@@ -96,15 +96,24 @@ class MulticastReceiver:
             self.socket.close()
             raise BadGroup(f"cannot hear {group} on interface {interface}: {refused}") from refused
         self._recv = self.socket.recv
+        self._sender = b""
 
     def receive(self) -> bytes | None:
         """The next datagram's body, or None if none waits. Never blocks."""
         try:
-            self._recv(zmq.NOBLOCK)  # the sender's address: multicast source addresses prove nothing, so unused
+            self._sender = self._recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
         body: bytes = self._recv()
         return body
+
+    @property
+    def last_sender(self) -> str:
+        """ "IPV4:PORT" that the last datagram came from, as the network says; empty before the first.
+
+        It proves nothing, since any host can send from any address: a hint for people, never a reason to believe.
+        """
+        return self._sender.rstrip(b"\0").decode("ascii", "replace")  # libzmq's frame ends with a zero byte
 
     def close(self) -> None:
         """Leave the group."""

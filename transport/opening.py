@@ -40,6 +40,19 @@ _MAGIC_BYTES = OUTPUT_MAGIC.to_bytes(4, "little")
 _sealed_by = itemgetter(*OUTPUT_LAYOUT.places("channel_id", "adapter_id", "key_id", "incarnation", "packet_counter"))
 
 
+class ImpersonationRefused(PacketRefused):
+    """A packet as of an announced start of an adapter, but without the decision tag that only adapters can make.
+
+    Attributes:
+        adapter_id, incarnation: the start that it names as its sender.
+    """
+
+    def __init__(self, adapter_id: int, incarnation: int) -> None:
+        super().__init__(Refusal.UNTAGGED, f"a packet as of adapter {adapter_id} that no adapter has tagged")
+        self.adapter_id = adapter_id
+        self.incarnation = incarnation
+
+
 class _Ciphers(NamedTuple):
     """What opens one start's packets on one channel under one key; the start's window stays over a change of keys."""
 
@@ -140,7 +153,8 @@ class Opener(_KnownStarts):
         """Check, open and decode one datagram; None for a signature datagram, which is for readers.
 
         Raises:
-            PacketRefused: with the reason; nothing else, whatever the bytes are.
+            PacketRefused: with the reason; nothing else, whatever the bytes are. ImpersonationRefused, which is one,
+                where the decision tag is missing.
         """
         if datagram.startswith(SIGNATURE_MAGIC):
             return None
@@ -151,7 +165,7 @@ class Opener(_KnownStarts):
         nonce = NONCE.pack(incarnation, counter)
         covered, tag = datagram[:-DECISION_TAG_SIZE], datagram[-DECISION_TAG_SIZE:]
         if ciphers.decisions is None or not is_tag_valid(ciphers.decisions, nonce, covered, tag):
-            raise PacketRefused(Refusal.UNTAGGED, f"a packet as of adapter {adapter_id} that no adapter has tagged")
+            raise ImpersonationRefused(adapter_id, incarnation)
         header = datagram[:OUTPUT_HEADER_SIZE]
         payload = _unseal(ciphers.sealing, nonce, datagram, header, key_id)
         if not ciphers.window.take(counter):

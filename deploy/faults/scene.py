@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from client_lib.stream_trust import VerifyMode
 from deploy.cluster import START_TIMEOUT_S, Cluster
 from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
@@ -160,6 +161,7 @@ class Fault:
         needs_network: links are cut or lose packets.
         needs_driver: Spark's driver is to be at work; otherwise the source plays a journal prepared in advance.
         needs_small_disk: adapters' journals have disks of their own.
+        verify: what the feed's client asks for.
     """
 
     strike: Callable[[Scene], str]
@@ -170,3 +172,4 @@ class Fault:
     needs_network: bool = False
     needs_driver: bool = False
     needs_small_disk: bool = False
+    verify: VerifyMode = "alarm"

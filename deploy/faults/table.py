@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deploy.faults.ends import kill_active, kill_admin, kill_backup, kill_driver, restart_all
+from deploy.faults.forging import FORGED_SECONDS, forge_at
 from deploy.faults.links import (
     cut_active,
     cut_active_from_admin,
@@ -15,6 +16,7 @@ from deploy.faults.pauses import pause_active, slow_backup
 from deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over
 from deploy.faults.scene import Fault
 
+FORGED_PER_SECOND = 5_000.0  # a quarter of what the client hears anyway: two cores take it beside the cluster
 KILL_AIM_MS = 10.0
 VANISH_AIM_MS = 500.0
 
@@ -70,6 +72,12 @@ FAULTS = {
         90.0,
         stall_aim_ms=KILL_AIM_MS,
         needs_driver=True,
+    ),
+    "forge": Fault(
+        forge_at(FORGED_PER_SECOND, FORGED_SECONDS),
+        "a subscriber sends forged packets as all adapters for a minute",
+        FORGED_SECONDS + 15.0,
+        verify="signed",
     ),
     "hand-over": Fault(hand_over, "planned: tandemfeed admin failover", 5.0),
 }

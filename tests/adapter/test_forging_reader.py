@@ -103,6 +103,7 @@ def test_heartbeats_with_a_huge_epoch_stop_neither_the_adapters_nor_the_client(t
                 assert statistics.refusals["out_of_window"] > 0
             metrics = metrics_at(metrics_port)
             assert metrics['tandemfeed_refused_packets_total{reason="untagged"}'] > 0
+            assert metrics['tandemfeed_forged_packets_total{impersonated_adapter_id="1"}'] > 0
             assert metrics['tandemfeed_epoch{channel="1"}'] < HUGE_EPOCH
             assert metrics['tandemfeed_replica_state{state="synchronized"}'] == 1
             assert adapters["a"].moves()[-1] == "active"

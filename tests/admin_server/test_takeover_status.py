@@ -114,6 +114,33 @@ def test_status_prints_takeovers_for_people() -> None:
     assert "takeovers: none; lease term 300 ms" in out.getvalue()
 
 
+def test_status_names_who_forges_packets_and_counts_no_packet_twice() -> None:
+    feed = admin_pb2.FeedStatus()
+    for adapter_id, name in ((1, "a"), (2, "b"), (3, "c")):
+        feed.adapters.add(adapter={"adapter_id": adapter_id, "name": name})
+    now = time.time_ns()
+    for row, counts in ((feed.adapters[0], (12_000, 345)), (feed.adapters[2], (12_300, 0))):
+        for incarnation, count in enumerate(counts, 1):
+            row.state.forged_packets.add(
+                adapter_id=2,
+                incarnation=incarnation,
+                address="127.0.0.1:5555",
+                count=count,
+                first_unix_ns=now,
+                last_unix_ns=now,
+            )
+    feed.adapters[1].state.forged_packets.add(adapter_id=9, address="[red]x", count=1)
+    out = io.StringIO()
+    print_status(admin_pb2.GetStatusReply(feeds=[feed]), Console(file=out, width=120))
+    told = re.findall(r"forged packets as adapter .*", out.getvalue())
+    assert len(told) == 2
+    assert re.fullmatch(
+        r"forged packets as adapter b from 127\.0\.0\.1:5555: 12,345 since \d\d:\d\d:\d\d, the last at \d\d:\d\d:\d\d",
+        told[0],
+    )
+    assert told[1].startswith("forged packets as adapter 9 from [red]x: 1 since 19")
+
+
 def test_an_adapter_counts_the_term_that_it_is_told_and_keeps_a_tenth_of_it_as_its_margin(server: AdminServer) -> None:
     server.brokers["equities"].lease.terms.on_needless(time.monotonic_ns())
     orders: queue.SimpleQueue[tuple[admin_pb2.AdapterOrder, int]] = queue.SimpleQueue()

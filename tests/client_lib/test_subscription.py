@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import threading
@@ -12,6 +13,7 @@ from typing import Literal
 import pytest
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from rich.console import Console
 
 from client_lib import (
     AdminUnavailable,
@@ -24,6 +26,7 @@ from client_lib import (
     Subscription,
 )
 from client_lib.items import Filled, Item
+from client_lib.live_view import LiveFigures, render
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Ended, Stale, Takeover
 from feedcore.merge.gap_repair import RepairConfig
@@ -236,6 +239,14 @@ def test_bad_datagrams_are_counted_by_reason_and_the_stream_goes_on(cluster: Toy
         }  # fmt: skip
 
 
+def shown(subscription: Subscription, items: list[Item]) -> str:
+    """The live view of `tandemfeed subscribe`."""
+    figures, out = LiveFigures(subscription), io.StringIO()
+    figures.take(items)
+    Console(file=out, width=200).print(render(figures.interval(), {}, figures.last_events))
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("verify", ["alarm", "signed"])
 def test_another_readers_forgeries_are_not_believed_and_the_stream_goes_on(
     cluster: ToyCluster, verify: Literal["alarm", "signed"]
@@ -262,8 +273,10 @@ def test_another_readers_forgeries_are_not_believed_and_the_stream_goes_on(
         if verify == "alarm":
             assert len(evil) == 1, "delivered at once"
             assert alarms == [(1, a.start.incarnation)] == list(statistics.channels[CHANNEL_ID].distrusted)
+            assert f"sent as adapter 1 (incarnation {a.start.incarnation})" in shown(subscription, items)
         else:
             assert (evil, alarms) == ([], [])
+            assert "sent as adapter" not in shown(subscription, items)
         a.send(packet(16, 16, 5))
         assert message_seqs(collect(subscription, has_messages(5))) == list(range(16, 21))
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.drill import ALL, main
+from deploy.faults.forging import forge_at
 from deploy.faults.table import FAULTS
 from deploy.isolation import STATE_VARIABLE
 from deploy.network import why_no_network
@@ -52,6 +55,21 @@ def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tm
         assert row["takeovers"] >= 1
     if fault == "cut-active-from-clients":
         assert max(row["detail"][0]["served_by"].values()) > 0.9  # the backup alone was heard
+
+
+@processes
+@pytest.mark.timeout(120)
+def test_a_subscriber_that_forges_packets_moves_nothing_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(FAULTS["forge"], strike=forge_at(rate=1_000.0, seconds=3.0), round_s=12.0)
+    monkeypatch.setitem(FAULTS, "forge", short)
+    row = drilled(tmp_path, "forge", "--rounds", "1", rate=2_000)
+    assert re.search(
+        r"forged \d[\d,]+ packets in .* from \d+\.\d+\.\d+\.\d+:\d+; .+; "
+        r"adapters refused [1-9][\d,]+ as untagged and named the forger",
+        row["detail"][0]["what"],
+    )
 
 
 @processes

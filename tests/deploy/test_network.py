@@ -173,3 +173,18 @@ def test_a_small_disk_is_full_for_its_process_alone(tmp_path: Path) -> None:
     finally:
         child.stdin.close()
         child.wait(30)
+
+
+def test_what_runs_inside_a_host_sees_its_addresses_and_the_caller_stays_where_it_is(network: Network) -> None:
+    def can_bind(address: str) -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+            try:
+                trial.bind((address, 0))
+            except OSError:
+                return False
+        return True
+
+    address = network.addresses["a"]
+    assert network.inside("a", lambda: can_bind(address))
+    assert not network.inside("b", lambda: can_bind(address))
+    assert not can_bind(address)

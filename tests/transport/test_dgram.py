@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,20 @@ def test_every_receiver_of_a_group_hears_a_datagram_and_no_other_group_does(cont
     sender.send(OTHER.encode(), b"for the other")
     assert [receive(each) for each in (first, second, other)] == [b"for the group", b"for the group", b"for the other"]
     assert first.receive() is None
+
+
+def test_a_receiver_tells_the_address_that_the_last_datagram_came_from(context: zmq.Context[Any]) -> None:
+    receiver = MulticastReceiver(context, "127.0.0.1", GROUP)
+    assert receiver.last_sender == ""
+    assert receiver.receive() is None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+        plain.bind(("127.0.0.1", 0))
+        plain.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        plain.sendto(b"from here", ("239.192.77.1", 17001))
+        while not receiver.socket.poll(20):  # libzmq joins the group in a thread of its own, a little later
+            plain.sendto(b"from here", ("239.192.77.1", 17001))
+        assert receive(receiver) == b"from here"
+        assert receiver.last_sender == f"127.0.0.1:{plain.getsockname()[1]}"
 
 
 def test_a_datagram_over_the_limit_is_impossible_to_send_and_the_next_one_goes(context: zmq.Context[Any]) -> None:

@@ -22,7 +22,7 @@ from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet, output_packets
 from tests.transport.starts import KEY, PRIVATE_KEY, READERS_KEY, START, forger, opener, sealer, stream_opener
 from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, Opener, StreamOpener
+from transport.opening import HeardPacket, ImpersonationRefused, Opener, StreamOpener
 from transport.replay_window import REPLAY_WINDOW
 from transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
 from transport.start_keys import SealingKey
@@ -285,6 +285,13 @@ def test_no_counter_that_a_reader_makes_up_moves_an_adapter(counter: int) -> Non
     counter = min(counter, COUNTER_MAX - 1)
     assert refusal_of(forger(first_counter=counter).seal(output_packet(), 12), receiver) is Refusal.UNTAGGED
     receiver.open(made.seal(output_packet(), 12))
+
+
+def test_a_packet_without_the_decision_tag_is_refused_with_the_start_that_it_impersonates() -> None:
+    with pytest.raises(ImpersonationRefused) as refused:
+        opener().open(forger().seal(output_packet(), 12))
+    assert refused.value.reason is Refusal.UNTAGGED
+    assert (refused.value.adapter_id, refused.value.incarnation) == START.identity
 
 
 def test_a_datagram_that_no_sender_may_send_is_refused() -> None:

@@ -327,6 +327,7 @@ class FeedAdapterState(_message.Message):
     ABSTAINS_FIELD_NUMBER: _builtins.int
     OUT_OF_SYNC_FIELD_NUMBER: _builtins.int
     REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
+    FORGED_PACKETS_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
     report_id: _builtins.int
@@ -349,6 +350,12 @@ class FeedAdapterState(_message.Message):
         lower case); for people.
         """
 
+    @_builtins.property
+    def forged_packets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForgedPackets]:
+        """Packets that somebody else sent as an adapter of the feed, which this adapter refused; the newest senders, the
+        newest last; for people.
+        """
+
     def __init__(
         self,
         *,
@@ -361,14 +368,53 @@ class FeedAdapterState(_message.Message):
         abstains: _builtins.bool = ...,
         out_of_sync: _builtins.bool = ...,
         refused_messages: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        forged_packets: _abc.Iterable[Global___ForgedPackets] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "refused_messages", b"refused_messages", "report_id", b"report_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "refused_messages", b"refused_messages", "report_id", b"report_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeedAdapterState: _TypeAlias = FeedAdapterState  # noqa: Y015
+
+@_typing.final
+class ForgedPackets(_message.Message):
+    """What one network address has sent as one start of an adapter without being an adapter of the feed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_UNIX_NS_FIELD_NUMBER: _builtins.int
+    LAST_UNIX_NS_FIELD_NUMBER: _builtins.int
+    adapter_id: _builtins.int
+    """impersonated"""
+    incarnation: _builtins.int
+    address: _builtins.str
+    """"IPV4:PORT" that the packets came from, as the network says: a hint, not a proof"""
+    count: _builtins.int
+    first_unix_ns: _builtins.int
+    last_unix_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        adapter_id: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        address: _builtins.str = ...,
+        count: _builtins.int = ...,
+        first_unix_ns: _builtins.int = ...,
+        last_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_id", b"adapter_id", "address", b"address", "count", b"count", "first_unix_ns", b"first_unix_ns", "incarnation", b"incarnation", "last_unix_ns", b"last_unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgedPackets: _TypeAlias = ForgedPackets  # noqa: Y015
 
 @_typing.final
 class ChannelDescription(_message.Message):

@@ -1,0 +1,381 @@
+"""`tandemfeed forger`: what a subscriber with a valid key can forge, all of it, at full rate, for a while. For drills.
+
+It logs in as any subscriber does, gets its grant, and hears the feed. With the channel's key it seals packets as of
+every announced start of every adapter; what it lacks, the decision key and the adapters' private keys, it makes up. So
+nothing that it makes may move an adapter, or reach an application that asked for `verify="signed"`. What it knows it
+knows from its grant alone: nothing here is privileged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import queue
+import select
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+
+import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from client_lib.grant import Grant, GrantedAdapter, GrantUpdated, apply_update, first_grant
+from client_lib.grant_reader import GrantLetter, GrantReader
+from client_lib.session import Session
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import (
+    DATAGRAM_SIZE_MAX,
+    DECISION_TAG_SIZE,
+    OutputFlag,
+    OutputPacket,
+    encode_output_header,
+    encode_runs,
+)
+from feedcore.wire.refusal import PacketRefused
+from tandemfeed.v1 import admin_pb2
+from transport.announced_starts import AnnouncedStart
+from transport.dgram import MulticastReceiver, MulticastSender
+from transport.opening import HeardPacket, StreamOpener
+from transport.process_shell import (
+    StopSignal,
+    add_connection_arguments,
+    announce,
+    announce_ready,
+    configure_logging,
+    connection_from,
+)
+from transport.sealing import COUNTER_MAX
+from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
+from transport.stream_signatures import DIGEST_SIZE, SIGNATURE_MAGIC, sign
+
+RATE_DEFAULT = 5_000.0  # packets a second: several times what an adapter sends, a tenth of a core to make
+SECONDS_DEFAULT = 60.0
+TURN_S = 0.005
+CATCH_UP_TURNS_MAX = 4  # of packets that are late; the rest is not sent
+HEARD_COUNT_MAX = 512  # datagrams heard in a turn
+CAPTURED_COUNT_MAX = 1_024  # datagrams kept for sending again: up to some seconds old
+GRANT_TIMEOUT_S = 30.0
+HUGE_EPOCH = 2**32 - 2
+JUST_AHEAD = 64  # counters
+DIGESTS_FORGED = 20
+ALTERED_SIZE = 24  # bytes at the end of a message: its prices and quantities
+assert DIGEST_SIZE == DECISION_TAG_SIZE  # one random number stands for either
+
+
+class ForgedStart:
+    """One start of an adapter on one channel, imitated.
+
+    Args:
+        adapter: who is impersonated.
+        key: the channel's, without its decision half.
+        tag: random; in every forged packet in place of the decision tag, and in every signature in place of digests.
+            The forger knows its own datagrams by it.
+    """
+
+    def __init__(self, feed_id: int, adapter: GrantedAdapter, start: AnnouncedStart, key: SealingKey, tag: bytes):
+        self.start, self.channel_id = start, key.channel_id
+        self.group = adapter.groups[key.channel_id].encode()
+        self._feed_id, self._key_id, self._tag = feed_id, key.key_id, tag
+        self._sealing = derive_cipher(key, start, feed_id, Purpose.SEALING)
+        self._signatures = derive_cipher(key, start, feed_id, Purpose.SIGNATURES)
+        self._private_key = Ed25519PrivateKey.generate()
+
+    def seal(self, packet: OutputPacket, counter: int) -> bytes:
+        """A packet whose seal opens, with any counter."""
+        header = encode_output_header(
+            packet,
+            key_id=self._key_id,
+            incarnation=self.start.incarnation,
+            packet_counter=counter,
+            sent_at_ns=time.time_ns(),
+        )
+        nonce = NONCE.pack(self.start.incarnation, counter)
+        return header + self._sealing.encrypt(nonce, packet.payload, header) + self._tag
+
+    def sign(self, first_counter: int) -> bytes:
+        """A signature datagram whose own tag verifies, over digests of nothing, by a key that was never announced."""
+        return sign(
+            self._private_key,
+            self._signatures,
+            self.start,
+            feed_id=self._feed_id,
+            channel_id=self.channel_id,
+            key_id=self._key_id,
+            first_counter=first_counter,
+            digests=[self._tag] * DIGESTS_FORGED,
+            sent_at_ns=time.time_ns(),
+        )
+
+
+class Eavesdropper:
+    """What the forger has heard of the true stream.
+
+    Attributes:
+        newest: (adapter_id, channel_id) -> the newest packet with messages.
+        captured: the newest datagrams and their groups, to be sent again.
+    """
+
+    def __init__(self, grant: Grant, context: zmq.Context[zmq.Socket[bytes]], interface: str, tag: bytes) -> None:
+        self.newest: dict[tuple[int, int], HeardPacket] = {}
+        self.captured: deque[tuple[bytes, bytes]] = deque(maxlen=CAPTURED_COUNT_MAX)
+        self._tag = tag
+        self._opener = StreamOpener(grant.feed_id)
+        self._receivers = [MulticastReceiver(context, interface, group) for group in sorted(grant.groups)]
+        self.use_grant(grant)
+
+    def use_grant(self, grant: Grant) -> None:
+        """Open with these keys."""
+        self._opener.announce(grant.starts)
+        for key in grant.keys.values():
+            self._opener.add_key(key.sealing)
+
+    def hear(self) -> None:
+        """Take what has come since."""
+        for receiver in self._receivers:
+            for _ in range(HEARD_COUNT_MAX):
+                datagram = receiver.receive()
+                if datagram is None:
+                    break
+                if self._tag not in datagram:
+                    self._take(receiver.group.encode(), datagram)
+
+    def close(self) -> None:
+        """Leave the groups."""
+        for receiver in self._receivers:
+            receiver.close()
+
+    def _take(self, group: bytes, datagram: bytes) -> None:
+        self.captured.append((group, datagram))
+        if datagram.startswith(SIGNATURE_MAGIC):
+            return
+        try:
+            heard = self._opener.open(datagram)
+        except PacketRefused:
+            return
+        if isinstance(heard, HeardPacket) and heard.packet.message_count:
+            self.newest[heard.packet.adapter_id, heard.packet.channel_id] = heard
+
+
+class Forger:
+    """Makes forged datagrams, one kind after another, as one start after another. Sends nothing itself.
+
+    Args:
+        grant: what the forger was granted.
+        ears: what it hears.
+    """
+
+    def __init__(self, grant: Grant, ears: Eavesdropper, tag: bytes) -> None:
+        self._ears, self._tag = ears, tag
+        self._number = 0
+        self.made: Counter[str] = Counter()
+        self.use_grant(grant)
+
+    def use_grant(self, grant: Grant) -> None:
+        """Impersonate the adapters that it describes."""
+        self._grant = grant
+        self._starts = [
+            ForgedStart(grant.feed_id, adapter, start, key.sealing, self._tag)
+            for adapter in grant.adapters.values()
+            for start in adapter.starts
+            for key in grant.keys.values()
+            if key.sealing.channel_id in adapter.groups
+        ]
+
+    def datagrams(self) -> Iterator[tuple[bytes, bytes]]:
+        """(group, datagram), without end while there is a start to impersonate."""
+        kinds: dict[str, Callable[[ForgedStart], bytes | None]] = {
+            "huge_epoch": self._huge_epoch,
+            "decision": self._decision,
+            "end_of_epoch": self._end_of_epoch,
+            "announcement": self._announcement,
+            "counter_near_the_end": self._counter_near_the_end,
+            "signature": self._signature,
+        }
+        for kind in itertools.cycle([*kinds, "sent_again"]):
+            for start in tuple(self._starts):
+                self._number += 1
+                if kind == "sent_again":
+                    again = self._sent_again(start)
+                    if again is not None:
+                        self.made[kind] += 1
+                        yield again
+                elif (datagram := kinds[kind](start)) is not None:
+                    self.made[kind] += 1
+                    yield start.group, datagram
+            if not self._starts:
+                return
+
+    # ---- the kinds ----
+
+    def _huge_epoch(self, start: ForgedStart) -> bytes:
+        """A heartbeat as of the active of the last epoch but one that there can be, with a lineage to match."""
+        return start.seal(self._heartbeat(start, OutputFlag.FROM_ACTIVE, HUGE_EPOCH), self._counter(start))
+
+    def _end_of_epoch(self, start: ForgedStart) -> bytes:
+        """A heartbeat that says that the epoch is given up."""
+        flags = OutputFlag.FROM_ACTIVE | OutputFlag.EPOCH_ENDED
+        return start.seal(self._heartbeat(start, flags, self._epoch(start)), self._counter(start))
+
+    def _counter_near_the_end(self, start: ForgedStart) -> bytes:
+        """A harmless heartbeat, but for its packet counter."""
+        counter = COUNTER_MAX - self._number % JUST_AHEAD
+        return start.seal(self._heartbeat(start, OutputFlag.NONE, self._epoch(start)), counter)
+
+    def _decision(self, start: ForgedStart) -> bytes | None:
+        """The next messages of the stream, with other content."""
+        made = self._continued(start, OutputFlag.FROM_ACTIVE)
+        return None if made is None else start.seal(made, self._counter(start))
+
+    def _announcement(self, start: ForgedStart) -> bytes | None:
+        """The next decision, without its messages."""
+        made = self._continued(start, OutputFlag.FROM_ACTIVE | OutputFlag.ANNOUNCEMENT)
+        return None if made is None else start.seal(made, self._counter(start))
+
+    def _signature(self, start: ForgedStart) -> bytes:
+        """A signature over the packets that come next."""
+        return start.sign(self._counter(start))
+
+    def _sent_again(self, start: ForgedStart) -> tuple[bytes, bytes] | None:
+        """A true datagram, in its own group or in another's."""
+        captured = self._ears.captured
+        if not captured:
+            return None
+        group, datagram = captured[self._number % len(captured)]
+        return (group if self._number % 2 else start.group), datagram
+
+    # ---- their parts ----
+
+    def _newest(self, start: ForgedStart) -> HeardPacket | None:
+        return self._ears.newest.get((start.start.adapter_id, start.channel_id))
+
+    def _counter(self, start: ForgedStart) -> int:
+        """Just ahead of what the true one has sent."""
+        newest = self._newest(start)
+        ended = start.start.next_counters.get(start.channel_id, 1) if newest is None else newest.counter
+        return ended + 1 + self._number % JUST_AHEAD
+
+    def _epoch(self, start: ForgedStart) -> int:
+        newest = self._newest(start)
+        return max(1, self._grant.epoch) if newest is None else newest.packet.epoch
+
+    def _heartbeat(self, start: ForgedStart, flags: int, epoch: int) -> OutputPacket:
+        newest = self._newest(start)
+        input_seq, message_seq = (
+            (1, 1) if newest is None else (newest.packet.end_input_seq, newest.packet.end_message_seq)
+        )
+        payload = Lineage().opened(epoch, input_seq, message_seq).encode(DATAGRAM_SIZE_MAX)
+        return OutputPacket(
+            flags | OutputFlag.HEARTBEAT,
+            self._grant.feed_id,
+            start.channel_id,
+            start.start.adapter_id,
+            self._grant.session,
+            epoch,
+            input_seq,
+            message_seq,
+            0,
+            (),
+            0,
+            0,
+            payload,
+        )
+
+    def _continued(self, start: ForgedStart, flags: int) -> OutputPacket | None:
+        """What goes on where the newest packet heard ends: its runs and messages again, altered."""
+        newest = self._newest(start)
+        if newest is None:
+            return None
+        packet = newest.packet
+        runs = tuple(
+            run._replace(
+                first_input_seq=run.first_input_seq + packet.end_input_seq - packet.first_input_seq,
+                first_message_seq=run.first_message_seq + packet.message_count,
+                first_source_seq=run.first_source_seq + run.source_count,
+            )
+            for run in packet.runs
+        )
+        frames = packet.payload[packet.messages_offset :]
+        altered = frames[:-ALTERED_SIZE] + bytes(byte ^ 1 for byte in frames[-ALTERED_SIZE:])
+        return packet._replace(
+            flags=flags,
+            first_input_seq=packet.end_input_seq,
+            first_message_seq=packet.end_message_seq,
+            runs=runs,
+            payload=encode_runs(runs) + (b"" if flags & OutputFlag.ANNOUNCEMENT else altered),
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Log in as a subscriber, wait for a line on stdin, then forge packets of every kind for some seconds."""
+    parser = argparse.ArgumentParser(prog="tandemfeed forger", description=main.__doc__)
+    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed")
+    parser.add_argument("--rate", type=float, default=RATE_DEFAULT, metavar="N", help="packets a second (%(default)g)")
+    parser.add_argument("--seconds", type=float, default=SECONDS_DEFAULT, metavar="S", help="default %(default)g")
+    add_connection_arguments(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.rate <= 0 or arguments.seconds <= 0:
+        parser.error("--rate and --seconds must be positive")
+    configure_logging("forger", arguments.log_level)
+    connection = connection_from(parser, arguments)
+    stop = StopSignal()
+    letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
+    session = Session(connection.admin, connection.ca_pem, connection.identity, connection.secret)
+    reader = GrantReader(
+        session, admin_pb2.SubscribeRequest(feed=arguments.feed), lambda letter: _post(letters, letter)
+    )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        grant = first_grant(reader.first(GRANT_TIMEOUT_S))
+        tag = os.urandom(DECISION_TAG_SIZE)
+        ears = Eavesdropper(grant, context, connection.interface, tag)
+        sender = MulticastSender(context, connection.interface, datagram_size_max=DATAGRAM_SIZE_MAX)
+        forger = Forger(grant, ears, tag)
+        announce_ready(feed=arguments.feed)
+        select.select([sys.stdin, stop], [], [])
+
+        def turn() -> None:
+            nonlocal grant
+            ears.hear()
+            while not letters.empty():
+                letter = letters.get()
+                if isinstance(letter, GrantUpdated):
+                    grant = apply_update(grant, letter, time.time_ns())
+                    ears.use_grant(grant)
+                    forger.use_grant(grant)
+
+        began_s = time.monotonic()
+        _send_at(arguments.rate, arguments.seconds, forger.datagrams(), sender, turn, stop)
+        seconds = time.monotonic() - began_s
+        announce("forged", packets=forger.made.total(), seconds=round(seconds, 1), kinds=dict(forger.made))
+    finally:
+        reader.close()
+        context.destroy(linger=0)
+    return 0
+
+
+def _post(letters: queue.SimpleQueue[GrantLetter], letter: GrantLetter) -> bool:
+    letters.put(letter)
+    return True
+
+
+def _send_at(
+    rate: float,
+    seconds: float,
+    datagrams: Iterator[tuple[bytes, bytes]],
+    sender: MulticastSender,
+    turn: Callable[[], None],
+    stop: StopSignal,
+) -> None:
+    """Send so many datagrams a second, in bursts of a turn each; what a busy machine makes late by more than some
+    turns is left out."""
+    began_s = time.monotonic()
+    sent = 0
+    while (passed_s := time.monotonic() - began_s) < seconds and not stop.wait(TURN_S):
+        turn()
+        due = int(passed_s * rate)
+        burst = min(due - sent, int(CATCH_UP_TURNS_MAX * TURN_S * rate) + 1)
+        sent = due
+        for group, datagram in itertools.islice(datagrams, burst):
+            sender.send(group, datagram)
