@@ -148,13 +148,6 @@ class StreamMerger:
                 deadline_ns = at_ns
         return deadline_ns
 
-    def missing(self) -> tuple[Range, ...]:
-        """The gaps, of `input_seq`, in order, at most as many and as long as one request may name."""
-        if self.next_input_seq is None:
-            return ()
-        limits = self._config.request_range_count_max, self._config.request_count_max
-        return self._held.missing(self.next_input_seq, self._gap.known_end_input_seq, *limits)
-
     # ---- inside: which history counts ----
 
     def _on_aside(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
@@ -372,11 +365,16 @@ class StreamMerger:
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """What to ask for now."""
         silent = self._streams.silent
-        ranges = self.missing() if with_numbered else ()
+        ranges: tuple[Range, ...] = ()
         message_range: Range | None = None
-        if with_numbered and self.next_input_seq is None and self.next_message_seq is not None:
+        count_max = self._config.request_count_max
+        if with_numbered and self.next_input_seq is not None:
+            known_end = self._gap.known_end_input_seq
+            limits = self._config.request_range_count_max, count_max
+            ranges = self._held.missing(self.next_input_seq, known_end, *limits)
+        elif with_numbered and self.next_message_seq is not None:
             first = self.next_message_seq
-            message_range = (first, min(self._gap.known_end_message_seq, first + self._config.request_count_max))
+            message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
         holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
         copy_count = self._config.confirm if ranges or message_range else 1
         copy_count = max(1, copy_count - len(holders))
