@@ -102,6 +102,13 @@ class StreamMerger:
         """By source stream, one past the newest `source_seq` that was delivered or passed over."""
         return self._order.next_source_seqs
 
+    @property
+    def is_behind(self) -> bool:
+        """True while messages are known that were neither delivered nor declared missing."""
+        if self.next_input_seq is None:
+            return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
+        return self.next_input_seq < self._gap.known_end_input_seq
+
     # ---- events ----
 
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
@@ -357,7 +364,7 @@ class StreamMerger:
             gap.is_open_at(next_input_seq, now_ns)
             if self._streams.are_all_past(next_input_seq):
                 gap.repair.hurry(now_ns)
-        elif next_input_seq is None and 0 < (self.next_message_seq or 0) < gap.known_end_message_seq:
+        elif next_input_seq is None and self.is_behind:
             gap.is_open_at(LOOKING_FOR_START, now_ns)
         else:
             gap.repair.closed()

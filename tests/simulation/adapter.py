@@ -22,6 +22,7 @@ from feedcore.replica.effects import (
     RequestHandOver,
     RunsLost,
     ServerRequest,
+    SessionBegun,
     StateMoved,
     Transmit,
     perform,
@@ -33,7 +34,7 @@ from feedcore.wire.output_packet import OutputFlag, OutputPacket, decode_output_
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import MS, AdapterPlan, Plan
-from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter
+from tests.simulation.toy_feed import FEED_ID, ToyConverter
 from tests.simulation.world import SOURCE, Link, World
 
 if TYPE_CHECKING:
@@ -100,10 +101,12 @@ class AdapterActor:
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
         self.counters.append(CounterSet())
-        config = _config(self._plan, self.adapter_id, self._ended_ns)
+        session = max(self._cluster.admin.session, self.journal.newest_session())
+        config = _config(self._plan, self.adapter_id, session, self._ended_ns)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
-        for state, runs in self.journal.resumable():
+        for state, runs in self.journal.resumable(session):
             self.engine.resume_from(state, runs, self.clock_ns())
+        self.engine.resume_last_words(self.journal.last_words(session), self.clock_ns())
         self._world.tell("{} starts", self.name)
         self._cluster.admin.on_connect(self)
         self._schedule()
@@ -264,7 +267,7 @@ class AdapterActor:
         """Kept from here on."""
         self.journal.append(packet)
         if self._plan.publish is PublishMode.ACKED:
-            self._cluster.checks.content.on_journalled(packet)
+            self._cluster.checks.of[packet.session].content.on_journalled(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
         """Kept from here on."""
@@ -319,6 +322,12 @@ class AdapterActor:
         self._cluster.on_moved(self, moved)
         self._cluster.admin.on_report(self)
 
+    def on_session_begun(self, begun: SessionBegun) -> None:
+        """Told and reported."""
+        how = "" if begun.is_complete else ", whose end it does not have"
+        self._world.tell("{} goes from session {}{} to {}", self.name, begun.old_session, how, begun.new_session)
+        self._cluster.admin.on_report(self)
+
     def on_runs_lost(self, lost: RunsLost) -> None:
         """Told."""
         text = "{} declares source {} {}..{} lost"
@@ -326,12 +335,12 @@ class AdapterActor:
         self._world.tell(text, self.name, lost.source_stream_id, first, last)
 
 
-def _config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> EngineConfig:
+def _config(plan: Plan, adapter_id: int, session: int, former_life_ended_ns: int | None) -> EngineConfig:
     timing = plan.timing
     return EngineConfig(
         FEED_ID,
         adapter_id,
-        SESSION,
+        session,
         tuple(ChannelConfig(number, streams) for number, streams in enumerate(plan.channels, 1)),
         datagram_size_max=plan.datagram_size_max,
         lease_ttl_ns=timing.lease_ttl_ns,
@@ -350,6 +359,8 @@ def _config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> En
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),
         former_life_ended_ns=former_life_ended_ns,
+        session_state=plan.session_state,
+        session_grace_ns=timing.session_grace_ns,
     )
 
 
@@ -361,5 +372,6 @@ def brief(packet: OutputPacket) -> str:
         f"{' LOST' if run.is_source_gap else ''} -> {run.message_count}"
         for run in packet.runs
     )
-    place = f"epoch {packet.epoch} input_seq {packet.first_input_seq} message_seq {packet.first_message_seq}"
+    seqs = f"input_seq {packet.first_input_seq} message_seq {packet.first_message_seq}"
+    place = f"session {packet.session} epoch {packet.epoch} {seqs}"
     return f"channel {packet.channel_id} {flags}: {place} + {packet.message_count} [{runs}]"

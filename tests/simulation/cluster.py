@@ -9,17 +9,19 @@ from random import Random
 from feedcore.counters import Counter
 from feedcore.merge.effects import MergeEffect
 from feedcore.replica.effects import AdapterEffect, StateMoved
+from feedcore.replica.engine_config import SessionState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
 from tests.simulation.checkers import ContentChecker, DeliveryChecker, PacketReader, TotalOrderChecker, Truth
 from tests.simulation.client import ClientActor
 from tests.simulation.faults import Strikes
-from tests.simulation.plan import CALM, MS, Plan
-from tests.simulation.source import SourceActor
+from tests.simulation.plan import CALM, MS, FaultKind, Plan
+from tests.simulation.session_checker import SessionChecker
+from tests.simulation.source import SessionMessages, SourceActor
 from tests.simulation.state_checker import ConvergenceChecker, StateChecker
 from tests.simulation.term_checker import TermChecker
-from tests.simulation.toy_feed import expected_bodies, make_messages
+from tests.simulation.toy_feed import FIRST_SESSION, ToyConverter, expected_bodies, make_messages
 from tests.simulation.world import START_NS, World
 
 AFTER_STORM_NS = 50 * MS  # between the last packet of the source and the end of all faults
@@ -45,17 +47,14 @@ class Outcome:
     calm_ns: int
 
 
-class Checks:
-    """Every checker of a run."""
+class SessionChecks:
+    """The checkers of one session."""
 
-    def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: dict[int, list[tuple[int, int]]]) -> None:
-        expected = {stream: expected_bodies(rows) for stream, rows in messages.items()}
-        self.truth = Truth(expected, has_holes=bool(plan.holes))
+    def __init__(self, plan: Plan, truth: Truth) -> None:
+        self.truth = truth
         reader = PacketReader()
         undecided = frozenset(number for number, streams in enumerate(plan.channels, 1) if len(streams) == 1)
         self.content = ContentChecker(reader, self.truth, undecided)
-        self.terms = TermChecker(adapters)
-        self.states = StateChecker(plan, adapters, messages, self.truth)
         self.deliveries = {
             (f"client{client.number}", channel): DeliveryChecker(
                 f"client{client.number}",
@@ -70,6 +69,43 @@ class Checks:
         }
 
 
+class Checks:
+    """Every checker of a run.
+
+    Attributes:
+        of: by session.
+    """
+
+    def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: SessionMessages) -> None:
+        self.of = {session: SessionChecks(plan, truth) for session, truth in _truths(plan, messages).items()}
+        self.terms = TermChecker(adapters)
+        truths = {session: checks.truth for session, checks in self.of.items()}
+        self.states = StateChecker(plan, adapters, messages, truths)
+        self.sessions = SessionChecker(min(messages), may_miss_end=plan.may_lose_journals)
+
+    @property
+    def is_corrupted(self) -> bool:
+        """True if some adapter's memory was spoilt."""
+        return any(checks.truth.corrupted for checks in self.of.values())
+
+
+def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
+    """What must come out, by session; where the conversion state is carried on, so are a stream's running sums."""
+    is_carried = plan.session_state is SessionState.CARRY
+    converters = {stream: ToyConverter() for stream in plan.streams}  # symbols belong to one stream each
+    truths: dict[int, Truth] = {}
+    for session, streams in messages.items():
+        expected = {
+            stream: expected_bodies(rows, converters[stream] if is_carried else None)
+            for stream, rows in streams.items()
+        }
+        # A state that is carried on and that every adapter with it lost is gone: then the sums go on from another one.
+        is_unsure = bool(plan.holes or plan.has(FaultKind.CRASH) or plan.has(FaultKind.VANISH))
+        has_holes = bool(plan.holes) if not truths else is_carried and is_unsure
+        truths[session] = Truth(expected, has_holes=has_holes)
+    return truths
+
+
 class Cluster:
     """Everything of one run.
 
@@ -82,13 +118,18 @@ class Cluster:
         self.plan = plan
         self.world = world = World(plan.chance_seed, is_verbose=is_verbose)
         messages = {
-            stream: make_messages(Random((plan.seed << 8) ^ stream), stream, len(plan.streams), plan.message_count)
-            for stream in plan.streams
+            FIRST_SESSION + number: {
+                stream: make_messages(
+                    Random((plan.seed << 8) ^ stream ^ number << 40), stream, len(plan.streams), message_count
+                )
+                for stream in plan.streams
+            }
+            for number, message_count in enumerate(plan.message_counts)
         }
         self.adapters: list[AdapterActor] = []
         self.clients: list[ClientActor] = []
         self.checks = Checks(plan, self.adapters, messages)
-        self.truth = self.checks.truth
+        self.truths = {session: checks.truth for session, checks in self.checks.of.items()}
         self.admin = AdminActor(world, self, plan)
         self.source = SourceActor(world, plan, messages, self.adapters)
         self.adapters += [AdapterActor(world, self, plan, own) for own in plan.adapters]
@@ -116,19 +157,27 @@ class Cluster:
         world.run_until(START_NS + plan.source_start_ns + plan.storm_ns + AFTER_STORM_NS)
         self._heal()
         calm_ns = self._await_convergence()
-        if self.truth.corrupted:
+        if self.checks.is_corrupted:
             world.run_until(world.now_ns + REPAIR_NS)
-        for (_, channel), checker in self.checks.deliveries.items():
-            checker.at_end(self.checks.content.where, channel)
+        self._check_deliveries()
         self.checks.states.compare(is_end=True)
-        if plan.has_total_order and not any(
-            counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters
-        ):
-            for channel in range(1, len(plan.channels) + 1):
-                found = (check for (_, number), check in self.checks.deliveries.items() if number == channel)
-                TotalOrderChecker.at_end(found)
         digest = self._trace.hexdigest() if self._trace else ""
-        return Outcome(plan.seed, digest, self.admin.lease.epoch, plan.message_count * len(plan.streams), calm_ns)
+        count = sum(plan.message_counts) * len(plan.streams)
+        return Outcome(plan.seed, digest, self.admin.lease.epoch, count, calm_ns)
+
+    def _check_deliveries(self) -> None:
+        plan, sessions = self.plan, self.checks.sessions
+        is_acked = plan.has_total_order and not any(
+            counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters
+        )
+        begun = {client.name: client.first_session for client in self.clients}
+        for session, checks in self.checks.of.items():
+            for (client, channel), checker in checks.deliveries.items():
+                if session >= begun[client] and not sessions.was_skipped(client, channel, session):
+                    checker.is_live = checker.is_live and session == begun[client]
+                    checker.at_end(checks.content.where, channel)
+            for channel in range(1, len(plan.channels) + 1) if is_acked else ():
+                TotalOrderChecker.at_end(check for (_, number), check in checks.deliveries.items() if number == channel)
 
     # ---- what the actors tell ----
 
@@ -142,12 +191,12 @@ class Cluster:
         """An adapter puts a packet on the wire."""
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
-        self.checks.content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
+        self.checks.of[packet.session].content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
 
     def on_committed(self, packets: tuple[OutputPacket, ...]) -> None:
         """Provisional packets have become decisions; every adapter that hears of them may transmit them."""
         for packet in packets:
-            self.checks.content.note(packet, is_active=True)
+            self.checks.of[packet.session].content.note(packet, is_active=True)
 
     def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
         """A channel of an adapter moved."""
@@ -156,7 +205,8 @@ class Cluster:
     def _on_merge_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> None:
         if self._trace:
             self._trace.update(f"{self.world.now_ns} {client.name} {effect!r}\n".encode())
-        self.checks.deliveries[client.name, channel].on_effect(effect)
+        session = self.checks.sessions.on_effect(client, channel, effect)
+        self.checks.of[session].deliveries[client.name, channel].on_effect(effect)
 
     # ---- phases ----
 

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, replace
 
 from feedcore.replica.config import OnSilence, PublishMode
+from feedcore.replica.engine_config import SessionState
 from tests.simulation.plan import (
     ACTIVE,
     EVERYBODY,
@@ -19,6 +20,7 @@ from tests.simulation.plan import (
     ClientPlan,
     Fault,
     FaultKind,
+    NewSession,
     Plan,
     SourceHole,
     Timing,
@@ -27,6 +29,8 @@ from tests.simulation.plan import (
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
+NEW_SESSION_SHARE = 0.2  # of runs: the source begins a new session, or two
+PATIENCE_NS = 600 * MS  # after the storm, before a session whose end was not said is concluded
 ALL_OF_IT = 1_000_000  # journal entries: more than any run has
 ACKED_SHARE = 0.15  # of runs: publishing is acknowledged
 HOLD_SHARE = 0.3  # of runs: on silence they hold, the others proceed
@@ -95,6 +99,18 @@ def draw_plan(seed: int) -> Plan:
     bursts_ns = tuple(sorted(chance.randrange(storm_ns) for _ in range(chance.choice((0, 1, 2, 3)))))
     moments = [source_start_ns + burst_ns for burst_ns in bursts_ns]
     faults = [_draw_fault(chance, adapters, clients, storm_ns, moments) for _ in range(chance.choice(size.faults))]
+    sessions = random.Random((seed << 8) ^ 0x5E55)  # apart, so that what is drawn for them changes nothing else
+    new_sessions = _draw_sessions(sessions, size, storm_ns) if sessions.random() < NEW_SESSION_SHARE else ()
+    if holes:  # the source journal does not know the end of a stream that ends in a hole
+        new_sessions = tuple(replace(each, is_end_said=True) for each in new_sessions)
+    if new_sessions:
+        is_said = all(each.is_end_said for each in new_sessions)
+        grace_ns = storm_ns + PATIENCE_NS if not is_said else sessions.choice((storm_ns + PATIENCE_NS, 5_000 * MS))
+        timing = replace(timing, session_grace_ns=grace_ns)
+        begins_ns = [source_start_ns + each.begin_ns for each in new_sessions]
+        faults += [
+            _draw_fault(sessions, adapters, clients, storm_ns, begins_ns) for _ in range(sessions.choice((0, 0, 1, 2)))
+        ]
     return Plan(
         seed=seed,
         chance_seed=seed,
@@ -113,7 +129,16 @@ def draw_plan(seed: int) -> Plan:
         weather=_draw_weather(chance),
         holes=holes,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)),
+        new_sessions=new_sessions,
+        session_state=SessionState.CARRY if len(new_sessions) == 1 and sessions.random() < 0.3 else SessionState.RESET,
     )
+
+
+def _draw_sessions(chance: random.Random, size: Size, storm_ns: int) -> tuple[NewSession, ...]:
+    """One change of session, seldom two, well within the storm."""
+    count = chance.choice((1, 1, 1, 2))
+    begins = [storm_ns * (number + 1) // (count + 1) + chance.randrange(-20 * MS, 20 * MS) for number in range(count)]
+    return tuple(NewSession(begin, chance.randint(*size.messages), chance.random() < 0.75) for begin in begins)
 
 
 def _draw_timing(chance: random.Random, size: Size) -> Timing:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.replica.engine import DecisionLogTooShort, NotActive
+from feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ class PeerCalls:
         life, adapter, source = self._adapter.life, self._adapter, self._cluster.source
 
         def answer(_: object) -> None:
-            datagrams = source.fill(effect.source_stream_id, effect.first_source_seq, effect.last_source_seq)
+            datagrams = source.fill(
+                effect.session, effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
+            )
             if datagrams:
                 self._world.call(adapter.from_source, hear, datagrams)
 
@@ -46,9 +49,9 @@ class PeerCalls:
 
         def question(peer: AdapterActor) -> tuple[Callable[..., list[AdapterEffect]], object]:
             try:
-                return engine.on_runs, peer.engine.runs_since(channel, effect.position).reply()
+                return engine.on_runs, peer.engine.runs_since(channel, effect.position, effect.session).reply()
             except DecisionLogTooShort as short:
-                return engine.on_runs_refused, str(short)
+                return partial(_refuse, engine, effect.session), str(short)
 
         self._ask(effect.adapter_id, question, channel)
 
@@ -56,14 +59,19 @@ class PeerCalls:
         """Conversion state at a position."""
         self._say("asks adapter {} for a snapshot of channel {}", effect.adapter_id, effect.channel_id)
         engine = self._adapter.engine
-        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, peer.engine.snapshot(effect.channel_id)))
+        self._ask(
+            effect.adapter_id,
+            lambda peer: (engine.on_snapshot, peer.engine.snapshot(effect.channel_id, effect.session)),
+        )
 
     def request_buckets(self, effect: RequestBuckets) -> None:
         """Some buckets of the conversion state at a position."""
         self._say("asks adapter {} for buckets {} of channel {}", effect.adapter_id, effect.buckets, effect.channel_id)
         engine, channel = self._adapter.engine, effect.channel_id
         self._ask(
-            effect.adapter_id, lambda peer: (engine.on_buckets, peer.engine.buckets(channel, effect.buckets)), channel
+            effect.adapter_id,
+            lambda peer: (engine.on_buckets, peer.engine.buckets(channel, effect.buckets, effect.session)),
+            channel,
         )
 
     def tell_state(self) -> None:
@@ -110,6 +118,10 @@ class PeerCalls:
 
 def _fields(effect: RequestSource) -> tuple[int, int, int]:
     return effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
+
+
+def _refuse(engine: AdapterEngine, session: int, channel: int, reason: str, now_ns: int) -> list[AdapterEffect]:
+    return engine.on_runs_refused(channel, reason, now_ns, session)
 
 
 def _tell(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], object, object]) -> None:
