@@ -25,6 +25,7 @@ WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
 PUBLISH_MODES = ("async", "acked")
 SILENCE_MODES = ("proceed", "hold")
+SESSION_STATES = ("reset", "carry")
 SOURCE_LINES = ("sealed", "open")
 BELOW_THRESHOLD = "below_threshold"
 FAIL_POLICIES = ("lowest", "lower_than_any", BELOW_THRESHOLD)
@@ -71,12 +72,16 @@ class ProtocolSettings:
         on_silence: with no active and no admin server, a backup goes on provisionally ("proceed") or waits ("hold").
         fail_policy: which of several backups asks to be failed when one of them is repeatedly out of sync.
         fail_threshold: of the health score, for "below_threshold"; else 0.
+        session_state: the conversion state begins a session empty ("reset") or as the one before left it ("carry").
+        session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
     """
 
     publish: str = PUBLISH_MODES[0]
     on_silence: str = SILENCE_MODES[0]
     fail_policy: str = FAIL_POLICIES[0]
     fail_threshold: float = 0.0
+    session_state: str = SESSION_STATES[0]
+    session_grace_ns: int = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +257,8 @@ def _load_feed(section: _Section) -> FeedSettings:
         "on_silence",
         "fail_policy",
         "fail_threshold",
+        "session_state",
+        "session_grace_ms",
         "source_lines",
         "channel",
         "source_stream",
@@ -304,6 +311,8 @@ def _load_protocol(section: _Section) -> ProtocolSettings:
         section.choice("on_silence", SILENCE_MODES),
         policy,
         section.ratio("fail_threshold") if policy == BELOW_THRESHOLD else 0.0,
+        section.choice("session_state", SESSION_STATES),
+        section.number("session_grace_ms", 100, 3_600_000, 5_000) * MS,
     )
 
 

@@ -76,16 +76,17 @@ Verdict: TypeAlias = OutputPacket | Distrusted
 class _Horizon:
     """Where what is believed of a channel ends, over all adapters."""
 
-    __slots__ = ("_end_message_seq", "_end_source_seqs", "_epoch")
+    __slots__ = ("_end_message_seq", "_end_source_seqs", "_epoch", "_session")
 
     def __init__(self) -> None:
+        self._session = 0
         self._epoch = 0
         self._end_message_seq = 0
         self._end_source_seqs: dict[int, int] = {}
 
     def reaches(self, packet: OutputPacket) -> bool:
         """True if the packet goes on where the believed ones end, or lies before: it pushes no number."""
-        if packet.flags & HEARTBEAT_BIT or packet.epoch > self._epoch:
+        if packet.flags & HEARTBEAT_BIT or packet.epoch > self._epoch or packet.session != self._session:
             return False
         if packet.first_message_seq > self._end_message_seq:
             return False
@@ -93,7 +94,11 @@ class _Horizon:
         return all(run.first_source_seq <= ends.get(run.source_stream_id, 0) for run in packet.runs)
 
     def extend(self, packet: OutputPacket) -> None:
-        """A packet is believed."""
+        """A packet is believed; with a new session all numbers begin at 1."""
+        if packet.session < self._session:
+            return
+        if packet.session > self._session:
+            self._session, self._end_message_seq, self._end_source_seqs = packet.session, 0, {}
         self._epoch = max(self._epoch, packet.epoch)
         self._end_message_seq = max(self._end_message_seq, packet.end_message_seq)
         ends = self._end_source_seqs

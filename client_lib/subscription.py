@@ -33,8 +33,8 @@ from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
 from client_lib.stream_trust import StreamTrust, Verdict, VerifyMode
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
-from feedcore.merge.merger import StreamMerger
+from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from feedcore.merge.sessions import SessionMerger
 from feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
@@ -84,7 +84,7 @@ class Subscription:
             channel_id: StreamTrust(channel_id, self.counters, verify) for channel_id in self._grant.topics_by_channel
         }
         self._mergers = {
-            channel_id: StreamMerger(channel_id, self.counters, merger_config, start_message_seq)
+            channel_id: SessionMerger(channel_id, self._grant.session, self.counters, merger_config, start_message_seq)
             for channel_id in self._grant.topics_by_channel
         }
         self._ended: set[int] = set()
@@ -128,7 +128,7 @@ class Subscription:
 
     @property
     def has_ended(self) -> bool:
-        """True once every channel's `Ended` event has come."""
+        """True once every channel's `Ended` event has come, of the session that the channel is in."""
         return len(self._ended) == len(self._mergers)
 
     def poll(self, timeout_s: float | None = None) -> list[Item]:
@@ -262,8 +262,6 @@ class Subscription:
         merger = self._mergers.get(packet.channel_id)
         if merger is None:
             self.counters.refuse(Refusal.WRONG_CHANNEL)
-        elif packet.session != self._grant.session:
-            self.counters.refuse(Refusal.WRONG_SESSION)
         else:
             now_ns = time.monotonic_ns()
             self._perform(merger.on_packet(packet, now_ns), now_ns)
@@ -280,6 +278,8 @@ class Subscription:
             else:
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
+                elif isinstance(effect, SessionChanged):
+                    self._ended.discard(effect.channel_id)
                 self._ready.append(effect)
 
     def _next_deadline_ns(self) -> int | None:

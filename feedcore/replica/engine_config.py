@@ -11,6 +11,7 @@ from feedcore.replica.config import ReplicaConfig
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 MS = 1_000_000
+SESSION_GRACE_NS = 5_000 * MS  # a source that changes its session says the end of the old one within less
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class EngineConfig:
     failing: FailConfig = field(default_factory=FailConfig)
     former_life_ended_ns: int | None = None
     session_state: SessionState = SessionState.RESET
-    session_grace_ns: int = 5_000 * MS
+    session_grace_ns: int = SESSION_GRACE_NS
 
     def __post_init__(self) -> None:
         if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:

@@ -113,7 +113,7 @@ def test_figures_agree_with_counting_one_by_one(deliveries: Sequence[tuple[int, 
             duplicated += seq in seen
             out_of_order += seq not in seen and seq < newest
         seen |= set(range(first, first + count))
-    spans = np.array([(1, first, first + count, True) for first, count in deliveries], SPAN_DTYPE)
+    spans = np.array([(1, first, first + count, True, 20_261_121) for first, count in deliveries], SPAN_DTYPE)
     figures = stream_figures(spans, 50)
     expected = (len(seen), duplicated, out_of_order, len(set(range(1, 51)) - seen))
     assert (figures.delivered, figures.duplicated, figures.out_of_order, figures.missing) == expected
