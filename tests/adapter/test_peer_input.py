@@ -54,9 +54,8 @@ def test_what_a_peer_may_say_comes_through_as_it_was_said(checked: Checked) -> N
     assert checked.input.snapshot(1, chunks()).position == POSITION
     assert checked.input.snapshot(1, chunks()).session == checked.input.buckets(1, chunks()).session == SESSION
     assert checked.input.buckets(1, chunks()).data == b"x" * 10
-    assert checked.input.runs(1, runs_to_proto(RunsReply(LINEAGE, (RUN,), SESSION))) == RunsReply(
-        LINEAGE, (RUN,), SESSION
-    )
+    reply = RunsReply(LINEAGE, (RUN,), SESSION)
+    assert checked.input.runs(1, runs_to_proto(reply)) == reply
 
 
 def set_channel(state: common_pb2.FeedAdapterState, **values: object) -> None:
