@@ -181,6 +181,7 @@ class Subscription:
                 merger.next_message_seq,
                 dict(merger.next_source_seqs),
                 tuple(self._trusts[channel_id].distrusted()),
+                merger.session,
             )
             for channel_id, merger in self._mergers.items()
         }

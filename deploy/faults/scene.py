@@ -160,6 +160,7 @@ class Fault:
         needs_network: links are cut or lose packets.
         needs_driver: Spark's driver is to be at work; otherwise the source plays a journal prepared in advance.
         needs_small_disk: adapters' journals have disks of their own.
+        has_days: the source has a day, a session of its own, for each round and one more.
     """
 
     strike: Callable[[Scene], str]
@@ -170,3 +171,4 @@ class Fault:
     needs_network: bool = False
     needs_driver: bool = False
     needs_small_disk: bool = False
+    has_days: bool = False
