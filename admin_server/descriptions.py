@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from admin_server.lease_core import FeedLease
-from admin_server.settings import AdapterSettings, FeedSettings, ProtocolSettings
+from admin_server.protocol_settings import ProtocolSettings
+from admin_server.settings import AdapterSettings, FeedSettings
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 

@@ -13,6 +13,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from admin_server.protocol_settings import (
+    BELOW_THRESHOLD,
+    FAIL_POLICIES,
+    PUBLISH_MODES,
+    SESSION_STATES,
+    SILENCE_MODES,
+    ProtocolSettings,
+)
 from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from transport.dgram import BadGroup, parse_group
 
@@ -23,12 +31,7 @@ ENDPOINT = re.compile(r"\S+:\d{1,5}")
 TOPIC_WORD = re.compile(r"[A-Za-z0-9_-]+")
 WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
-PUBLISH_MODES = ("async", "acked")
-SILENCE_MODES = ("proceed", "hold")
-SESSION_STATES = ("reset", "carry")
 SOURCE_LINES = ("sealed", "open")
-BELOW_THRESHOLD = "below_threshold"
-FAIL_POLICIES = ("lowest", "lower_than_any", BELOW_THRESHOLD)
 
 
 class SettingsError(ValueError):
@@ -61,27 +64,6 @@ class AdapterSettings:
     name: str
     identity: str
     groups: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ProtocolSettings:
-    """How a feed's adapters behave.
-
-    Attributes:
-        publish: "async": transmit at once; "acked": only what a backup has acknowledged.
-        on_silence: with no active and no admin server, a backup goes on provisionally ("proceed") or waits ("hold").
-        fail_policy: which of several backups asks to be failed when one of them is repeatedly out of sync.
-        fail_threshold: of the health score, for "below_threshold"; else 0.
-        session_state: the conversion state begins a session empty ("reset") or as the one before left it ("carry").
-        session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
-    """
-
-    publish: str = PUBLISH_MODES[0]
-    on_silence: str = SILENCE_MODES[0]
-    fail_policy: str = FAIL_POLICIES[0]
-    fail_threshold: float = 0.0
-    session_state: str = SESSION_STATES[0]
-    session_grace_ns: int = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

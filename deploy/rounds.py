@@ -140,9 +140,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
         _strike_in_rounds(plan, cluster, play, folder, say)
         sent = {feed.feed_id: _end(cluster, feed, plan.rate) for feed in cluster.feeds}
         days = {feed.feed_id: [*_earlier_days(cluster, feed), sent[feed.feed_id]] for feed in cluster.feeds}
-        say(
-            f"sent {sum(sum(day.values()) for each in days.values() for day in each):,} messages; judging what was delivered"
-        )
+        count = sum(sum(day.values()) for each in days.values() for day in each)
+        say(f"sent {count:,} messages; judging what was delivered")
     expected = expected_content(recording.folder, recording.split, plan.shape.stream_count)
     seen = {feed_id: _load(records[feed_id], days[feed_id], expected) for feed_id in records}
     judged = judge_rounds(play.rounds, seen)

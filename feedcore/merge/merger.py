@@ -105,9 +105,7 @@ class StreamMerger:
     @property
     def is_behind(self) -> bool:
         """True while messages are known that were neither delivered nor declared missing."""
-        if self.next_input_seq is None:
-            return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
-        return self.next_input_seq < self._gap.known_end_input_seq
+        return self._gap.is_after(self.next_input_seq, self.next_message_seq)
 
     # ---- events ----
 
@@ -135,11 +133,9 @@ class StreamMerger:
         if self._gate.on_timer(now_ns):
             self._take_waiting(now_ns, effects)
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
-        is_due = False
-        if self._gap.repair.is_hopeless(now_ns):
+        if is_hopeless := self._gap.repair.is_hopeless(now_ns):
             self._declare(now_ns, effects)
-        else:
-            is_due = self._gap.repair.is_request_due(now_ns, jitter)
+        is_due = not is_hopeless and self._gap.repair.is_request_due(now_ns, jitter)
         request = self._request(source_ranges, with_numbered=is_due)
         if request.input_ranges or request.message_range or request.source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
@@ -248,8 +244,7 @@ class StreamMerger:
             self._place(packet, end, effects)
         if self._provisional.held_count:
             self._provisional.go_on(now_ns, effects)
-        next_input_seq = self.next_input_seq
-        if next_input_seq is None or gap.known_end_input_seq > next_input_seq:
+        if self.next_input_seq is None or gap.known_end_input_seq > self.next_input_seq:
             self._watch(now_ns)
         else:
             gap.repair.closed()
@@ -360,14 +355,12 @@ class StreamMerger:
     def _watch(self, now_ns: int) -> None:
         """Look after the first gap."""
         gap, next_input_seq = self._gap, self.next_input_seq
-        if next_input_seq is not None and next_input_seq < gap.known_end_input_seq:
-            gap.is_open_at(next_input_seq, now_ns)
-            if self._streams.are_all_past(next_input_seq):
-                gap.repair.hurry(now_ns)
-        elif next_input_seq is None and self.is_behind:
-            gap.is_open_at(LOOKING_FOR_START, now_ns)
-        else:
+        if not self.is_behind:
             gap.repair.closed()
+            return
+        gap.is_open_at(LOOKING_FOR_START if next_input_seq is None else next_input_seq, now_ns)
+        if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
+            gap.repair.hurry(now_ns)
 
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """What to ask for now."""

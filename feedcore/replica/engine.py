@@ -9,23 +9,23 @@ Invariant: an effect that transmits as active is returned only while `LeaseView.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.lease.admin_contact import AdminContact
 from feedcore.lease.failing import is_repeated, should_leave
 from feedcore.lease.lease_view import LeaseLapsed, LeaseView
 from feedcore.lease.peers import Peers, known_epoch
+from feedcore.replica.answers import NotActive, PeerAnswers
 from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
 from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns, RunsReply
+from feedcore.replica.decision_log import DecisionLogTooShort, RunsReply
 from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
 from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.sessions import Sessions
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
+from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from feedcore.wire.source_packet import decode_source_packet
 
@@ -34,11 +34,7 @@ __all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfi
 LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
 
 
-class NotActive(Exception):
-    """Only the active answers this: ask the adapter that the admin server names."""
-
-
-class AdapterEngine:
+class AdapterEngine(PeerAnswers):
     """Active or backup of one feed.
 
     Args:
@@ -53,20 +49,15 @@ class AdapterEngine:
     def __init__(
         self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
+        super().__init__(config.adapter_id, Sessions(config, converters, counters, now_ns))
         self.config, self.counters = config, counters
         self.lease = LeaseView(config.lease_ttl_ns)
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
-        self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._ask_to_fail_at_ns = 0
-
-    @property
-    def session(self) -> int:
-        """The session that this adapter is in."""
-        return self._sessions.current.session
 
     @property
     def replicas(self) -> dict[int, ChannelReplica]:
@@ -303,40 +294,6 @@ class AdapterEngine:
         """State, position and newest digest of a channel."""
         return self.replicas[channel_id].status()
 
-    def snapshot(self, channel_id: int, session: int = 0) -> ChannelSnapshot:
-        """Conversion state of a channel at the present position.
-
-        Raises:
-            NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
-        """
-        replica = self._active_replica(channel_id, session)
-        if replica.is_holding:
-            raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
-        return replica.line.snapshot()
-
-    def buckets(self, channel_id: int, chosen: tuple[int, ...], session: int = 0) -> Buckets:
-        """Some buckets of the conversion state of a channel at the present position.
-
-        Raises:
-            NotActive: this adapter does not decide for the channel.
-        """
-        return self._active_replica(channel_id, session).line.buckets(chosen)
-
-    def runs_since(self, channel_id: int, position: MessageStreamState, session: int = 0) -> LoggedRuns:
-        """Decisions after a position, of the session that this adapter is in (0) or of the one before it.
-
-        Raises:
-            NotActive: this adapter is not in the group.
-            DecisionLogTooShort: the caller needs a snapshot.
-        """
-        of_session = self._sessions.of(session)
-        if of_session is None:
-            raise self._not_here(session)
-        replica = of_session.replicas[channel_id]
-        if not replica.is_placed:
-            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
-        return replace(replica.line.log.since(position, replica.line.lineage), session=of_session.session)
-
     # ---- inside: the lease ----
 
     def _fence(self, now_ns: int) -> list[AdapterEffect]:
@@ -416,20 +373,9 @@ class AdapterEngine:
         """True if something that an adapter said concerns the session that this one is in."""
         return session in (0, self.session)
 
-    def _not_here(self, session: int) -> NotActive:
-        return NotActive(f"session {session} was asked for; adapter {self.config.adapter_id} is in {self.session}")
-
     def _go_on(self, now_ns: int) -> list[AdapterEffect]:
         """Begin the next session, if it is time."""
         if not self._sessions.is_change_ahead:
             return []
         is_deciding = self.lease.is_held and self._promote_at_ns is None
         return self._sessions.go_on(self.lease.epoch if is_deciding else 0, now_ns)
-
-    def _active_replica(self, channel_id: int, session: int) -> ChannelReplica:
-        if not self._is_ours(session):
-            raise self._not_here(session)
-        replica = self.replicas[channel_id]
-        if replica.state is not ReplicaState.ACTIVE:
-            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
-        return replica
