@@ -51,7 +51,6 @@ TO_BE_CONVERTED = {
     "feedcore/wire/lineage.py": "the heartbeat's payload",
     "feedcore/wire/control_messages.py": "the body of a source gap",
     "transport/sealing.py": "nonce, key id, incarnation and counter within the header",
-    "adapter/output_journal.py": "columns of the header",
     "adapter/conversion/kernel_messages.py": "the place of source_offset in an output frame",
 }
 
