@@ -13,6 +13,7 @@ from feedcore.lease.failing import FailConfig, FailPolicy
 from feedcore.lease.peers import ConsentConfig
 from feedcore.replica.config import OnSilence, PublishMode, ReplicaConfig
 from feedcore.replica.engine import ChannelConfig, EngineConfig
+from feedcore.replica.engine_config import SESSION_GRACE_NS, SessionState
 from tandemfeed.v1 import admin_pb2
 
 Word = TypeVar("Word", bound=Enum)
@@ -22,10 +23,13 @@ class FeedSettingsUnknown(ValueError):
     """The admin server asks for a behaviour that this adapter does not have; the text says which, and what to do."""
 
 
-def engine_config(registered: admin_pb2.RegisterReply, *, former_life_ended_ns: int | None = None) -> EngineConfig:
+def engine_config(
+    registered: admin_pb2.RegisterReply, *, session: int = 0, former_life_ended_ns: int | None = None
+) -> EngineConfig:
     """The engine's configuration.
 
     Args:
+        session: to begin in; 0: the one that the admin server describes.
         former_life_ended_ns: as in `EngineConfig`.
 
     Raises:
@@ -36,7 +40,7 @@ def engine_config(registered: admin_pb2.RegisterReply, *, former_life_ended_ns: 
     return EngineConfig(
         feed.feed_id,
         registered.self.adapter_id,
-        feed.session,
+        session or feed.session,
         tuple(ChannelConfig(each.channel_id, tuple(each.source_stream_ids)) for each in feed.channels),
         feed.datagram_size_max,
         registered.lease_ttl_ns,
@@ -44,6 +48,10 @@ def engine_config(registered: admin_pb2.RegisterReply, *, former_life_ended_ns: 
         ConsentConfig.of(registered.sync_interval_ns),
         FailConfig() if protocol is None else _fail_config(protocol, feed.name),
         former_life_ended_ns=former_life_ended_ns,
+        session_state=SessionState.RESET
+        if protocol is None or not protocol.session_state
+        else _known(SessionState, protocol.session_state, "session_state", feed.name),
+        session_grace_ns=(protocol.session_grace_ns if protocol is not None else 0) or SESSION_GRACE_NS,
     )
 
 

@@ -27,6 +27,7 @@ from feedcore.replica.effects import (
     RequestSource,
     RunsLost,
     ServerRequest,
+    SessionBegun,
     StateMoved,
     perform,
 )
@@ -233,8 +234,7 @@ class AdapterLoop:
     def save_state(self, snapshot: ChannelSnapshot) -> None:
         """In the output journal."""
         self._flush()
-        config = self._engine.config
-        self._journal.save(config.feed_id, config.session, snapshot)
+        self._journal.save(self._engine.config.feed_id, snapshot.session, snapshot)
 
     def request_source(self, request: RequestSource) -> None:
         """From the feed source, or its journal."""
@@ -242,31 +242,35 @@ class AdapterLoop:
         if self._ask_source is not None:
             self._ask_source(request)
         elif self._peers is not None:
-            self._peers.request_source(request.source_stream_id, request.first_source_seq, request.last_source_seq)
+            self._peers.request_source(request)
 
     def request_runs(self, request: RequestRuns) -> None:
         """From the active."""
         self._flush()
         if self._peers is not None:
-            self._peers.request_runs(request.channel_id, request.adapter_id, request.position)
+            self._peers.request_runs(request)
 
     def request_snapshot(self, request: RequestSnapshot) -> None:
         """From the active."""
         self._flush()
         if self._peers is not None:
-            self._peers.request_snapshot(request.channel_id, request.adapter_id)
+            self._peers.request_snapshot(request)
 
     def request_buckets(self, request: RequestBuckets) -> None:
         """From the active."""
         self._flush()
         if self._peers is not None:
-            self._peers.request_buckets(request.channel_id, request.adapter_id, request.buckets)
+            self._peers.request_buckets(request)
 
     def commit_provisional(self, committed: CommitProvisional) -> None:
         """In the output journal."""
         self._flush()
         self._journal.commit_provisional(
-            committed.channel_id, committed.epoch, committed.first_input_seq, committed.end_input_seq
+            committed.channel_id,
+            committed.epoch,
+            committed.first_input_seq,
+            committed.end_input_seq,
+            committed.session,
         )
 
     def ask_server(self, request: ServerRequest) -> None:
@@ -278,6 +282,15 @@ class AdapterLoop:
         """Logged and reported at the end of the turn."""
         self._flush()
         self._moves.append(moved)
+
+    def on_session_begun(self, begun: SessionBegun) -> None:
+        """Logged and reported: the admin server describes the feed by it."""
+        self._flush()
+        LOG.warning(
+            "the session has changed",
+            extra={"old": begun.old_session, "new": begun.new_session, "old_is_complete": begun.is_complete},
+        )
+        self._on_report_due()
 
     def on_runs_lost(self, lost: RunsLost) -> None:
         """An operator must see this."""

@@ -49,8 +49,12 @@ TAILERS_KEPT = 4  # for replays to come: a new one first looks at every block, s
 READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
 SCAN_COUNT = 16_384
 RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full takes too long to do it for every packet
+HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
-HEADER_FIELDS = OUTPUT_LAYOUT.dtype(["magic", "flags", "channel_id", "epoch", "first_input_seq", "first_message_seq"])
+HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
+    ["magic", "flags", "channel_id", "session", "epoch", "first_input_seq", "first_message_seq"]
+)
+Place = tuple[int, int]  # session, channel_id: each session numbers from 1
 
 
 class ChannelMarks:
@@ -81,6 +85,7 @@ class OutputJournal:
 
     Attributes:
         held_since_ns: since then, by the monotonic clock, no other process has had it.
+        newest_session: of any packet in it; 0: there is none.
         unkept_count: records that found the disk full; clients cannot ask for them again here.
 
     Raises:
@@ -96,9 +101,11 @@ class OutputJournal:
         )
         self._journal = Journal.open(path, block_size=block_size, exclusive=True, upkeep=upkeep)
         self.held_since_ns = time.monotonic_ns()
-        self._channels: dict[int, ChannelMarks] = {}
+        self._channels: dict[Place, ChannelMarks] = {}
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
-        self._provisional: dict[int, ProvisionalIndex] = {}
+        self._last_words: dict[Place, int] = {}
+        self._provisional: dict[Place, ProvisionalIndex] = {}
+        self.newest_session = 0  # of any packet; 0: there is none
         self._lock = threading.Lock()
         self._tailers: list[Tailer] = []
         with self._journal.tailer() as tailer:
@@ -110,23 +117,30 @@ class OutputJournal:
         index = self._append(encode_output_packet(packet))
         if index is None:
             return
+        place = packet.session, packet.channel_id
         if packet.flags & PROVISIONAL_BIT:
             with self._lock:
-                self._provisional_of(packet.channel_id).note(packet, index)
-        elif not packet.flags & ASIDE_BITS:
-            self._note(packet.channel_id, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
+                self._provisional_of(place).note(packet, index)
+        elif packet.flags & HEARTBEAT_BIT:
+            self._last_words[place] = index
+        elif not packet.flags & ANNOUNCEMENT_BIT:
+            self._note(place, packet.epoch, packet.first_input_seq, packet.first_message_seq, index)
 
-    def commit_provisional(self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int) -> None:
-        """The newest provisional packets within these `input_seq` are now decisions of an epoch."""
+    def commit_provisional(
+        self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int = 0
+    ) -> None:
+        """The newest provisional packets of a session (0: the newest) within these `input_seq` are now decisions of an
+        epoch."""
         with self._lock:
-            provisional = self._provisional_of(channel_id)
-            commit = provisional.choose(channel_id, epoch, first_input_seq, end_input_seq)
+            where = session or self.newest_session, channel_id
+            provisional = self._provisional_of(where)
+            commit = provisional.choose(channel_id, epoch, first_input_seq, end_input_seq, where[0])
             if commit is None:
                 return
             places = provisional.commit(commit)
         self._append(commit.encode())
         for place in places:
-            self._note(channel_id, epoch, place.first_input_seq, place.first_message_seq, place.journal_index)
+            self._note(where, epoch, place.first_input_seq, place.first_message_seq, place.journal_index)
 
     def save(self, feed_id: int, session: int, snapshot: ChannelSnapshot) -> None:
         """Append a channel's state."""
@@ -147,44 +161,58 @@ class OutputJournal:
                 found.append((state.snapshot, self._runs_after(index, state.snapshot.channel_id, session)))
         return found
 
+    def last_words(self, feed_id: int, session: int) -> list[OutputPacket]:
+        """What this adapter said last in the sessions before this one: heartbeats that say their ends."""
+        words = []
+        for index in self._last_words.values():
+            with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
+                word = decode_output_packet(self._journal.read(index))
+                if word.feed_id == feed_id and word.session < session:
+                    words.append(word)
+        return words
+
     def _runs_after(self, index: int, channel_id: int, session: int) -> list[Run]:
         runs: list[Run] = []
-        provisional = self._provisional_of(channel_id)
+        provisional = self._provisional_of((session, channel_id))
         with self._journal.tailer() as tailer:
             tailer.to_index(index)
             while batch := tailer.read_many(READ_COUNT):
                 for place, record in batch:
                     try:
-                        packet = provisional.as_committed(decode_output_packet(record), place)
+                        packet = decode_output_packet(record)
                     except PacketRefused:
                         continue  # not a packet
-                    if packet is not None and (packet.channel_id, packet.session) == (channel_id, session):
-                        runs += packet.runs
+                    if (packet.channel_id, packet.session) == (channel_id, session):
+                        counting = provisional.as_committed(packet, place)
+                        runs += counting.runs if counting is not None else ()
         return runs
 
-    def replay(self, channel_id: int, first_input_seq: int, end_input_seq: int) -> Iterator[bytes]:
-        """The packets that cover any `input_seq` of this range, flagged as retransmissions; what is not here is left
-        out."""
-        for packet in self._lookup(channel_id, first_input_seq, end_input_seq, by_message=False):
+    def replay(self, channel_id: int, first_input_seq: int, end_input_seq: int, session: int = 0) -> Iterator[bytes]:
+        """The packets of a session (0: the newest) that cover any `input_seq` of this range, as retransmissions; what
+        is not here is left out."""
+        for packet in self._lookup(session, channel_id, first_input_seq, end_input_seq, by_message=False):
             if packet.first_input_seq >= end_input_seq:
                 return
             if packet.end_input_seq > first_input_seq:
                 yield _retransmission(packet)
 
-    def replay_messages(self, channel_id: int, first_message_seq: int, end_message_seq: int) -> Iterator[bytes]:
+    def replay_messages(
+        self, channel_id: int, first_message_seq: int, end_message_seq: int, session: int = 0
+    ) -> Iterator[bytes]:
         """The same by `message_seq`; packets without messages between them are left out."""
-        for packet in self._lookup(channel_id, first_message_seq, end_message_seq, by_message=True):
+        for packet in self._lookup(session, channel_id, first_message_seq, end_message_seq, by_message=True):
             if packet.first_message_seq >= end_message_seq:
                 return
             if packet.message_count and packet.end_message_seq > first_message_seq:
                 yield _retransmission(packet)
 
     def replay_provisional(
-        self, channel_id: int, stream: int, first_source_seq: int, end_source_seq: int
+        self, channel_id: int, stream: int, first_source_seq: int, end_source_seq: int, session: int = 0
     ) -> Iterator[bytes]:
-        """The provisional packets with any of these source messages of a source stream, as retransmissions."""
+        """The provisional packets of a session (0: the newest) with any of these source messages of a source stream, as
+        retransmissions."""
         with self._lock:
-            provisional = self._provisional.get(channel_id)
+            provisional = self._provisional.get((session or self.newest_session, channel_id))
             places = provisional.holding(stream, first_source_seq, end_source_seq) if provisional is not None else []
         for index in places:
             try:
@@ -200,20 +228,23 @@ class OutputJournal:
             tailer.close()
         self._journal.close()
 
-    def _lookup(self, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool) -> Iterator[OutputPacket]:
+    def _lookup(
+        self, session: int, channel_id: int, first_seq: int, end_seq: int, *, by_message: bool
+    ) -> Iterator[OutputPacket]:
         """The numbered packets from the one that may hold `first_seq` on, some beyond `end_seq` included."""
         with self._lock:
-            channel = self._channels.get(channel_id)
+            where = session or self.newest_session, channel_id
+            channel = self._channels.get(where)
             if channel is None:
                 return
             marks = channel.by_message if by_message else channel.by_input
             stretches = marks.stretches(first_seq, end_seq - 1)
-            provisional = self._provisional.get(channel_id)
+            provisional = self._provisional.get(where)
         if not stretches:
             return
         with self._lent_tailer() as tailer:
             for stretch in stretches:
-                for packet in _packets(tailer, stretch.begin_index, channel_id, provisional):
+                for packet in _packets(tailer, stretch.begin_index, where, provisional):
                     number = packet.first_message_seq if by_message else packet.first_input_seq
                     if number >= stretch.until_seq:
                         break
@@ -251,11 +282,12 @@ class OutputJournal:
             LOG.error("packets go out without being kept", extra={"why": str(full), "unkept": self.unkept_count})
             return None
 
-    def _note(self, channel_id: int, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
+    def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         with self._lock:
-            marks = self._channels.get(channel_id)
+            marks = self._channels.get(where)
             if marks is None:
-                marks = self._channels[channel_id] = ChannelMarks()
+                marks = self._channels[where] = ChannelMarks()
+                self.newest_session = max(self.newest_session, where[0])
             marks.note(epoch, first_input_seq, first_message_seq, index)
             if self._has_released:
                 self._has_released = False
@@ -273,36 +305,42 @@ class OutputJournal:
         is_packet = headers["magic"] == OUTPUT_MAGIC
         is_numbered = is_packet & (headers["flags"] & ASIDE_BITS == 0)
         is_rare = is_packet & (headers["flags"] & PROVISIONAL_BIT != 0)
+        is_rare |= is_packet & (headers["flags"] & HEARTBEAT_BIT != 0)
         is_rare |= headers["magic"] == int.from_bytes(COMMIT_MAGIC, "little")
         chosen = np.flatnonzero(is_numbered | is_rare)
         rows = headers[chosen]
-        columns = [rows[name].tolist() for name in ("channel_id", "epoch", "first_input_seq", "first_message_seq")]
+        columns = [rows[name].tolist() for name in ("session", *HEADER_NUMBERS)]
         are_rare = is_rare[chosen].tolist()
-        for place, rare, channel_id, epoch, first_input, first_message in zip(
+        for place, rare, session, channel_id, epoch, first_input, first_message in zip(
             chosen.tolist(), are_rare, *columns, strict=True
         ):
             index = batch.first_index + place
             if rare:
                 self._scan_rare(batch[place].tobytes(), index)
             else:
-                self._note(channel_id, epoch, first_input, first_message, index)
+                self._note((session, channel_id), epoch, first_input, first_message, index)
 
     def _scan_rare(self, record: bytes, index: int) -> None:
-        """A provisional packet, or a commit of some."""
+        """A provisional packet, a commit of some, or the last word of a session."""
         try:
             if not record.startswith(COMMIT_MAGIC):
                 packet = decode_output_packet(record)
-                self._provisional_of(packet.channel_id).note(packet, index)
+                place = packet.session, packet.channel_id
+                if packet.flags & PROVISIONAL_BIT:
+                    self._provisional_of(place).note(packet, index)
+                else:
+                    self._last_words[place] = index
                 return
             commit = decode_commit(record)
         except (PacketRefused, ValueError):
             return
-        for place in self._provisional_of(commit.channel_id).commit(commit):
-            numbers = place.first_input_seq, place.first_message_seq
-            self._note(commit.channel_id, commit.epoch, *numbers, place.journal_index)
+        where = commit.session, commit.channel_id
+        for found in self._provisional_of(where).commit(commit):
+            self._note(where, commit.epoch, found.first_input_seq, found.first_message_seq, found.journal_index)
 
-    def _provisional_of(self, channel_id: int) -> ProvisionalIndex:
-        return self._provisional.setdefault(channel_id, ProvisionalIndex())
+    def _provisional_of(self, where: Place) -> ProvisionalIndex:
+        self.newest_session = max(self.newest_session, where[0])
+        return self._provisional.setdefault(where, ProvisionalIndex())
 
     def _on_released(self, _path: Path) -> None:
         self._has_released = True  # the keeper's thread: the marks are the loop's to change
@@ -313,7 +351,7 @@ def _retransmission(packet: OutputPacket) -> bytes:
 
 
 def _packets(
-    tailer: Tailer, begin_index: int, channel_id: int, provisional: ProvisionalIndex | None
+    tailer: Tailer, begin_index: int, where: Place, provisional: ProvisionalIndex | None
 ) -> Iterator[OutputPacket]:
     """The channel's packets from a place in the journal on, those that were provisional as they were committed."""
     try:
@@ -326,7 +364,7 @@ def _packets(
                 packet = decode_output_packet(record)
             except PacketRefused:
                 continue  # not a packet
-            if packet.channel_id != channel_id or not packet.runs:
+            if (packet.session, packet.channel_id) != where or not packet.runs:
                 continue
             counting = packet if provisional is None else provisional.as_committed(packet, index)
             if counting is not None:

@@ -16,8 +16,8 @@ from adapter.peer_input import PeerInput
 from adapter.peer_link import CallLine, PeerLink
 from adapter.translation import position_to_proto
 from feedcore.replica.channel_state import PeerState
+from feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from feedcore.replica.engine import AdapterEngine
-from feedcore.wire.position import MessageStreamState
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2
 from transport.rpc import open_channel
@@ -46,23 +46,25 @@ class PeerCalls:
 
     # ---- the engine's requests ----
 
-    def request_source(self, stream: int, first: int, last: int) -> None:
+    def request_source(self, wanted: RequestSource) -> None:
         """Source messages from the source journal."""
         line = self._source
+        stream, first, last = wanted.source_stream_id, wanted.first_source_seq, wanted.last_source_seq
 
         def call() -> None:
             stub = replay_pb2_grpc.SourceReplayStub(line.channel)
             ranges = [common_pb2.SequenceRange(first_seq=first, last_seq=last)]
-            request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges)
+            request = replay_pb2.FillRequest(source_stream_id=stream, ranges=ranges, session=wanted.session)
             for chunk in stub.Fill(request, timeout=BULK_TIMEOUT_S):
                 for datagram in chunk.datagrams:
                     self._mailbox.post(partial(self._engine.on_source_datagram, datagram))
 
         line.submit(("source", stream), call, _raise, is_bulk=True)
 
-    def request_runs(self, channel_id: int, adapter_id: int, position: MessageStreamState) -> None:
-        """Decisions behind a position."""
-        request = sync_pb2.GetRunsRequest(channel_id=channel_id, position=position_to_proto(position))
+    def request_runs(self, wanted: RequestRuns) -> None:
+        """Decisions after a position."""
+        channel_id, position, session = wanted.channel_id, position_to_proto(wanted.position), wanted.session
+        request = sync_pb2.GetRunsRequest(channel_id=channel_id, position=position, session=session)
 
         def call(link: PeerLink) -> None:
             try:
@@ -71,33 +73,35 @@ class PeerCalls:
                 if error.code() is not grpc.StatusCode.OUT_OF_RANGE:
                     raise
                 reason = str(error.details())
-                self._mailbox.post(partial(self._engine.on_runs_refused, channel_id, reason))
+                self._mailbox.post(partial(self._engine.on_runs_refused, channel_id, reason, session=session))
             else:
                 self._mailbox.post(partial(self._engine.on_runs, channel_id, reply))
 
-        self._ask(adapter_id, "runs", channel_id, call)
+        self._ask(wanted.adapter_id, "runs", channel_id, call)
 
-    def request_snapshot(self, channel_id: int, adapter_id: int) -> None:
+    def request_snapshot(self, wanted: RequestSnapshot) -> None:
         """Conversion state at a position."""
-        request = sync_pb2.GetSnapshotRequest(channel_id=channel_id)
+        channel_id = wanted.channel_id
+        request = sync_pb2.GetSnapshotRequest(channel_id=channel_id, session=wanted.session)
 
         def call(link: PeerLink) -> None:
             chunks = _bounded(link.stub.GetSnapshot(request, timeout=BULK_TIMEOUT_S))
             snapshot = self._input.snapshot(channel_id, chunks)
             self._mailbox.post(partial(self._engine.on_snapshot, snapshot))
 
-        self._ask(adapter_id, "snapshot", channel_id, call, is_bulk=True)
+        self._ask(wanted.adapter_id, "snapshot", channel_id, call, is_bulk=True)
 
-    def request_buckets(self, channel_id: int, adapter_id: int, buckets: tuple[int, ...]) -> None:
+    def request_buckets(self, wanted: RequestBuckets) -> None:
         """Some buckets of the conversion state at a position."""
-        request = sync_pb2.GetBucketsRequest(channel_id=channel_id, buckets=buckets)
+        channel_id = wanted.channel_id
+        request = sync_pb2.GetBucketsRequest(channel_id=channel_id, buckets=wanted.buckets, session=wanted.session)
 
         def call(link: PeerLink) -> None:
             chunks = _bounded(link.stub.GetBuckets(request, timeout=QUICK_TIMEOUT_S))
             answer = self._input.buckets(channel_id, chunks)
             self._mailbox.post(partial(self._engine.on_buckets, channel_id, answer))
 
-        self._ask(adapter_id, "buckets", channel_id, call)
+        self._ask(wanted.adapter_id, "buckets", channel_id, call)
 
     # ---- the cluster ----
 

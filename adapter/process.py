@@ -200,9 +200,10 @@ class AdapterProcess:
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
         feed, interface = registered.feed, self._connection.interface
-        past = self._journal.resumable(feed.feed_id, feed.session)
+        session = max(feed.session, self._journal.newest_session)  # its last report may not have reached the server
+        past = self._journal.resumable(feed.feed_id, session)
         # Also where the journal tells of no former life: one may have ended before it saved a state.
-        config = engine_config(registered, former_life_ended_ns=self._journal.held_since_ns)
+        config = engine_config(registered, session=session, former_life_ended_ns=self._journal.held_since_ns)
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format,
@@ -216,6 +217,7 @@ class AdapterProcess:
         for snapshot, runs in past:
             if snapshot.channel_id in converters:
                 engine.resume_from(snapshot, runs, time.monotonic_ns())
+        engine.resume_last_words(self._journal.last_words(feed.feed_id, session), time.monotonic_ns())
         own = own_start(registered)
         self._sealer = Sealer(feed.feed_id, own, self._private_key, datagram_size_max=feed.datagram_size_max)
         self._opener = Opener(feed.feed_id)

@@ -19,7 +19,7 @@ COMMIT_LAYOUT = Layout(
     ("magic", "4s"),
     ("channel_id", "I"),
     ("epoch", "I"),
-    ("reserved", "I"),  # 0
+    ("session", "I"),
     ("first_input_seq", "Q"),
     ("end_input_seq", "Q"),
     ("begin_index", "Q"),  # place in the journal of the first packet
@@ -37,10 +37,11 @@ class Commit(NamedTuple):
     end_input_seq: int
     begin_index: int
     end_index: int
+    session: int
 
     def encode(self) -> bytes:
         """As a record."""
-        return COMMIT_LAYOUT.struct.pack(COMMIT_MAGIC, self.channel_id, self.epoch, 0, *self[2:])
+        return COMMIT_LAYOUT.struct.pack(COMMIT_MAGIC, self.channel_id, self.epoch, self.session, *self[2:-1])
 
     def holds(self, index: int, first_input_seq: int, end_input_seq: int) -> bool:
         """True for a packet of the channel that is among the committed ones."""
@@ -59,8 +60,8 @@ def decode_commit(record: bytes) -> Commit:
             f"not a commit of provisional packets: {len(record)} bytes beginning with {record[:4]!r}, "
             f"expected {COMMIT_LAYOUT.size} beginning with {COMMIT_MAGIC!r}"
         )
-    _, channel_id, epoch, _, *rest = COMMIT_LAYOUT.struct.unpack(record)
-    return Commit(channel_id, epoch, *rest)
+    _, channel_id, epoch, session, first_seq, end_seq, begin_index, end_index = COMMIT_LAYOUT.struct.unpack(record)
+    return Commit(channel_id, epoch, first_seq, end_seq, begin_index, end_index, session)
 
 
 class ProvisionalPlace(NamedTuple):
@@ -91,7 +92,9 @@ class ProvisionalIndex:
         first_input, first_message = packet.first_input_seq, packet.first_message_seq
         self.places.append(ProvisionalPlace(index, first_input, packet.end_input_seq, first_message, spans))
 
-    def choose(self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int) -> Commit | None:
+    def choose(
+        self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int
+    ) -> Commit | None:
         """What it takes to commit the newest packets within these `input_seq`; None if none of them is known.
 
         An earlier outage may have left packets with the same numbers: those come before a place where numbers fall.
@@ -110,7 +113,7 @@ class ProvisionalIndex:
         if not chosen:
             return None
         begin_index, end_index = chosen[-1].journal_index, chosen[0].journal_index + 1
-        return Commit(channel_id, epoch, first_input_seq, end_input_seq, begin_index, end_index)
+        return Commit(channel_id, epoch, first_input_seq, end_input_seq, begin_index, end_index, session)
 
     def commit(self, commit: Commit) -> list[ProvisionalPlace]:
         """Remember a commit; returns the packets that it made decisions of. The others no longer count."""

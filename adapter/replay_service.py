@@ -50,17 +50,18 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
             yield replay_pb2.ReplayChunk(packets=packets)
 
     def _packets(self, request: replay_pb2.ReplayRequest) -> Iterator[bytes]:
-        channel_id, journal = request.channel_id, self._journal
+        channel_id, journal, session = request.channel_id, self._journal, request.session
         for first, end in RangeSet((each.first, each.end) for each in request.input_ranges):
-            yield from journal.replay(channel_id, first, end)
+            yield from journal.replay(channel_id, first, end, session)
         if request.HasField("message_range"):
-            yield from journal.replay_messages(channel_id, request.message_range.first, request.message_range.end)
+            wanted_messages = request.message_range
+            yield from journal.replay_messages(channel_id, wanted_messages.first, wanted_messages.end, session)
         wanted: dict[int, RangeSet] = {}
         for each in request.source_ranges:
             wanted.setdefault(each.source_stream_id, RangeSet()).add(each.range.first, each.range.end)
         for stream in sorted(wanted):
             for first, end in wanted[stream]:
-                yield from journal.replay_provisional(channel_id, stream, first, end)
+                yield from journal.replay_provisional(channel_id, stream, first, end, session)
 
     def _check_caller(self, channel_id: int, context: grpc.ServicerContext) -> None:
         caller = caller_of(context)

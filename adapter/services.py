@@ -65,8 +65,9 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
     ) -> Iterator[sync_pb2.SnapshotChunk]:
         """Conversion state at this adapter's position."""
         self._check_channel(request.channel_id, context)
-        snapshot = self._ask(lambda: self._engine.snapshot(request.channel_id), context)
-        yield from state_chunks(snapshot.position, snapshot.lineage, snapshot.digests, snapshot.conversion_state)
+        snapshot = self._ask(lambda: self._engine.snapshot(request.channel_id, request.session), context)
+        state, session = snapshot.conversion_state, snapshot.session
+        yield from state_chunks(snapshot.position, snapshot.lineage, snapshot.digests, state, session)
 
     def GetBuckets(  # noqa: N802
         self, request: sync_pb2.GetBucketsRequest, context: grpc.ServicerContext
@@ -74,8 +75,8 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
         """Some buckets of the conversion state at this adapter's position."""
         self._check_channel(request.channel_id, context)
         chosen = tuple(request.buckets)
-        buckets = self._ask(lambda: self._engine.buckets(request.channel_id, chosen), context)
-        yield from state_chunks(buckets.position, Lineage(), buckets.digests, buckets.data)
+        buckets = self._ask(lambda: self._engine.buckets(request.channel_id, chosen, request.session), context)
+        yield from state_chunks(buckets.position, Lineage(), buckets.digests, buckets.data, buckets.session)
 
     def GetRuns(  # noqa: N802
         self, request: sync_pb2.GetRunsRequest, context: grpc.ServicerContext
@@ -83,7 +84,8 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
         """Decisions behind a position."""
         self._check_channel(request.channel_id, context)
         channel_id, wanted = request.channel_id, request.position
-        logged = self._ask(lambda: self._engine.runs_since(channel_id, position_from_proto(wanted)), context)
+        session = request.session
+        logged = self._ask(lambda: self._engine.runs_since(channel_id, position_from_proto(wanted), session), context)
         return runs_to_proto(logged.reply())
 
     # ---- inside ----

@@ -103,6 +103,7 @@ def peer_state_to_proto(state: PeerState, health: Health) -> common_pb2.FeedAdap
         heard_report_ids=state.heard_report_ids,
         abstains=state.abstains,
         out_of_sync=state.out_of_sync,
+        session=state.session,
     )
 
 
@@ -119,6 +120,7 @@ def peer_state_from_proto(state: common_pb2.FeedAdapterState) -> PeerState:
         state.abstains,
         state.out_of_sync,
         state.health.score,
+        state.session,
     )
 
 
@@ -127,6 +129,7 @@ def runs_to_proto(reply: RunsReply) -> sync_pb2.GetRunsReply:
     return sync_pb2.GetRunsReply(
         runs=[common_pb2.Run(**run._asdict()) for run in reply.runs],
         lineage=lineage_to_proto(reply.lineage),
+        session=reply.session,
     )
 
 
@@ -147,7 +150,7 @@ def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
     )
     for run in runs:
         _check_run(run)
-    return RunsReply(lineage_from_proto(reply.lineage), runs)
+    return RunsReply(lineage_from_proto(reply.lineage), runs, reply.session)
 
 
 def _check_run(run: Run) -> None:
@@ -160,7 +163,7 @@ def _check_run(run: Run) -> None:
 
 
 def state_chunks(
-    position: MessageStreamState, lineage: Lineage, digests: Iterable[int], data: bytes
+    position: MessageStreamState, lineage: Lineage, digests: Iterable[int], data: bytes, session: int
 ) -> Iterable[sync_pb2.SnapshotChunk]:
     """A snapshot, or some buckets of one, in pieces that a call can carry."""
     for offset in range(0, max(len(data), 1), SNAPSHOT_CHUNK_SIZE):
@@ -169,6 +172,7 @@ def state_chunks(
             chunk.position.CopyFrom(position_to_proto(position))
             chunk.total_size = len(data)
             chunk.digests.extend(digests)
+            chunk.session = session
             chunk.lineage.extend(lineage_to_proto(lineage))
         yield chunk
 
@@ -184,11 +188,16 @@ def snapshot_from_chunks(channel_id: int, chunks: list[sync_pb2.SnapshotChunk]) 
     """A snapshot; ValueError if it is not whole."""
     data, first = _joined(chunks), chunks[0]
     return ChannelSnapshot(
-        channel_id, position_from_proto(first.position), lineage_from_proto(first.lineage), data, tuple(first.digests)
+        channel_id,
+        position_from_proto(first.position),
+        lineage_from_proto(first.lineage),
+        data,
+        tuple(first.digests),
+        first.session,
     )
 
 
 def buckets_from_chunks(chunks: list[sync_pb2.SnapshotChunk]) -> Buckets:
     """Some buckets; ValueError if they are not whole."""
     data, first = _joined(chunks), chunks[0]
-    return Buckets(position_from_proto(first.position), data, tuple(first.digests))
+    return Buckets(position_from_proto(first.position), data, tuple(first.digests), first.session)

@@ -31,6 +31,7 @@ from admin_server.lease_decisions import LeaseDecision
 from admin_server.lease_keeper import LeaseKeeper
 from admin_server.lease_records import ClusterRecords, RecordsUnavailable
 from admin_server.registrations import ProcessStart, Registrations
+from admin_server.session_book import SessionBook
 from admin_server.settings import AdapterSettings, FeedSettings
 from admin_server.start_book import StartBook
 from admin_server.streams import Attendance, Subscriber
@@ -66,6 +67,7 @@ class FeedBroker:
         )
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
         self._starts = StartBook(records.starts(feed.feed_id), channel_ids)
+        self._sessions = SessionBook(feed, records)
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation that came back in the same life
@@ -240,8 +242,8 @@ class FeedBroker:
     # ---- descriptions ----
 
     def describe(self, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
-        """The feed, with just these channels (None: all)."""
-        return describe_feed(self.feed, channel_ids)
+        """The feed in the session that its adapters are in, with just these channels (None: all)."""
+        return describe_feed(self.feed, self._sessions.session, channel_ids)
 
     def keys(self, channel_ids: Iterable[int]) -> list[common_pb2.StreamKey]:
         """The channels' keys, in the order in which they begin."""
@@ -307,6 +309,7 @@ class FeedBroker:
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
         self.states[adapter_id] = state
+        has_gone_on = self._sessions.note(state.session)
         worst = worst_state(state)
         if worst is None:
             return
@@ -320,9 +323,10 @@ class FeedBroker:
             time.monotonic_ns(),
             history_epoch=history_epoch(state),
             abstains=state.abstains,
+            session=state.session,
         )
         self._perform(decisions)
-        if moved:
+        if moved or has_gone_on:
             self._tell_everybody()
         elif not self.lease.holder:
             self._changed.notify_all()  # who reports is a candidate again: the lease may have a deadline now

@@ -30,6 +30,7 @@ class Standing:
         health: 0 (dead) to 1.
         history_epoch: the epoch that its position belongs to; a later epoch's history is the one that counts.
         abstains: it refuses grants for a while.
+        session: the session that its position belongs to; a later one counts before any position.
     """
 
     state: ReplicaState
@@ -37,6 +38,7 @@ class Standing:
     health: float
     history_epoch: int = 0
     abstains: bool = False
+    session: int = 0
 
     @property
     def is_good(self) -> bool:
@@ -171,9 +173,10 @@ class Candidates:
         return standing is not None and standing.state is ReplicaState.FAILED
 
     @staticmethod
-    def _place(standing: Standing) -> tuple[int, int, int, bool, float]:
+    def _place(standing: Standing) -> tuple[int, int, int, int, bool, float]:
         return (
             RANK[standing.state],
+            -standing.session,
             -standing.history_epoch,
             -standing.next_message_seq,
             standing.state is not ReplicaState.AHEAD,  # clients know its messages already

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from admin_server.lease_core import FeedLease
-from admin_server.settings import AdapterSettings, FeedSettings, ProtocolSettings
+from admin_server.protocol_settings import ProtocolSettings
+from admin_server.settings import AdapterSettings, FeedSettings
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
@@ -24,13 +25,15 @@ _ORDER = [
 ]
 
 
-def describe_feed(feed: FeedSettings, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
-    """The feed, with just these channels (None: all)."""
+def describe_feed(
+    feed: FeedSettings, session: int, channel_ids: Iterable[int] | None = None
+) -> common_pb2.FeedDescription:
+    """The feed in a session, with just these channels (None: all)."""
     wanted = None if channel_ids is None else set(channel_ids)
     return common_pb2.FeedDescription(
         feed_id=feed.feed_id,
         name=feed.name,
-        session=feed.session,
+        session=session,
         channels=[
             common_pb2.ChannelDescription(
                 channel_id=channel.channel_id, topic=channel.topic, source_stream_ids=channel.source_stream_ids
@@ -71,6 +74,8 @@ def describe_protocol(protocol: ProtocolSettings) -> admin_pb2.FeedProtocol:
         on_silence=protocol.on_silence,
         fail_policy=protocol.fail_policy,
         fail_threshold=protocol.fail_threshold,
+        session_state=protocol.session_state,
+        session_grace_ns=protocol.session_grace_ns,
     )
 
 

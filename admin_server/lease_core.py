@@ -142,9 +142,10 @@ class FeedLease:
         *,
         history_epoch: int = 0,
         abstains: bool = False,
+        session: int = 0,
     ) -> list[LeaseDecision]:
         """An adapter told its state."""
-        standing = Standing(state, next_message_seq, health, history_epoch, abstains)
+        standing = Standing(state, next_message_seq, health, history_epoch, abstains, session)
         if not self.candidates.tell(adapter_id, standing, now_ns):
             return []
         self._note_alive(adapter_id, now_ns)

@@ -25,8 +25,8 @@ class RecordsUnavailable(Exception):
 class LeaseRecords(Protocol):
     """Who holds what, for good. Implementations are safe to call from any thread.
 
-    All methods raise `RecordsUnavailable`. Only `note_lease` and `note_ttl` are called while a broker's lock is
-    held.
+    All methods raise `RecordsUnavailable`. Only `note_lease`, `note_ttl` and `note_session` are called while a broker's
+    lock is held.
     """
 
     def may_grant(self) -> bool:
@@ -67,6 +67,16 @@ class LeaseRecords(Protocol):
 
         A note that dies with its machine is needed only for as long as the longest term, which is shorter than a
         machine's start (`admin_server.lease_terms.STRETCHED_TTL_NS_MAX`).
+        """
+        ...
+
+    def newest_session(self, feed_id: int) -> int:
+        """The greatest session noted; 0 if none was."""
+        ...
+
+    def note_session(self, feed_id: int, session: int) -> None:
+        """Remember the session that the feed's adapters have gone on to. Called and kept as `note_lease` is; a note
+        that dies with its machine is made again by the adapters' next reports.
         """
         ...
 

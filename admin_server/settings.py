@@ -13,6 +13,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from admin_server.protocol_settings import (
+    BELOW_THRESHOLD,
+    FAIL_POLICIES,
+    PUBLISH_MODES,
+    SESSION_STATES,
+    SILENCE_MODES,
+    ProtocolSettings,
+)
 from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from transport.dgram import BadGroup, parse_group
 
@@ -23,11 +31,7 @@ ENDPOINT = re.compile(r"\S+:\d{1,5}")
 TOPIC_WORD = re.compile(r"[A-Za-z0-9_-]+")
 WILDCARDS = frozenset({"*", "#"})
 ROLES = frozenset({"client", "adapter", "source", "admin"})
-PUBLISH_MODES = ("async", "acked")
-SILENCE_MODES = ("proceed", "hold")
 SOURCE_LINES = ("sealed", "open")
-BELOW_THRESHOLD = "below_threshold"
-FAIL_POLICIES = ("lowest", "lower_than_any", BELOW_THRESHOLD)
 
 
 class SettingsError(ValueError):
@@ -60,23 +64,6 @@ class AdapterSettings:
     name: str
     identity: str
     groups: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ProtocolSettings:
-    """How a feed's adapters behave.
-
-    Attributes:
-        publish: "async": transmit at once; "acked": only what a backup has acknowledged.
-        on_silence: with no active and no admin server, a backup goes on provisionally ("proceed") or waits ("hold").
-        fail_policy: which of several backups asks to be failed when one of them is repeatedly out of sync.
-        fail_threshold: of the health score, for "below_threshold"; else 0.
-    """
-
-    publish: str = PUBLISH_MODES[0]
-    on_silence: str = SILENCE_MODES[0]
-    fail_policy: str = FAIL_POLICIES[0]
-    fail_threshold: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +227,8 @@ def _load_feed(section: _Section) -> FeedSettings:
     section.only(
         "feed_id", "name", "session", "message_model", "source_replay_endpoint", "lease_ttl_ms",
         "sync_interval_ms", "datagram_size_max", "wait_for_better_ms", "wait_at_first_start_ms", "publish",
-        "on_silence", "fail_policy", "fail_threshold", "source_lines", "channel", "source_stream", "adapter",
+        "on_silence", "fail_policy", "fail_threshold", "session_state", "session_grace_ms", "source_lines",
+        "channel", "source_stream", "adapter",
     )  # fmt: skip
     model_path = section.path.parent / section.get("message_model", str)
     try:
@@ -289,6 +277,8 @@ def _load_protocol(section: _Section) -> ProtocolSettings:
         section.choice("on_silence", SILENCE_MODES),
         policy,
         section.ratio("fail_threshold") if policy == BELOW_THRESHOLD else 0.0,
+        section.choice("session_state", SESSION_STATES),
+        section.number("session_grace_ms", 100, 3_600_000, 5_000) * MS,
     )
 
 

@@ -25,6 +25,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (feed_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, adapter_id INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS terms (feed_id INTEGER PRIMARY KEY, ttl_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (feed_id INTEGER PRIMARY KEY, session INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
     feed_id INTEGER, adapter_id INTEGER, reason TEXT NOT NULL, PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS starts (
@@ -98,6 +99,17 @@ class Store:
         """Remember how long terms may be; waits for no disk."""
         with self._leases.used() as leases:
             leases.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", (feed_id, ttl_ns))
+
+    def newest_session(self, feed_id: int) -> int:
+        """The greatest session noted; 0 if none was."""
+        with self._database.used() as database:
+            row = database.execute("SELECT session FROM sessions WHERE feed_id = ?", (feed_id,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def note_session(self, feed_id: int, session: int) -> None:
+        """Remember the session that the feed's adapters have gone on to; waits for no disk."""
+        with self._leases.used() as leases:
+            leases.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", (feed_id, session))
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, of those that were failed and not readmitted."""

@@ -101,6 +101,15 @@ class ZooKeeperRecords:
         """Remember how long terms may be; waits for nothing, as `note_lease`."""
         self._note(f"feeds/{feed_id}/term", {"ttl_ns": ttl_ns})
 
+    def newest_session(self, feed_id: int) -> int:
+        """The greatest session noted; 0 if none was."""
+        row, _ = self._read(f"feeds/{feed_id}/session")
+        return 0 if row is None else int(row["session"])
+
+    def note_session(self, feed_id: int, session: int) -> None:
+        """Remember the session that the feed's adapters have gone on to; waits for nothing, as `note_lease`."""
+        self._note(f"feeds/{feed_id}/session", {"session": session})
+
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
         """adapter_id -> reason, of those that were failed and not readmitted."""
         row, _ = self._read(f"feeds/{feed_id}/failed")

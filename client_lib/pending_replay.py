@@ -19,7 +19,7 @@ class PendingReplay:
     """
 
     def __init__(self, request: RequestReplay) -> None:
-        self._channel_id = request.channel_id
+        self._channel_id, self._session = request.channel_id, request.session
         self._inputs = RangeSet(request.input_ranges)
         self._messages = RangeSet((request.message_range,) if request.message_range is not None else ())
         self._sources: dict[int, RangeSet] = {}  # by source stream
@@ -35,6 +35,7 @@ class PendingReplay:
         """The request for what is left."""
         message = replay_pb2.ReplayRequest(
             channel_id=self._channel_id,
+            session=self._session,
             input_ranges=[replay_pb2.NumberRange(first=first, end=end) for first, end in self._inputs],
             source_ranges=[
                 replay_pb2.SourceRange(source_stream_id=stream, range=replay_pb2.NumberRange(first=first, end=end))
@@ -52,6 +53,8 @@ class PendingReplay:
             try:
                 packet = decode_output_packet(datagram)
             except PacketRefused:
+                continue
+            if self._session not in (0, packet.session):
                 continue
             if not packet.flags & PROVISIONAL_BIT:
                 self._inputs.remove(packet.first_input_seq, packet.end_input_seq)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,9 +33,12 @@ ROW_DTYPE = np.dtype(
         ("is_replayed", "?"),
     ]
 )
-SPAN_DTYPE = np.dtype([("source_stream_id", "<u2"), ("first", "<u8"), ("end", "<u8"), ("has_messages", "?")])
+SPAN_DTYPE = np.dtype(
+    [("source_stream_id", "<u2"), ("first", "<u8"), ("end", "<u8"), ("has_messages", "?"), ("session", "<u4")]
+)
 Rows: TypeAlias = NDArray[np.void]
 MS = 1_000_000
+MISSING_RANGES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,16 @@ class StreamFigures:
     out_of_order: int
     missing: int
     missing_ranges: tuple[tuple[int, int], ...]
+
+    def plus(self, other: StreamFigures) -> StreamFigures:
+        """Of two sessions together."""
+        return StreamFigures(
+            self.delivered + other.delivered,
+            self.duplicated + other.duplicated,
+            self.out_of_order + other.out_of_order,
+            self.missing + other.missing,
+            (*self.missing_ranges, *other.missing_ranges)[:MISSING_RANGES_MAX],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +137,30 @@ class DeliveryRecord:
     takeovers: tuple[Takeover, ...]
     events: tuple[dict[str, Any], ...]
 
-    def figures(self, expected: Mapping[int, int] | None = None, *, window_ms: float = 1_000) -> DeliveryFigures:
+    def figures(
+        self,
+        expected: Mapping[int, int] | None = None,
+        *,
+        window_ms: float = 1_000,
+        expected_later: Sequence[Mapping[int, int]] = (),
+    ) -> DeliveryFigures:
         """Judge the record.
 
         Args:
             expected: per source stream how many source messages were sent (numbered from 1); None: from the first
                 delivered to the last delivered, for a subscription that began live.
+            expected_later: the same of the sessions after the first one recorded, in their order.
             window_ms: how far around a takeover a stall is looked for.
         """
         streams: dict[int, StreamFigures] = {}
-        for channel in self.channels.values():
-            for stream in np.unique(channel.spans["source_stream_id"]):
-                spans = channel.spans[channel.spans["source_stream_id"] == stream]
-                streams[int(stream)] = stream_figures(spans, None if expected is None else expected.get(int(stream), 0))
-        for stream, count in (expected or {}).items():
-            if stream not in streams:
-                streams[stream] = StreamFigures(0, 0, 0, count, ((1, count),) if count else ())
+        expectations = [] if expected is None else [expected, *expected_later]
+        for place, spans in enumerate(self._spans_by_session(len(expectations))):
+            wanted = expectations[place] if place < len(expectations) else None
+            known = {int(stream) for stream in np.unique(spans["source_stream_id"])}
+            for stream in sorted(known | set(wanted or ())):
+                chosen = spans[spans["source_stream_id"] == stream]
+                judged = stream_figures(chosen, None if wanted is None else wanted.get(stream, 0))
+                streams[stream] = streams[stream].plus(judged) if stream in streams else judged
         rows = [channel.rows for channel in self.channels.values()]
         return DeliveryFigures(
             delivered=sum(figures.delivered for figures in streams.values()),
@@ -160,6 +181,13 @@ class DeliveryRecord:
         if len(times) < 2:
             return np.empty(0), np.empty(0)
         return (times[1:] - takeover.at_ns) / MS, np.diff(times) / MS
+
+    def _spans_by_session(self, count_min: int) -> list[Rows]:
+        """Of all channels, the oldest session first; empty ones for sessions that were expected and did not come."""
+        spans = [channel.spans for channel in self.channels.values()]
+        everything = np.concatenate(spans) if spans else np.empty(0, SPAN_DTYPE)
+        found = [everything[everything["session"] == session] for session in np.unique(everything["session"])]
+        return found + [np.empty(0, SPAN_DTYPE)] * (count_min - len(found))
 
     def save(self, path: Path) -> None:
         """Write `path` (.npz: the arrays) and, beside it, the same name with .json (the events)."""
@@ -229,7 +257,7 @@ def stream_figures(spans: Rows, expected_count: int | None) -> StreamFigures:
     first_expected = covered.first if covered and expected_count is None else 1
     end_expected = (covered.end if covered else 1) if expected_count is None else expected_count + 1
     missing = covered.missing(first_expected, end_expected)
-    ranges = tuple((first, end - 1) for first, end in itertools.islice(missing, 16))
+    ranges = tuple((first, end - 1) for first, end in itertools.islice(missing, MISSING_RANGES_MAX))
     return StreamFigures(covered.count, duplicated, out_of_order, missing.count, ranges)
 
 

@@ -25,19 +25,19 @@ class _ChannelTape:
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.chunks: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
-        self.closed_spans: list[tuple[int, int, int, int]] = []
-        self.open_spans: dict[int, list[int]] = {}  # by stream: first, end, has messages
+        self.closed_spans: list[tuple[int, int, int, int, int]] = []
+        self.open_spans: dict[int, list[int]] = {}  # by stream: first, end, has messages, session
 
-    def add_span(self, stream: int, first: int, end: int, is_delivered: bool) -> None:
+    def add_span(self, stream: int, first: int, end: int, is_delivered: bool, session: int) -> None:
         """Join the span to the stream's last one if it continues it: then it can be neither late nor a repetition."""
         span = self.open_spans.get(stream)
-        if span is not None and span[1] == first:
+        if span is not None and span[1] == first and span[3] == session:
             span[1] = end
             span[2] |= is_delivered
             return
         if span is not None:
-            self.closed_spans.append((stream, span[0], span[1], span[2]))
-        self.open_spans[stream] = [first, end, is_delivered]
+            self.closed_spans.append((stream, span[0], span[1], span[2], span[3]))
+        self.open_spans[stream] = [first, end, is_delivered, session]
 
     def finish(self) -> ChannelRecord:
         """Everything so far as arrays; the tape may go on."""
@@ -107,6 +107,7 @@ class DeliveryRecorder:
             tape.rows.clear()
         for span in batch.sources():
             if not span.is_source_gap:
-                tape.add_span(span.source_stream_id, span.first_source_seq, span.end_source_seq, span.message_count > 0)
+                stream, first, end = span.source_stream_id, span.first_source_seq, span.end_source_seq
+                tape.add_span(stream, first, end, span.message_count > 0, packet.session)
         if self._on_batch is not None:
             self._on_batch(batch)

@@ -12,6 +12,7 @@ class ChannelStatistics:
 
     Attributes:
         next_input_seq, next_message_seq: None until it is known where to begin.
+        session: the session that is delivered; all numbers are of it.
         distrusted: (adapter_id, incarnation) of the starts that another reader impersonates; see `Distrusted`.
     """
 
@@ -21,6 +22,7 @@ class ChannelStatistics:
     next_message_seq: int | None
     next_source_seqs: Mapping[int, int]
     distrusted: tuple[tuple[int, int], ...] = ()
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ Every reader of a channel holds the channel's key, so a packet that opens may be
 told by the signature that follows (`transport.stream_signatures`): a list of the digests of what an adapter sent.
 
 `verify="signed"`: a packet is believed when a signature lists it, and never before.
-`verify="alarm"`: a packet is believed at once if it goes on exactly where what is believed ends: no newer epoch, no
-number further ahead, neither a heartbeat nor provisional. Anything else waits for its signature, as in the other mode;
-and at most UNSIGNED_MESSAGES_MAX messages are believed beyond the last signed one. So a forged packet can put content
-at the next place of the stream, but can push no number. When a signature contradicts what was believed, or
-does not come, `Distrusted` is raised, and of that start of the adapter only what is signed is believed from then on.
+`verify="alarm"`: a packet is believed at once if it goes on exactly where what is believed ends: no other session, no
+newer epoch, no number further ahead, neither a heartbeat nor provisional. Anything else waits for its signature, as in
+the other mode; and at most UNSIGNED_MESSAGES_MAX messages are believed beyond the last signed one. So a forged packet
+can put content at the next place of the stream, but can push no number. When a signature contradicts what was believed,
+or does not come, `Distrusted` is raised, and of that start of the adapter only what is signed is believed from then on.
 The true stream goes on under the attack.
 
 What is kept is bounded, whatever is heard: packets that wait, by number and by age; packets believed without a
@@ -79,11 +79,12 @@ _SIGNED_ONLY_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 
 
 class _Horizon:
-    """Where packets of a channel end, over all adapters: those believed, or those signed."""
+    """Where packets of a channel end, over all adapters: those believed, or those signed. In the newest session."""
 
-    __slots__ = ("_end_input_seq", "_end_message_seq", "_end_source_seqs", "_epoch")
+    __slots__ = ("_end_input_seq", "_end_message_seq", "_end_source_seqs", "_epoch", "_session")
 
     def __init__(self) -> None:
+        self._session = 0
         self._epoch = 0
         self._end_input_seq = 0
         self._end_message_seq = 0
@@ -91,7 +92,9 @@ class _Horizon:
 
     def joins(self, packet: OutputPacket) -> bool:
         """True if the packet continues where these end, or lies before: it pushes no number."""
-        if packet.epoch > self._epoch or packet.first_input_seq > self._end_input_seq:
+        if packet.session != self._session or packet.epoch > self._epoch:
+            return False
+        if packet.first_input_seq > self._end_input_seq:
             return False
         if packet.first_message_seq > self._end_message_seq:
             return False
@@ -113,7 +116,12 @@ class _Horizon:
         return True
 
     def extend(self, packet: OutputPacket) -> None:
-        """Take a packet in."""
+        """Take a packet in; with a new session all numbers begin at 1."""
+        if packet.session < self._session:
+            return
+        if packet.session > self._session:
+            self._session = packet.session
+            self._end_input_seq, self._end_message_seq, self._end_source_seqs = 0, 0, {}
         self._epoch = max(self._epoch, packet.epoch)
         self._end_input_seq = max(self._end_input_seq, packet.end_input_seq)
         self._end_message_seq = max(self._end_message_seq, packet.end_message_seq)

@@ -33,8 +33,8 @@ from client_lib.statistics import ChannelStatistics, SubscriptionStatistics
 from client_lib.stream_trust import StreamTrust, Verdict, VerifyMode
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay
-from feedcore.merge.merger import StreamMerger
+from feedcore.merge.effects import Deliver, Ended, Filled, MergeEffect, RequestReplay, SessionChanged
+from feedcore.merge.sessions import SessionMerger
 from feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
@@ -84,7 +84,7 @@ class Subscription:
             channel_id: StreamTrust(channel_id, self.counters, verify) for channel_id in self._grant.topics_by_channel
         }
         self._mergers = {
-            channel_id: StreamMerger(channel_id, self.counters, merger_config, start_message_seq)
+            channel_id: SessionMerger(channel_id, self._grant.session, self.counters, merger_config, start_message_seq)
             for channel_id in self._grant.topics_by_channel
         }
         self._ended: set[int] = set()
@@ -128,7 +128,7 @@ class Subscription:
 
     @property
     def has_ended(self) -> bool:
-        """True once every channel's `Ended` event has come."""
+        """True once every channel's `Ended` event has come, of the session that the channel is in."""
         return len(self._ended) == len(self._mergers)
 
     def poll(self, timeout_s: float | None = None) -> list[Item]:
@@ -181,6 +181,7 @@ class Subscription:
                 merger.next_message_seq,
                 dict(merger.next_source_seqs),
                 tuple(self._trusts[channel_id].distrusted()),
+                merger.session,
             )
             for channel_id, merger in self._mergers.items()
         }
@@ -250,7 +251,6 @@ class Subscription:
         now_ns = time.monotonic_ns()
         if isinstance(opened, SignedDigests):
             return self._trust_of(opened.channel_id).on_signed(opened, now_ns)
-        self._check_session(opened.packet)
         return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
 
     def _trust_of(self, channel_id: int) -> StreamTrust:
@@ -259,13 +259,13 @@ class Subscription:
         except KeyError:
             raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
 
-    def _check_session(self, packet: OutputPacket) -> None:
-        if packet.session != self._grant.session:
-            raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, expected {self._grant.session}")
-
     def _merge(self, packet: OutputPacket) -> None:
-        now_ns = time.monotonic_ns()
-        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
+        merger = self._mergers.get(packet.channel_id)
+        if merger is None:
+            self.counters.refuse(Refusal.WRONG_CHANNEL)
+        else:
+            now_ns = time.monotonic_ns()
+            self._perform(merger.on_packet(packet, now_ns), now_ns)
 
     def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
         for effect in effects:
@@ -279,6 +279,8 @@ class Subscription:
             else:
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
+                elif isinstance(effect, SessionChanged):
+                    self._ended.discard(effect.channel_id)
                 self._ready.append(effect)
 
     def _next_deadline_ns(self) -> int | None:
@@ -311,7 +313,6 @@ class Subscription:
                 raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._grant.feed_id}")
             if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
                 raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
-            self._check_session(packet)
             self._trust_of(packet.channel_id).on_vouched(packet)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)

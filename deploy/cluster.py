@@ -65,6 +65,7 @@ class Cluster:
         self.feeds = self.shape.feed_layouts()
         self.processes: dict[str, ManagedProcess] = {}
         self.watches: dict[int, ClusterWatch] = {}
+        self.days: dict[int, int] = {feed.feed_id: 0 for feed in self.feeds}  # which day of the drill it is
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
@@ -89,9 +90,14 @@ class Cluster:
         """A host's IP address."""
         return self._addresses[host]
 
-    def journal(self, feed: FeedLayout) -> Path:
-        """A feed's source journal."""
-        return self.folder / f"source-journal{feed.suffix}"
+    def journal(self, feed: FeedLayout, day: int | None = None) -> Path:
+        """A feed's source journal of a day; None: of the present one."""
+        number = self.days[feed.feed_id] if day is None else day
+        return self.folder / f"source-journal{feed.suffix}{f'-day{number + 1}' if number else ''}"
+
+    def begin_day(self, feed: FeedLayout) -> None:
+        """From now on the feed's gateway sends its next day."""
+        self.days[feed.feed_id] += 1
 
     def output_journal(self, feed: FeedLayout, name: str) -> Path:
         """An adapter's journal; on a small disk the drill sees it as `deploy.small_disk.seen_by` tells."""
@@ -127,6 +133,8 @@ class Cluster:
         listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
         arguments = ["source-gateway", "--feed", feed.name, "--journal", str(self.journal(feed)), "--rate", str(rate)]
         arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source", feed.gateway)]
+        if self.days[feed.feed_id]:
+            arguments += ["--former-journal", str(self.journal(feed, self.days[feed.feed_id] - 1))]
         return self._start(feed.gateway, [*arguments, *self._connection("source", feed.gateway)])
 
     def start_job(
@@ -151,7 +159,14 @@ class Cluster:
         return self._start(feed.job, self._jobs[feed.job], nice=YIELDING_NICE)
 
     def start_client(
-        self, feed: FeedLayout, record: Path, *, start: str = "1", name: str = "", verify: VerifyMode = "alarm"
+        self,
+        feed: FeedLayout,
+        record: Path,
+        *,
+        start: str = "1",
+        name: str = "",
+        verify: VerifyMode = "alarm",
+        through_days: bool = False,
     ) -> ManagedProcess:
         """A subscriber that records what it is delivered.
 
@@ -159,8 +174,10 @@ class Cluster:
             start: "1": from the first message; "live".
             name: of the process, where it is not the feed's own client.
             verify: "signed": only what adapters have signed.
+            through_days: it goes on after the end of a session.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
+        arguments += ["--through-days"] if through_days else []
         arguments += self._connection(SUBSCRIBER, feed.client)
         return self._start(name or feed.client, arguments, host=feed.client)
 
@@ -349,19 +366,27 @@ class Cluster:
         return [str(part) for part in itertools.chain.from_iterable(options.items())]
 
 
-def start_cluster(cluster: Cluster, rate: float, record_of: dict[int, Path], *, verify: VerifyMode = "alarm") -> None:
+def start_cluster(
+    cluster: Cluster,
+    rate: float,
+    record_of: dict[int, Path],
+    *,
+    verify: VerifyMode = "alarm",
+    through_days: bool = False,
+) -> None:
     """Admin server, all adapters (in each feed one active, the others synchronised), gateways and recording clients.
 
     Args:
         rate: messages a second that each gateway is to send.
         record_of: by feed_id, where its client's record goes.
         verify: what clients ask for.
+        through_days: the clients go on after the end of a session.
     """
     cluster.start_admin()
     started: list[ManagedProcess] = []
     for feed in cluster.feeds:
         started += [cluster.start_adapter(feed, name) for name in cluster.shape.adapter_names]
-        client = cluster.start_client(feed, record_of[feed.feed_id], verify=verify)
+        client = cluster.start_client(feed, record_of[feed.feed_id], verify=verify, through_days=through_days)
         started += [cluster.start_gateway(feed, rate), client]
     for process in started:
         process.await_event("ready", START_TIMEOUT_S)

@@ -10,16 +10,18 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client_lib.record import DeliveryRecord
 from deploy.cluster import START_TIMEOUT_S, Cluster, start_cluster
 from deploy.content import count_wrong, expected_content
+from deploy.faults.days import DAY_S
 from deploy.faults.ends import DRIVER_TIMEOUT_S
 from deploy.faults.planned import DISK_SIZE_AT_FIRST, DISK_SIZE_PER_ROUND
 from deploy.faults.scene import Fault, FaultUnavailable, Observed, Say, Scene
@@ -27,8 +29,8 @@ from deploy.ledger import Round, RoundFigures, Seen, judge_rounds, ledger_row, u
 from deploy.network import Network, why_no_network
 from deploy.processes import ProcessFailed
 from deploy.small_disk import why_no_small_disk
-from deploy.source import Recording, make_recording, packet_size, prepare_journal, sent_counts
-from deploy.topology import FeedLayout, Shape, host_names
+from deploy.source import Recording, make_recording, packet_size, prepare_days, prepare_journal, sent_counts
+from deploy.topology import SESSION, FeedLayout, Shape, host_names
 from spark_feed.java import JavaMissing, find_java_home
 from spark_feed.recording import ROWS_PER_FILE
 
@@ -65,6 +67,11 @@ class DrillPlan:
         """What a client's stall should stay below; None: below the stream's normal maximum."""
         # In a channel of one source stream a backup waits for nobody's decision: there is nothing to take over.
         return None if self.shape.streams_per_channel == 1 else self.fault.stall_aim_ms
+
+    def days(self, feed: FeedLayout, feeds: Sequence[FeedLayout]) -> int:
+        """How many days a feed has: one more than it has rounds, which the feeds take in turn."""
+        place = [each.feed_id for each in feeds].index(feed.feed_id)
+        return 1 + len(range(place, self.rounds, len(feeds)))
 
     @property
     def message_count(self) -> int:
@@ -120,6 +127,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     folder.mkdir(parents=True, exist_ok=True)
     say(f"{plan.name}: making {plan.message_count:,} messages")
     rows_per_file = DRIVER_ROWS_PER_FILE if plan.fault.needs_driver else ROWS_PER_FILE
+    if plan.fault.has_days:
+        rows_per_file = int(DAY_S * plan.rate)
     recording = make_recording(folder, source=None, message_count=plan.message_count, rows_per_file=rows_per_file)
     if plan.shape.channels > 1 or plan.shape.streams_per_channel > 2:
         recording = replace(recording, split="hash")  # letters are too uneven for many streams
@@ -130,9 +139,11 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
         _start(plan, cluster, recording, records, say)
         _strike_in_rounds(plan, cluster, play, folder, say)
         sent = {feed.feed_id: _end(cluster, feed, plan.rate) for feed in cluster.feeds}
-        say(f"sent {sum(sum(each.values()) for each in sent.values()):,} messages; judging what was delivered")
+        days = {feed.feed_id: [*_earlier_days(cluster, feed), sent[feed.feed_id]] for feed in cluster.feeds}
+        count = sum(sum(day.values()) for each in days.values() for day in each)
+        say(f"sent {count:,} messages; judging what was delivered")
     expected = expected_content(recording.folder, recording.split, plan.shape.stream_count)
-    seen = {feed_id: _load(records[feed_id], sent[feed_id], expected) for feed_id in records}
+    seen = {feed_id: _load(records[feed_id], days[feed_id], expected) for feed_id in records}
     judged = judge_rounds(play.rounds, seen)
     observed = {name: getattr(play.observed, name) for name in ("lost", "duplicated", "out_of_order")}
     undisturbed_ms = undisturbed_stalls_ms(play.rounds, seen, play.began_ns, play.ended_ns)
@@ -155,9 +166,13 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
     messages_max = packet_size(plan.rate, plan.shape.stream_count)
     if not plan.fault.needs_driver:
         for feed in cluster.feeds:
-            journal = cluster.journal(feed)
-            prepare_journal(recording, feed, cluster.folder / "cluster.toml", journal, messages_max)
-    start_cluster(cluster, plan.rate, records, verify=plan.fault.verify)
+            settings = cluster.folder / "cluster.toml"
+            if plan.fault.has_days:
+                journals = [cluster.journal(feed, day) for day in range(plan.days(feed, cluster.feeds))]
+                prepare_days(recording, feed, settings, journals, messages_max)
+            else:
+                prepare_journal(recording, feed, settings, cluster.journal(feed), messages_max)
+    start_cluster(cluster, plan.rate, records, verify=plan.fault.verify, through_days=plan.fault.has_days)
     if plan.fault.needs_driver:
         say("starting Spark")
         for feed in cluster.feeds:
@@ -197,7 +212,7 @@ def _strike_in_rounds(plan: DrillPlan, cluster: Cluster, play: _Play, folder: Pa
         play.rounds.append(Round(number, feed.feed_id, what, *times, takeovers, scene.touched_ns))
         say(f"round {number} of {plan.rounds}: {what}")
         for each in cluster.feeds:
-            if cluster.processes[each.gateway].has_said("sent"):
+            if cluster.processes[each.gateway].has_said("sent") and not plan.fault.has_days:
                 raise ProcessFailed(
                     f"round {number} took so long that the source came to its end: this machine is too slow or busy "
                     "for the rate and the size of the cluster; give less (--rate, --backups, --channels, --feeds)"
@@ -215,13 +230,38 @@ def _end(cluster: Cluster, feed: FeedLayout, rate: float) -> dict[int, int]:
     # Again, without being told to start: it tells the adapters where the streams stand and fills what they missed.
     cluster.start_gateway(feed, rate).await_event("ready", START_TIMEOUT_S)
     client = cluster.processes[feed.client]
-    client.say(json.dumps({"until": counts, "within_s": DELIVER_LIMIT_S}))
+    session = SESSION + cluster.days[feed.feed_id]
+    client.say(json.dumps({"until": counts, "within_s": DELIVER_LIMIT_S, "session": session}))
     client.await_event("recorded", DELIVER_LIMIT_S + START_TIMEOUT_S)
     return counts
 
 
-def _load(path: Path, sent: dict[int, int], expected: dict[int, Any]) -> Seen:
+def _earlier_days(cluster: Cluster, feed: FeedLayout) -> list[dict[int, int]]:
+    """What was sent per source stream on each day before the present one."""
+    return [sent_counts(cluster.journal(feed, day), feed) for day in range(cluster.days[feed.feed_id])]
+
+
+def _load(path: Path, sent_by_day: list[dict[int, int]], expected: dict[int, Any]) -> Seen:
+    """What a client was delivered, each source message under its number in the whole recording."""
     content = np.load(path.with_suffix(".npy"))
     times = np.load(path.with_suffix(".times.npy"))
+    record = DeliveryRecord.load(path)
+    sent = dict.fromkeys(sent_by_day[0], 0)
+    for day, sent_on_day in enumerate(sent_by_day):
+        for stream, before in sent.items():
+            _shift(content, ("source_seq",), SESSION + day, stream, before)
+            for channel in record.channels.values():
+                _shift(channel.spans, ("first", "end"), SESSION + day, stream, before, key="source_stream_id")
+        sent = {stream: before + sent_on_day[stream] for stream, before in sent.items()}
+    for channel in record.channels.values():
+        channel.spans["session"] = SESSION
     wrong = count_wrong(content, expected)
-    return Seen(DeliveryRecord.load(path), sent, content["stream"], content["source_seq"], times, wrong)
+    return Seen(record, sent, content["stream"], content["source_seq"], times, wrong)
+
+
+def _shift(
+    rows: NDArray[Any], fields: tuple[str, ...], session: int, stream: int, by: int, *, key: str = "stream"
+) -> None:
+    chosen = (rows["session"] == session) & (rows[key] == stream)
+    for name in fields:
+        rows[name][chosen] += np.uint64(by)

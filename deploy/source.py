@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -18,7 +19,7 @@ from typing import Self
 import pyarrow.parquet as pq
 
 from deploy.processes import ProcessFailed
-from deploy.topology import EXAMPLES, FeedLayout
+from deploy.topology import EXAMPLES, SESSION, FeedLayout
 from feedcore.documents.source_format import load_source_format
 from journal import Tailer
 from journal.named_position import NamedPosition
@@ -79,22 +80,49 @@ def packet_size(rate: float, stream_count: int) -> int:
     return max(1, min(PACKET_MESSAGES_MAX, round(rate * PACKING_WINDOW_S / stream_count)))
 
 
-def prepare_journal(recording: Recording, feed: FeedLayout, settings: Path, journal: Path, messages_max: int) -> None:
+def prepare_journal(
+    recording: Recording,
+    feed: FeedLayout,
+    settings: Path,
+    journal: Path,
+    messages_max: int,
+    *,
+    session: int = 0,
+    parts: slice = slice(None),
+) -> None:
     """Number and pack a recording into a feed's source journal.
 
     Args:
+        session: 0: the one in the settings.
+        parts: which of the recording's files.
         settings: the cluster's `cluster.toml`.
         messages_max: in a packet.
     """
     format_path = EXAMPLES / "source-format.xml"
-    feed_plan = read_feed_plan(f"{settings}#{feed.name}")
+    feed_plan = read_feed_plan(f"{settings}#{feed.name}").in_session(session)
     rule = SplitRule(recording.split)
     plan = numbering_plan(recording.folder, format_path, feed_plan, rule, messages_max)
     encoder = TickEncoder(load_source_format(format_path), rule, feed_plan.source_stream_ids)
     with SourceJournalWriter(journal, plan) as writer:
-        for batch_id, part in enumerate(sorted(recording.folder.glob("part-*.parquet"))):
-            writer.append_batch(batch_id, frames_of(encoder.encode(pq.read_table(part))))
+        for batch_id, part in enumerate(sorted(recording.folder.glob("part-*.parquet"))[parts]):
+            frames = frames_of(encoder.encode(pq.read_table(part)))
+            if not batch_id:
+                first_index = frames.record_index[0]
+            writer.append_batch(batch_id, frames._replace(record_index=frames.record_index - first_index))
         writer.end()
+
+
+def prepare_days(
+    recording: Recording,
+    feed: FeedLayout,
+    settings: Path,
+    journals: Sequence[Path],
+    messages_max: int,
+) -> None:
+    """A recording as so many days, each with a journal and a session of its own: a file each, the last one the rest."""
+    for day, journal in enumerate(journals):
+        parts = slice(day, day + 1) if day + 1 < len(journals) else slice(day, None)
+        prepare_journal(recording, feed, settings, journal, messages_max, session=SESSION + day, parts=parts)
 
 
 def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:

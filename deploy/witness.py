@@ -34,7 +34,14 @@ from transport.scheduling import prefer_short_turns
 
 POLL_S = 0.2
 CONTENT_DTYPE = np.dtype(
-    [("stream", "<u2"), ("source_seq", "<u8"), ("symbol", "S8"), ("event_at", "<u8"), ("value", "<i8")]
+    [
+        ("stream", "<u2"),
+        ("source_seq", "<u8"),
+        ("symbol", "S8"),
+        ("event_at", "<u8"),
+        ("value", "<i8"),
+        ("session", "<u4"),
+    ]
 )
 VALUE_FIELDS = {"TradeTick": "price", "QuoteTick": "bidPrice", "OrderEvent": "price"}
 
@@ -54,6 +61,7 @@ class ContentTape:
             span = spans[0]  # adapters put one run in a packet
             part["stream"] = span.source_stream_id
             part["source_seq"] = batch.packet.runs[0].first_source_seq + rows["source_offset"].astype(np.uint64)
+            part["session"] = batch.packet.session
             part["symbol"], part["event_at"] = rows["symbol"], rows["eventAt"]
             part["value"] = rows[VALUE_FIELDS[model.name]]
             self._parts.append(part)
@@ -69,12 +77,13 @@ class ContentTape:
 class EndRequest:
     """What whoever started the witness asks of it: end when these source messages have been delivered.
 
-    One JSON line on stdin: {"until": {source_stream_id: count sent, …}, "within_s": limit}. What has not come by then
-    is recorded as missing.
+    One JSON line on stdin: {"until": {source_stream_id: count sent, …}, "within_s": limit, "session": which}, without a
+    session of whichever is delivered. What has not come by then is recorded as missing.
     """
 
     def __init__(self) -> None:
         self._until: dict[int, int] | None = None
+        self._session = 0
         self._give_up_at_s = 0.0
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
@@ -85,14 +94,15 @@ class EndRequest:
         channels = subscription.statistics().channels.values()
         have = {stream: seq for channel in channels for stream, seq in channel.next_source_seqs.items()}
         return (
-            all(have.get(stream, 1) > count for stream, count in self._until.items())
-            or time.monotonic() > self._give_up_at_s
-        )
+            all(self._session in (0, channel.session) for channel in channels)
+            and all(have.get(stream, 1) > count for stream, count in self._until.items())
+        ) or time.monotonic() > self._give_up_at_s
 
     def _read(self) -> None:
         for line in sys.stdin:
             request = json.loads(line)
             self._give_up_at_s = time.monotonic() + float(request["within_s"])
+            self._session = int(request.get("session", 0))
             self._until = {int(stream): int(count) for stream, count in request["until"].items()}
 
 
@@ -108,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="alarm",
         help="signed: record only what its adapter has signed (default %(default)s)",
     )
+    parser.add_argument("--through-days", action="store_true", help="go on after the end of a session: to be told")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     prefer_short_turns()
@@ -132,7 +143,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         announce_ready(feed=arguments.feed)
         is_flowing = False
-        while not (stop.is_set or subscription.has_ended or subscription.is_closed or request.is_met(subscription)):
+        while not (stop.is_set or subscription.is_closed or request.is_met(subscription)):
+            if subscription.has_ended and not arguments.through_days:
+                break
             recorder.record(subscription.poll(POLL_S))
             if recorder.message_count and not is_flowing:
                 is_flowing = True

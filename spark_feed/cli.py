@@ -132,7 +132,7 @@ def job(argv: Sequence[str] | None = None) -> int:
             journal=arguments.journal,
             checkpoint=arguments.checkpoint,
             source_format=arguments.source_format,
-            feed=read_feed_plan(arguments.feed_description),
+            feed=read_feed_plan(arguments.feed_description).in_session(arguments.session),
             split=SplitRule(arguments.split),
             packet_messages_max=arguments.packet_messages_max,
             until_idle=arguments.until_idle,
@@ -166,6 +166,9 @@ def _job_parser() -> argparse.ArgumentParser:
     parser.add_argument("--source-format", type=Path, required=True, metavar="XML", help="the source format document")
     parser.add_argument("--feed-description", required=True, metavar="TOML#FEED", help="the cluster's document")
     parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the source journal")
+    parser.add_argument(
+        "--session", type=_session, default=0, metavar="YYYYMMDD", help="the session numbered (default: the document's)"
+    )
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="Spark's checkpoint")
     parser.add_argument(
         "--split",
@@ -188,6 +191,14 @@ def _job_parser() -> argparse.ArgumentParser:
     parser.add_argument("--driver-memory", default="512m", help="of the JVM (default %(default)s)")
     add_process_arguments(parser)
     return parser
+
+
+def _session(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 19_700_101 <= int(text) <= 99_991_231):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a session: write a trading day as YYYYMMDD, such as 20261121"
+        )
+    return int(text)
 
 
 def _batch_count(text: str) -> int:
@@ -218,6 +229,8 @@ def gateway(argv: Sequence[str] | None = None) -> int:
             tls_certificate=arguments.tls_cert.read_bytes(),
             tls_key=arguments.tls_key.read_bytes(),
             wait_for_start=arguments.wait_for_start,
+            session=arguments.session,
+            former_journal=arguments.former_journal,
         )
         description = describe_feed(connection, arguments.feed)
         with sealing_with(connection, description) as sealer:
@@ -245,6 +258,12 @@ def _gateway_parser() -> argparse.ArgumentParser:
         "--rate", type=float, default=20_000.0, metavar="N", help="messages a second (default %(default)g)"
     )
     pace.add_argument("--speed", type=float, metavar="X", help="times recorded time, instead of a rate")
+    parser.add_argument(
+        "--session", type=_session, default=0, metavar="YYYYMMDD", help="the session sent (default: the journal's)"
+    )
+    parser.add_argument(
+        "--former-journal", type=Path, metavar="DIR", help="of the session before: adapters fill what they missed of it"
+    )
     parser.add_argument("--wait-for-start", action="store_true", help='send only after the line "start" on stdin')
     parser.add_argument(
         "--rpc-listen", default="127.0.0.1:0", metavar="HOST:PORT", help="must match source_replay_endpoint"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE
@@ -31,6 +31,10 @@ class FeedPlan:
             raise FeedPlanError(f"feed {self.name}: source streams {self.source_stream_ids} must be some, and unique")
         if self.datagram_size_max <= SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE:
             raise FeedPlanError(f"feed {self.name}: datagram_size_max {self.datagram_size_max} holds no message")
+
+    def in_session(self, session: int) -> FeedPlan:
+        """The same feed in another session; 0: in this one."""
+        return replace(self, session=session) if session else self
 
 
 def read_feed_plan(document: str) -> FeedPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -48,15 +49,34 @@ class JournalReader:
                     yield record[PACKET_HEAD.size :]
 
 
+@dataclass(frozen=True, slots=True)
+class FormerSession:
+    """The session before, which another gateway sent: what adapters still miss of it is filled from its journal.
+
+    Attributes:
+        session: its number.
+        index: of the whole of its journal.
+    """
+
+    session: int
+    index: SentIndex
+    reader: JournalReader
+
+
 class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
     """Answers `Fill`.
 
     Args:
         feed: its name; adapters of another feed are refused, whatever stream they ask for.
+        session: of `index`; 0: any.
+        former: the session before, if its journal is here.
     """
 
-    def __init__(self, index: SentIndex, reader: JournalReader, feed: str) -> None:
+    def __init__(
+        self, index: SentIndex, reader: JournalReader, feed: str, session: int = 0, former: FormerSession | None = None
+    ) -> None:
         self._index = index
+        self._session, self._former = session, former
         self._feed = feed
         self._reader = reader
         self.datagram_count = 0
@@ -80,9 +100,12 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             wanted = RangeSet((each.first_seq, each.last_seq + 1) for each in request.ranges)
         except ValueError as backwards:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(backwards))
+        found = self._session_of(request.session)
+        if found is None:
+            return
         chunk: list[bytes] = []
         for first_seq, end_seq in wanted:
-            for datagram in self._datagrams(stream_id, first_seq, end_seq):
+            for datagram in self._datagrams(*found, stream_id, first_seq, end_seq):
                 chunk.append(datagram)
                 if len(chunk) == CHUNK_DATAGRAM_COUNT:
                     self.datagram_count += len(chunk)
@@ -92,10 +115,19 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             self.datagram_count += len(chunk)
             yield replay_pb2.FillChunk(datagrams=chunk)
 
-    def _datagrams(self, stream_id: int, first_seq: int, end_seq: int) -> Iterator[bytes]:
-        found = self._index.covering(stream_id, first_seq, end_seq)
+    def _session_of(self, session: int) -> tuple[SentIndex, JournalReader] | None:
+        """Where the packets of a session are; None: not here."""
+        if self._former is not None and session == self._former.session:
+            return self._former.index, self._former.reader
+        return (self._index, self._reader) if 0 in (session, self._session) or session == self._session else None
+
+    @staticmethod
+    def _datagrams(
+        index: SentIndex, reader: JournalReader, stream_id: int, first_seq: int, end_seq: int
+    ) -> Iterator[bytes]:
+        found = index.covering(stream_id, first_seq, end_seq)
         journaled_end_seq = min(end_seq, found.before_seq)
-        for datagram in self._reader.packets(found.stretches, stream_id, first_seq, journaled_end_seq):
+        for datagram in reader.packets(found.stretches, stream_id, first_seq, journaled_end_seq):
             yield stamped(datagram, 0, SourceFlag.RETRANSMISSION)  # when it was first sent nobody remembers
         for packet in found.at_hand:
             yield stamped(packet.datagram, packet.sent_at_ns, SourceFlag.RETRANSMISSION)

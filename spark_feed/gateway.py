@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from journal import Batch, NamedPosition, Tailer
-from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, JournalReader, SourceReplayService
+from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, FormerSession, JournalReader, SourceReplayService
 from spark_feed.pacing import Pacer
 from spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
 from spark_feed.sent_index import SentIndex, SentPacket
@@ -49,7 +49,13 @@ class GatewayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Where things are. `wait_for_start`: send packets only after the line "start" came in on stdin."""
+    """Where things are.
+
+    Attributes:
+        wait_for_start: send packets only after the line "start" came in on stdin.
+        session: that the journal holds; 0: the one it says, or before it says one the feed's present one.
+        former_journal: of the session before; adapters fill what they missed of it.
+    """
 
     feed: str
     journal: Path
@@ -57,6 +63,8 @@ class GatewayOptions:
     tls_certificate: bytes
     tls_key: bytes
     wait_for_start: bool = False
+    session: int = 0
+    former_journal: Path | None = None
 
 
 def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescription:
@@ -75,6 +83,17 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
             return stub.DescribeFeed(request, timeout=timeout_s, wait_for_ready=not servers.are_several)
 
     return ask_active(servers, ask, DESCRIBE_TIMEOUT_S)
+
+
+def session_of(journal: Path) -> int:
+    """The session that a source journal holds; 0: it does not say one yet."""
+    if not journal.is_dir():
+        return 0
+    with Tailer(journal) as tailer:
+        entry = tailer.read()
+    if entry is None or entry[1][0] != RecordKind.BEGIN:
+        return 0
+    return int(json.loads(entry[1][BEGIN_HEAD.size :])["feed"]["session"])
 
 
 class SourceGateway:
@@ -99,7 +118,13 @@ class SourceGateway:
         self._description = description
         stream_ids = [stream.source_stream_id for stream in description.source_streams]
         self._groups = {stream.source_stream_id: stream.group.encode() for stream in description.source_streams}
-        self.core = SendCore(description.feed_id, description.session, stream_ids, pacer)
+        self._session = options.session or session_of(options.journal) or description.session
+        if self._session < description.session:
+            LOG.warning(
+                "the feed is past this journal's session: adapters only fill what they missed of it",
+                extra={"session": self._session, "feed_is_in": description.session},
+            )
+        self.core = SendCore(description.feed_id, self._session, stream_ids, pacer)
         self.index = SentIndex(stream_ids)
         self._tailer = Tailer(options.journal)
         self._position = NamedPosition(options.journal / POSITION_NAME)
@@ -107,7 +132,10 @@ class SourceGateway:
         self._stored_at_ns = 0
         self._is_begun = False
         self._recover()
-        self.replay = SourceReplayService(self.index, JournalReader(options.journal), description.name)
+        former = None if options.former_journal is None else self._read_former(options.former_journal)
+        self.replay = SourceReplayService(
+            self.index, JournalReader(options.journal), description.name, self._session, former
+        )
         self._context: zmq.Context[Any] = zmq.Context()
         self._sender = MulticastSender(
             self._context, interface, datagram_size_max=description.datagram_size_max or 1_472
@@ -203,13 +231,27 @@ class SourceGateway:
             raise GatewayError(f"{self._options.journal} is not a source journal: give the source job's folder")
         feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
         was = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
-        now = (self._description.feed_id, self._description.session, sorted(self._groups))
+        now = (self._description.feed_id, self._session, sorted(self._groups))
         if was != now:
             raise GatewayError(
-                f"{self._options.journal} holds (feed, session, source streams) {was}, the admin server describes "
-                f"{now}: use the journal of this session, or correct the feed's description"
+                f"{self._options.journal} holds (feed, session, source streams) {was}, this gateway was to send "
+                f"{now}: use the journal of this session, or correct --session or the feed's description"
             )
         self._is_begun = True
+
+    def _read_former(self, journal: Path) -> FormerSession:
+        """The journal of the session before, read through once."""
+        session = session_of(journal)
+        if not 0 < session < self._session:
+            raise GatewayError(
+                f"{journal} holds session {session or 'none'}: --former-journal is one before {self._session}"
+            )
+        index = SentIndex(list(self._groups))
+        with Tailer(journal) as tailer:
+            while (batch := tailer.read_batch(RECOVER_COUNT)) is not None:
+                for place, stream_id, first, count in former_packets(batch):
+                    index.add_former(stream_id, first, count, place)
+        return FormerSession(session, index, JournalReader(journal))
 
     def _serve(self) -> RpcServer:
         verifier = TokenVerifier(self._description.token_public_key)

@@ -162,6 +162,7 @@ class Fault:
         needs_driver: Spark's driver is to be at work; otherwise the source plays a journal prepared in advance.
         needs_small_disk: adapters' journals have disks of their own.
         verify: what the feed's client asks for.
+        has_days: the source has a day, a session of its own, for each round and one more.
     """
 
     strike: Callable[[Scene], str]
@@ -173,3 +174,4 @@ class Fault:
     needs_driver: bool = False
     needs_small_disk: bool = False
     verify: VerifyMode = "alarm"
+    has_days: bool = False

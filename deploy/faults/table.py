@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deploy.faults.days import new_day
 from deploy.faults.ends import kill_active, kill_admin, kill_backup, kill_driver, restart_all
 from deploy.faults.forging import FORGED_SECONDS, forge_at
 from deploy.faults.links import (
@@ -78,6 +79,15 @@ FAULTS = {
         "a subscriber sends forged packets as all adapters for a minute",
         FORGED_SECONDS + 15.0,
         verify="signed",
+    ),
+    "new-day": Fault(
+        new_day(is_active_killed=False), "the source ends its day and begins the next one", 10.0, has_days=True
+    ),
+    "new-day-kill": Fault(
+        new_day(is_active_killed=True),
+        "the source begins its next day, and the active is killed in the middle",
+        14.0,
+        has_days=True,
     ),
     "hand-over": Fault(hand_over, "planned: tandemfeed admin failover", 5.0),
 }

@@ -27,6 +27,8 @@ class MergerConfig:
         compare: "full" compares every second copy with what was delivered, "sampled" those of every
             `sampled_every`th packet, "off" none.
         compared_count: delivered packets remembered for that; a copy that comes later is counted as not compared.
+        session_grace_ns: how long a session whose end no adapter says is waited for once a later one is heard.
+        session_look_ns: after that, pause between two looks whether what is missing has come or been declared.
         confirm: how many adapters must have transmitted a message before it is delivered, 1 or 2.
         repair: patience with gaps.
     """
@@ -40,6 +42,8 @@ class MergerConfig:
     compare: CompareMode = "full"
     sampled_every: int = 16
     compared_count: int = 8_192
+    session_grace_ns: int = 10_000 * MS
+    session_look_ns: int = 10 * MS
     confirm: int = 1
     repair: RepairConfig = field(default_factory=RepairConfig)
 

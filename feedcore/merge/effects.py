@@ -43,6 +43,7 @@ class RequestReplay:
         copy_count: how many adapters' copies are wanted.
         held_adapter_ids: whose copies are here already: ask them late.
         silent_adapter_ids: whose streams have fallen silent: ask them last.
+        session: the session that all of it belongs to; 0: the one that the services are in.
     """
 
     channel_id: int
@@ -52,6 +53,7 @@ class RequestReplay:
     copy_count: int = 1
     held_adapter_ids: tuple[int, ...] = ()
     silent_adapter_ids: tuple[int, ...] = ()
+    session: int = 0
 
     def lateness(self, adapter_id: int) -> tuple[bool, bool]:
         """Sorts whom to ask: the lower the sooner."""
@@ -216,6 +218,21 @@ class Ended:
     end_message_seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """The old session is over: what follows is the new one, whose numbers all begin at 1.
+
+    Attributes:
+        is_complete: all of the old session was delivered or named by a gap. False: no adapter said within the grace
+            where it ended, so its last messages may be missing without a `Gap`.
+    """
+
+    channel_id: int
+    old_session: int
+    new_session: int
+    is_complete: bool
+
+
 MergeEvent: TypeAlias = (
     Gap
     | ProvisionalGap
@@ -229,5 +246,6 @@ MergeEvent: TypeAlias = (
     | Live
     | Diverged
     | Ended
+    | SessionChanged
 )
 MergeEffect: TypeAlias = Deliver | RequestReplay | Filled | MergeEvent

@@ -51,3 +51,9 @@ class FirstGap:
             self.patience_end = self.known_end
             self.repair.progressed(now_ns)
         self._first_input_seq = first_input_seq
+
+    def is_after(self, next_input_seq: int | None, next_message_seq: int | None) -> bool:
+        """True if more is known to exist than what comes before these; without an `input_seq`, by messages alone."""
+        if next_input_seq is None:
+            return 0 < (next_message_seq or 0) < self.known_end_message_seq
+        return next_input_seq < self.known_end_input_seq

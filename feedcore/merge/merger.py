@@ -103,6 +103,11 @@ class StreamMerger:
         """By source stream, one past the newest `source_seq` that was delivered or passed over."""
         return self._order.next_source_seqs
 
+    @property
+    def is_behind(self) -> bool:
+        """True while messages are known that were neither delivered nor declared missing."""
+        return self._gap.is_after(self.next_input_seq, self.next_message_seq)
+
     # ---- events ----
 
     def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
@@ -129,11 +134,9 @@ class StreamMerger:
         if self._gate.on_timer(now_ns):
             self._take_waiting(now_ns, effects)
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
-        is_due = False
-        if self._gap.repair.is_hopeless(now_ns):
+        if is_hopeless := self._gap.repair.is_hopeless(now_ns):
             self._declare(now_ns, effects)
-        else:
-            is_due = self._gap.repair.is_request_due(now_ns, jitter)
+        is_due = not is_hopeless and self._gap.repair.is_request_due(now_ns, jitter)
         request = self._request(source_ranges, with_numbered=is_due)
         if request.input_ranges or request.message_range or request.source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
@@ -242,8 +245,7 @@ class StreamMerger:
             self._place(packet, end, effects)
         if self._provisional.held_count:
             self._provisional.go_on(now_ns, effects)
-        next_input_seq = self.next_input_seq
-        if next_input_seq is None or gap.known_end_input_seq > next_input_seq:
+        if self.next_input_seq is None or gap.known_end_input_seq > self.next_input_seq:
             self._watch(now_ns)
         else:
             gap.repair.closed()
@@ -354,14 +356,12 @@ class StreamMerger:
     def _watch(self, now_ns: int) -> None:
         """Look after the first gap."""
         gap, next_input_seq = self._gap, self.next_input_seq
-        if next_input_seq is not None and next_input_seq < gap.known_end_input_seq:
-            gap.is_open_at(next_input_seq, now_ns)
-            if self._streams.are_all_past(next_input_seq):
-                gap.repair.hurry(now_ns)
-        elif next_input_seq is None and 0 < (self.next_message_seq or 0) < gap.known_end_message_seq:
-            gap.is_open_at(LOOKING_FOR_START, now_ns)
-        else:
+        if not self.is_behind:
             gap.repair.closed()
+            return
+        gap.is_open_at(LOOKING_FOR_START if next_input_seq is None else next_input_seq, now_ns)
+        if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
+            gap.repair.hurry(now_ns)
 
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """What to ask for now."""
@@ -377,8 +377,7 @@ class StreamMerger:
             first = self.next_message_seq
             message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
         holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
-        copy_count = self._config.confirm if ranges or message_range else 1
-        copy_count = max(1, copy_count - len(holders))
+        copy_count = max(1, self._config.confirm - len(holders)) if ranges or message_range else 1
         return RequestReplay(self.channel_id, ranges, message_range, source_ranges, copy_count, holders, silent)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:

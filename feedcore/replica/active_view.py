@@ -20,6 +20,11 @@ class ActiveView:
         self.heard_at_ns = now_ns
         self._epoch = 0
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that it was last known to be active in."""
+        return self._epoch
+
     def know(self, adapter_id: int, epoch: int) -> bool:
         """Take a report of who is active in an epoch (0: no adapter); older news changes nothing.
 

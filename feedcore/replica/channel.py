@@ -22,7 +22,7 @@ from feedcore.replica.save_schedule import SaveSchedule
 from feedcore.replica.source_tracker import Slice, SourceTracker
 from feedcore.replica.states import ReplicaState, StateRecord
 from feedcore.wire.lineage import decode_lineage
-from feedcore.wire.output_packet import EPOCH_ENDED_BIT, HEARTBEAT_BIT, OutputFlag, OutputPacket
+from feedcore.wire.output_packet import END_OF_STREAM_BIT, EPOCH_ENDED_BIT, HEARTBEAT_BIT, OutputFlag, OutputPacket
 from feedcore.wire.position import FIRST_SEQ, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from feedcore.wire.source_packet import SourcePacket
@@ -45,7 +45,9 @@ class Channel:
     ) -> None:
         self.channel_id, self.line, self.config, self.counters = channel_id, line, config, counters
         self.is_single_source = len(line.next_source_seqs) == 1
-        self.trackers = {stream: SourceTracker(stream, config.tracker) for stream in line.next_source_seqs}
+        self.trackers = {
+            stream: SourceTracker(stream, config.tracker, line.session) for stream in line.next_source_seqs
+        }
         self.backlog = Backlog(self.trackers)
         self.intake = DecisionIntake(config.intake, is_single_source=self.is_single_source)
         self.active = ActiveView(now_ns)
@@ -59,6 +61,7 @@ class Channel:
         self.elsewhere: dict[int, dict[int, int]] = {}
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self._arrivals = 0
+        self._end_said: tuple[int, int] | None = None  # the epoch and input_seq at which an adapter said the end
 
     @property
     def state(self) -> ReplicaState:
@@ -69,6 +72,15 @@ class Channel:
         """Enter another state; an illegal move raises `IllegalMove`."""
         old = self.record.enter(new, reason)
         effects.append(StateMoved(self.channel_id, old, new, reason))
+
+    def succeed(self, before: Channel, now_ns: int) -> None:
+        """This channel's session follows that of `before`: what is known of the group goes on."""
+        active = self.active
+        active.know(before.active.adapter_id, before.active.epoch)
+        active.heard_at_ns = (
+            now_ns  # a session begins because the group is heard in it, or because this adapter decides
+        )
+        self.out_of_sync_at_ns, self.flaps, self.has_admin = before.out_of_sync_at_ns, before.flaps, before.has_admin
 
     # ---- the place in the channel ----
 
@@ -118,6 +130,8 @@ class Channel:
                 intake.on_lineage(decode_lineage(packet.payload), self.line.position())
             if packet.epoch == intake.epoch:
                 intake.on_next_input_seq(packet.first_input_seq, now_ns)
+                if packet.flags & END_OF_STREAM_BIT:
+                    self._end_said = packet.epoch, packet.first_input_seq
             return
         for run in packet.runs:
             if run.source_stream_id not in self.trackers:
@@ -146,12 +160,32 @@ class Channel:
         for run in runs:
             self.trackers[run.source_stream_id].note_end(run.end_source_seq, now_ns)
 
+    def seek_end(self, now_ns: int) -> None:
+        """The source has begun a later session."""
+        for tracker in self.trackers.values():
+            tracker.seek_end(now_ns)
+
     # ---- queries ----
 
     @property
     def is_blocked(self) -> bool:
         """True while decisions, or the source messages that they need, are outstanding."""
         return bool(self.intake.ready) or self.intake.has_gap
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if all of the session has been applied: the source said where its streams end, or an adapter did."""
+        line = self.line
+        if (
+            self._end_said is not None
+            and self._end_said[1] == line.next_input_seq
+            and self.intake.lineage.holds(*self._end_said)
+        ):
+            return True
+        return all(
+            tracker.ended_at is not None and tracker.ended_at == line.next_source_seqs[stream]
+            for stream, tracker in self.trackers.items()
+        )
 
     def is_active_silent(self, now_ns: int) -> bool:
         """True if the active has not been heard for `detach_after_ns`."""
@@ -175,11 +209,7 @@ class Channel:
         self.heartbeat_at_ns = now_ns + self.config.heartbeat_interval_ns
         if self.hand_over.is_at_end(self.line.position()):
             flags |= OutputFlag.EPOCH_ENDED
-        is_ended = all(
-            tracker.ended_at is not None and tracker.ended_at == self.line.next_source_seqs[stream]
-            for stream, tracker in self.trackers.items()
-        )
-        if is_ended and released is None:
+        if released is None and self.is_at_end:
             flags |= OutputFlag.END_OF_STREAM
         return Transmit(self.line.heartbeat(flags, released))
 

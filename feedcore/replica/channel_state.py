@@ -18,6 +18,7 @@ class ChannelSnapshot:
         lineage: the history that the position stands in.
         conversion_state: the converter's own bytes (`Converter.snapshot`).
         digests: of the conversion state, one per bucket; checked after restoring. Empty: not known.
+        session: the session that the position belongs to; 0: whichever the receiver is in.
     """
 
     channel_id: int
@@ -25,6 +26,7 @@ class ChannelSnapshot:
     lineage: Lineage
     conversion_state: bytes
     digests: tuple[int, ...] = ()
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,13 @@ class Buckets:
     Attributes:
         data: the converter's own bytes (`Converter.snapshot_buckets`).
         digests: of the whole state there, one per bucket.
+        session: as in `ChannelSnapshot`.
     """
 
     position: MessageStreamState
     data: bytes
     digests: tuple[int, ...]
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class PeerState:
         abstains: without contact to an admin server: it accepts no grant for a while (docs/protocol.md clause 6.7).
         out_of_sync: it was repeatedly out of sync lately.
         health: its score, 0 (unfit) to 1.
+        session: the session that the adapter is in; 0: not said.
     """
 
     adapter_id: int
@@ -93,3 +98,4 @@ class PeerState:
     abstains: bool = False
     out_of_sync: bool = False
     health: float = 1.0
+    session: int = 0

@@ -59,7 +59,7 @@ class Deciding(Role):
         if self._gate is not None:
             self._gate.begin(line.next_input_seq)
         if end > first:
-            effects.append(CommitProvisional(channel.channel_id, self._epoch, first, end))
+            effects.append(CommitProvisional(channel.channel_id, self._epoch, first, end, line.session))
         effects.append(self.heartbeat(now_ns))
         for piece in channel.backlog.take_all():
             self._decide(piece, effects, now_ns)

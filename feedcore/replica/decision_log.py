@@ -39,22 +39,25 @@ class RunsReply:
     Attributes:
         lineage: the history they belong to, the replying adapter's.
         runs: consecutive decisions; empty if there are none yet.
+        session: the session that they belong to; 0: whichever the receiver is in.
     """
 
     lineage: Lineage
     runs: tuple[Run, ...]
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedRuns:
-    """A reply as it lies in the log. Attributes: rows: shape (runs,), ROW_DTYPE, a copy."""
+    """A reply as it lies in the log. Attributes: rows: shape (runs,), ROW_DTYPE, a copy; session: as in `RunsReply`."""
 
     lineage: Lineage
     rows: Rows
+    session: int = 0
 
     def reply(self) -> RunsReply:
         """The runs themselves; in any thread."""
-        return RunsReply(self.lineage, tuple(Run(*row) for row in self.rows.tolist()))
+        return RunsReply(self.lineage, tuple(Run(*row) for row in self.rows.tolist()), self.session)
 
 
 class DecisionLog:

@@ -19,7 +19,8 @@ from feedcore.wire.position import MessageStreamState
 @dataclass(frozen=True, slots=True)
 class AppendToJournal:
     """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that its
-    sender can replay whatever a client may have heard."""
+    sender can replay whatever a client may have heard. A heartbeat is the last word of a session, which a restart
+    repeats (`AdapterEngine.resume_last_words`)."""
 
     packet: OutputPacket
 
@@ -46,24 +47,27 @@ class RequestSource:
     source_stream_id: int
     first_source_seq: int
     last_source_seq: int
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRuns:
-    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions after
-    `position`."""
+    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions of a session
+    after `position`."""
 
     channel_id: int
     adapter_id: int
     position: MessageStreamState
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Ask the adapter for a channel snapshot (`on_snapshot`, or nothing: the core asks again)."""
+    """Ask the adapter for a channel snapshot of a session (`on_snapshot`, or nothing: the core asks again)."""
 
     channel_id: int
     adapter_id: int
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class RequestBuckets:
     channel_id: int
     adapter_id: int
     buckets: tuple[int, ...]
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class CommitProvisional:
     epoch: int
     first_input_seq: int
     end_input_seq: int
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,20 @@ class StateMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionBegun:
+    """This adapter has gone from one session to the next: log it, report it, accept requests of the new one. Comes
+    after every packet of the old session that it decided, and before any packet of the new one.
+
+    Attributes:
+        is_complete: all of the old session has been applied here.
+    """
+
+    old_session: int
+    new_session: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RunsLost:
     """The source declared messages lost for good; they are now an explicit gap in the stream. Log it."""
 
@@ -163,6 +183,7 @@ AdapterEffect: TypeAlias = (
     | CommitProvisional
     | ServerRequest
     | StateMoved
+    | SessionBegun
     | RunsLost
 )
 
@@ -180,6 +201,7 @@ class EffectHandler(Protocol):
     def commit_provisional(self, committed: CommitProvisional) -> None: ...
     def ask_server(self, request: ServerRequest) -> None: ...
     def on_state_moved(self, moved: StateMoved) -> None: ...
+    def on_session_begun(self, begun: SessionBegun) -> None: ...
     def on_runs_lost(self, lost: RunsLost) -> None: ...
 
 
@@ -207,6 +229,8 @@ def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
                 handler.ask_server(effect)
             case StateMoved():
                 handler.on_state_moved(effect)
+            case SessionBegun():
+                handler.on_session_begun(effect)
             case RunsLost():
                 handler.on_runs_lost(effect)
             case _:

@@ -15,16 +15,17 @@ from feedcore.lease.admin_contact import AdminContact
 from feedcore.lease.failing import is_repeated, should_leave
 from feedcore.lease.lease_view import LeaseLapsed, LeaseView
 from feedcore.lease.peers import Peers, known_epoch
+from feedcore.replica.answers import NotActive, PeerAnswers
 from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
 from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns, RunsReply
+from feedcore.replica.decision_log import DecisionLogTooShort, RunsReply
 from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
 from feedcore.replica.engine_config import ChannelConfig, EngineConfig
-from feedcore.replica.production import LineConfig, ProductionLine
 from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.sessions import Sessions
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
+from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from feedcore.wire.source_packet import decode_source_packet
 
@@ -33,11 +34,7 @@ __all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfi
 LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
 
 
-class NotActive(Exception):
-    """Only the active answers this: ask the adapter that the admin server names."""
-
-
-class AdapterEngine:
+class AdapterEngine(PeerAnswers):
     """Active or backup of one feed.
 
     Args:
@@ -52,35 +49,20 @@ class AdapterEngine:
     def __init__(
         self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
+        super().__init__(config.adapter_id, Sessions(config, converters, counters, now_ns))
         self.config, self.counters = config, counters
         self.lease = LeaseView(config.lease_ttl_ns)
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
-        self.replicas: dict[int, ChannelReplica] = {}
-        self._by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
         self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._ask_to_fail_at_ns = 0
-        for channel in config.channels:
-            self._add_channel(channel, converters[channel.channel_id], now_ns)
 
-    def _add_channel(self, channel: ChannelConfig, converter: Converter, now_ns: int) -> None:
-        config = self.config
-        line_config = LineConfig(
-            config.feed_id,
-            channel.channel_id,
-            config.adapter_id,
-            config.session,
-            channel.source_stream_ids,
-            config.datagram_size_max,
-            config.replica.digest_interval_messages,
-        )
-        line = ProductionLine(line_config, converter, self.counters)
-        replica = ChannelReplica(channel.channel_id, line, config.replica, self.counters, now_ns)
-        self.replicas[channel.channel_id] = replica
-        for stream in channel.source_stream_ids:
-            self._by_stream[stream] = (replica, converter)
+    @property
+    def replicas(self) -> dict[int, ChannelReplica]:
+        """By channel_id, of the session that this adapter is in."""
+        return self._sessions.current.replicas
 
     # ---- events: data ----
 
@@ -88,18 +70,26 @@ class AdapterEngine:
         """What the output journal holds of this adapter's former life: a channel's newest saved state, and the
         decisions that were transmitted behind it.
 
-        Before any other event. It is used if the active's decisions continue it; else the active gives its own.
+        Before any other event, and of the session that this adapter is in. It is used if the active's decisions
+        continue it; else the active gives its own.
         """
         self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
+
+    def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
+        """What the output journal holds of this adapter's last words in the session before its present one: one
+        heartbeat of each channel that says the end. They are repeated for clients that have yet to hear them."""
+        self._sessions.resume_last_words(words, now_ns)
 
     def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
         """A datagram of a source stream, from multicast or from the source journal; a bad one is counted, no more."""
         effects = self._fence(now_ns)
         try:
             packet = decode_source_packet(datagram, self.config.feed_id)
-            if packet.session != self.config.session:
-                raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, ours is {self.config.session}")
-            found = self._by_stream.get(packet.source_stream_id)
+            sessions = self._sessions
+            of_session = sessions.current
+            if packet.session != of_session.session:
+                of_session = sessions.hear_source(packet.session, now_ns)
+            found = of_session.by_stream.get(packet.source_stream_id)
             if found is None:
                 raise PacketRefused(Refusal.UNKNOWN_STREAM, f"source stream {packet.source_stream_id}")
             replica, converter = found
@@ -110,6 +100,8 @@ class AdapterEngine:
             return effects
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
         produced = replica.on_source_packet(packet, now_ns)
+        if sessions.is_change_ahead:
+            produced += self._go_on(now_ns)
         return effects + produced if effects else produced
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
@@ -118,16 +110,19 @@ class AdapterEngine:
         try:
             if packet.feed_id != self.config.feed_id:
                 raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}")
-            if packet.session != self.config.session:
-                raise PacketRefused(Refusal.WRONG_SESSION, f"session {packet.session}, ours is {self.config.session}")
-            replica = self.replicas.get(packet.channel_id)
-            if replica is None:
+            if packet.channel_id not in self.replicas:
                 raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {packet.channel_id}")
             if packet.adapter_id == self.config.adapter_id:
                 return effects  # our own, or our former life's: nothing to learn from it
             if not packet.flags & PROVISIONAL_BIT:
                 effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
-            effects += replica.on_output_packet(packet, now_ns)
+            sessions = self._sessions
+            of_session = sessions.current
+            if packet.session != of_session.session:
+                of_session = sessions.hear_adapter(packet.session, now_ns)
+            effects += of_session.replicas[packet.channel_id].on_output_packet(packet, now_ns)
+            if sessions.is_change_ahead:
+                effects += self._go_on(now_ns)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return effects
@@ -139,19 +134,20 @@ class AdapterEngine:
 
     def on_runs(self, channel_id: int, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
         """The answer to `RequestRuns`."""
-        return self._fence(now_ns) + self.replicas[channel_id].on_runs(reply, now_ns)
+        return self._answer(channel_id, reply.session, lambda replica: replica.on_runs(reply, now_ns), now_ns)
 
-    def on_runs_refused(self, channel_id: int, reason: str, now_ns: int) -> list[AdapterEffect]:
+    def on_runs_refused(self, channel_id: int, reason: str, now_ns: int, session: int = 0) -> list[AdapterEffect]:
         """The active's decision log is too short for the answer to `RequestRuns`."""
-        return self._fence(now_ns) + self.replicas[channel_id].on_runs_refused(reason, now_ns)
+        return self._answer(channel_id, session, lambda replica: replica.on_runs_refused(reason, now_ns), now_ns)
 
     def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
         """The answer to `RequestSnapshot`."""
-        return self._fence(now_ns) + self.replicas[snapshot.channel_id].on_snapshot(snapshot, now_ns)
+        channel_id, session = snapshot.channel_id, snapshot.session
+        return self._answer(channel_id, session, lambda replica: replica.on_snapshot(snapshot, now_ns), now_ns)
 
     def on_buckets(self, channel_id: int, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
         """The answer to `RequestBuckets`."""
-        return self._fence(now_ns) + self.replicas[channel_id].on_buckets(answer, now_ns)
+        return self._answer(channel_id, answer.session, lambda replica: replica.on_buckets(answer, now_ns), now_ns)
 
     def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
         """Another adapter's state, as it tells it at every sync interval."""
@@ -159,10 +155,16 @@ class AdapterEngine:
         if state.adapter_id == self.config.adapter_id or not self.peers.note(state, now_ns):
             return effects
         effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} knows it", now_ns)
+        try:
+            is_elsewhere = not self._is_ours(state.session)
+            replicas = self._sessions.hear_adapter(state.session, now_ns).replicas if is_elsewhere else self.replicas
+        except PacketRefused:
+            return effects  # it is behind, and hears so
         for status in state.channels:
-            replica = self.replicas.get(status.channel_id)
+            replica = replicas.get(status.channel_id)
             if replica is not None:
                 effects += replica.on_peer_status(status, state.adapter_id, now_ns)
+        effects += self._go_on(now_ns)
         return effects + self._consider_leaving(now_ns)
 
     # ---- events: the admin server ----
@@ -260,7 +262,7 @@ class AdapterEngine:
         for replica in self.replicas.values():
             replica.channel.has_admin = self.has_admin(now_ns)
             effects += replica.on_timer(now_ns)
-        return effects
+        return effects + self._sessions.on_timer(now_ns) + self._go_on(now_ns)
 
     def on_stop(self) -> list[AdapterEffect]:
         """This adapter is about to stop in order: what its next start can go on from."""
@@ -268,7 +270,7 @@ class AdapterEngine:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""
-        deadlines = [self.lease.next_deadline_ns(), self._promote_at_ns]
+        deadlines = [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
         deadlines += [each.next_deadline_ns() for each in self.replicas.values()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -291,37 +293,6 @@ class AdapterEngine:
     def channel_status(self, channel_id: int) -> ChannelStatus:
         """State, position and newest digest of a channel."""
         return self.replicas[channel_id].status()
-
-    def snapshot(self, channel_id: int) -> ChannelSnapshot:
-        """Conversion state of a channel at the present position.
-
-        Raises:
-            NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
-        """
-        replica = self._active_replica(channel_id)
-        if replica.is_holding:
-            raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
-        return replica.line.snapshot()
-
-    def buckets(self, channel_id: int, chosen: tuple[int, ...]) -> Buckets:
-        """Some buckets of the conversion state of a channel at the present position.
-
-        Raises:
-            NotActive: this adapter does not decide for the channel.
-        """
-        return self._active_replica(channel_id).line.buckets(chosen)
-
-    def runs_since(self, channel_id: int, position: MessageStreamState) -> LoggedRuns:
-        """Decisions after a position.
-
-        Raises:
-            NotActive: this adapter is not in the group.
-            DecisionLogTooShort: the caller needs a snapshot.
-        """
-        replica = self.replicas[channel_id]
-        if not replica.is_placed:
-            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
-        return replica.line.log.since(position, replica.line.lineage)
 
     # ---- inside: the lease ----
 
@@ -385,13 +356,26 @@ class AdapterEngine:
             abstains,
             any(is_repeated(replica.channel.out_of_sync_at_ns, self.config.failing, now_ns) for replica in replicas),
             self.health,
+            self.session,
         )
 
     def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
         return [effect for replica in self.replicas.values() for effect in do(replica)]
 
-    def _active_replica(self, channel_id: int) -> ChannelReplica:
-        replica = self.replicas[channel_id]
-        if replica.state is not ReplicaState.ACTIVE:
-            raise NotActive(f"channel {channel_id} is {replica.state.value} at adapter {self.config.adapter_id}")
-        return replica
+    def _answer(
+        self, channel_id: int, session: int, event: Callable[[ChannelReplica], list[AdapterEffect]], now_ns: int
+    ) -> list[AdapterEffect]:
+        """Another adapter's answer: it counts only in the session that was asked about."""
+        effects = self._fence(now_ns)
+        return effects + event(self.replicas[channel_id]) if self._is_ours(session) else effects
+
+    def _is_ours(self, session: int) -> bool:
+        """True if something that an adapter said concerns the session that this one is in."""
+        return session in (0, self.session)
+
+    def _go_on(self, now_ns: int) -> list[AdapterEffect]:
+        """Begin the next session, if it is time."""
+        if not self._sessions.is_change_ahead:
+            return []
+        is_deciding = self.lease.is_held and self._promote_at_ns is None
+        return self._sessions.go_on(self.lease.epoch if is_deciding else 0, now_ns)

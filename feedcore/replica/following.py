@@ -66,7 +66,8 @@ class PlacedBackup(BackupRole):
         channel = self.channel
         if channel.intake.is_request_due(now_ns) and channel.active.adapter_id:
             channel.counters.add(Counter.RUN_REQUESTS)
-            effects.append(RequestRuns(channel.channel_id, channel.active.adapter_id, channel.intake.position()))
+            position, session = channel.intake.position(), channel.line.session
+            effects.append(RequestRuns(channel.channel_id, channel.active.adapter_id, position, session))
 
     def is_stuck(self, now_ns: int) -> bool:
         """The active had source messages that no adapter has any more: only a snapshot leads past them."""
@@ -175,7 +176,8 @@ class Following(PlacedBackup):
         pairs = zip(ours.digests, theirs.digests, strict=True)
         differing = tuple(bucket for bucket, (mine, foreign) in enumerate(pairs) if mine != foreign)
         self._repair.begin(differing, now_ns)
-        effects.append(RequestBuckets(channel.channel_id, channel.active.adapter_id, differing))
+        active, session = channel.active.adapter_id, channel.line.session
+        effects.append(RequestBuckets(channel.channel_id, active, differing, session))
         return None
 
     def on_buckets(self, answer: Buckets, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
@@ -188,7 +190,8 @@ class Following(PlacedBackup):
     def _ask_for_buckets_again(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
         repair, channel = self._repair, self.channel
         if repair.take_try(now_ns):
-            effects.append(RequestBuckets(channel.channel_id, channel.active.adapter_id, repair.buckets))
+            active, session = channel.active.adapter_id, channel.line.session
+            effects.append(RequestBuckets(channel.channel_id, active, repair.buckets, session))
             return None
         return self.leave(f"buckets {repair.buckets[:8]} differ and could not be set", now_ns)
 

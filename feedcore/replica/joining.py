@@ -19,7 +19,8 @@ from feedcore.replica.restart_state import RestartState
 from feedcore.replica.role import BackupRole, Succession, ToDeciding, ToFailed, ToFollowing
 from feedcore.replica.source_tracker import Slice
 from feedcore.replica.states import ReplicaState
-from feedcore.wire.position import FIRST_SEQ, Run
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
 CATCH_UP_NS_MAX = 2_000_000_000  # an old state, or a source journal that does not answer: a snapshot is faster
 
@@ -61,6 +62,19 @@ class Joining(BackupRole):
             channel.unanchor()
             return
         self._restart.adopt(next_input_seq)
+
+    def begin_session(self, conversion_state: bytes, now_ns: int) -> Succession | None:
+        """A session begins, and this is its conversion state there: its first decision is the next one."""
+        channel = self.channel
+        position = MessageStreamState(next_source_seqs=dict.fromkeys(channel.trackers, FIRST_SEQ))
+        channel.line.install(ChannelSnapshot(channel.channel_id, position, Lineage(), conversion_state))
+        try:
+            channel.anchor(now_ns)
+            channel.intake.on_runs((), now_ns)  # those that were heard before
+        except OutOfStep:  # what was heard of it contradicts itself: the active's snapshot tells
+            channel.unanchor()
+            return None
+        return ToFollowing(ReplicaState.RESYNCHRONIZING, f"session {channel.line.session} begins")
 
     # ---- what is heard ----
 
@@ -168,10 +182,10 @@ class Joining(BackupRole):
         self._ask_at_ns = now_ns + channel.config.snapshot_retry_ns
         was_usable = self._restart.is_usable
         if self._restart.take_try():
-            return RequestRuns(channel.channel_id, active_id, channel.intake.position())
+            return RequestRuns(channel.channel_id, active_id, channel.intake.position(), channel.line.session)
         if was_usable:
             channel.unanchor()
-        return RequestSnapshot(channel.channel_id, active_id)
+        return RequestSnapshot(channel.channel_id, active_id, channel.line.session)
 
     def next_deadline_ns(self) -> int | None:
         due = [self.channel.hand_over.next_deadline_ns()]

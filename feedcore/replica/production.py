@@ -87,6 +87,11 @@ class ProductionLine:
     # ---- positions ----
 
     @property
+    def session(self) -> int:
+        """The session that is converted."""
+        return self._config.session
+
+    @property
     def epoch(self) -> int:
         """The epoch of the last decision applied."""
         return self.lineage.epoch
@@ -105,12 +110,17 @@ class ProductionLine:
         """Conversion state at the present position."""
         assert self.provisional is None, "the conversion state is ahead of the position"
         return ChannelSnapshot(
-            self._config.channel_id, self.position(), self.lineage, self._converter.snapshot(), self.digests()
+            self._config.channel_id,
+            self.position(),
+            self.lineage,
+            self._converter.snapshot(),
+            self.digests(),
+            self.session,
         )
 
     def buckets(self, chosen: tuple[int, ...]) -> Buckets:
         """Some buckets of the conversion state at the present position."""
-        return Buckets(self.position(), self._converter.snapshot_buckets(chosen), self.digests())
+        return Buckets(self.position(), self._converter.snapshot_buckets(chosen), self.digests(), self.session)
 
     def digests(self) -> tuple[int, ...]:
         """Of the conversion state now, one per bucket."""

@@ -22,7 +22,7 @@ from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.deciding import Deciding
 from feedcore.replica.decision_intake import DecisionIntake
 from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect, SaveState
+from feedcore.replica.effects import AdapterEffect, SaveState, Transmit
 from feedcore.replica.failed import Failed
 from feedcore.replica.following import Following, PlacedBackup
 from feedcore.replica.joining import Joining
@@ -146,6 +146,45 @@ class ChannelReplica:
     def readmit(self, now_ns: int) -> list[AdapterEffect]:
         """Enter the group again: join anew."""
         return self._end(self._role.readmit(), [], now_ns)
+
+    # ---- the session ----
+
+    def begin_session(
+        self, before: ChannelReplica, conversion_state: bytes | None, epoch: int, now_ns: int
+    ) -> list[AdapterEffect]:
+        """The session begins here; until now this replica only held what it heard of it.
+
+        Args:
+            before: the channel's replica of the session before, which ends.
+            conversion_state: what the session begins with; None: not known, so it joins by a snapshot.
+            epoch: the epoch that this adapter decides in; 0: it does not.
+        """
+        assert isinstance(self._role, Joining)
+        effects: list[AdapterEffect] = []
+        self.channel.succeed(before.channel, now_ns)
+        if before.state is ReplicaState.FAILED:
+            return self.fail("failed in the session before", now_ns)
+        if conversion_state is not None:
+            self._end(self._role.begin_session(conversion_state, now_ns), effects, now_ns)
+        return effects + self.promote(epoch, now_ns) if epoch else effects
+
+    def conclude(self, given_up_at_ns: int, now_ns: int) -> list[AdapterEffect]:
+        """The session has had its grace: what is missing is lost, from `given_up_at_ns` on also what others have."""
+        trackers = self.channel.trackers.values()
+        for tracker in trackers:
+            tracker.conclude(given_up_at_ns)
+        effects = self.on_timer(now_ns)  # declares
+        for tracker in trackers:
+            tracker.conclude(given_up_at_ns)
+        return effects
+
+    def last_word(self, now_ns: int) -> OutputPacket | None:
+        """The heartbeat that says where the session ended, if all of it was applied here."""
+        if not self._speaks() or not self.channel.is_at_end:
+            return None
+        beat = self._role.heartbeat(now_ns)
+        assert isinstance(beat, Transmit)
+        return beat.packet
 
     # ---- time ----
 

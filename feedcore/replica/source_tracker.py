@@ -72,14 +72,17 @@ class SourceTracker:
     Args:
         source_stream_id: the stream.
         config: timers and limits.
+        session: the session whose messages are tracked.
     """
 
-    def __init__(self, source_stream_id: int, config: TrackerConfig) -> None:
+    def __init__(self, source_stream_id: int, config: TrackerConfig, session: int = 0) -> None:
         self.source_stream_id = source_stream_id
         self.next_source_seq: int | None = None  # None until anchored
         self.known_end = 1  # one past the newest source_seq anybody mentioned
         self.ended_at: int | None = None  # one past the last source_seq of the session, once the source says so
-        self._config = config
+        self._config, self._session = config, session
+        self._tail_request_at_ns: int | None = None
+        self._given_up_at_ns: int | None = None  # once the session must be concluded
         self._held: dict[int, SourcePacket] = {}
         self._held_order: list[int] = []
         self._gap_since_ns: int | None = None
@@ -156,18 +159,20 @@ class SourceTracker:
 
     def next_deadline_ns(self) -> int | None:
         """When to ask the source journal (again)."""
-        return self._request_at_ns
+        if self._request_at_ns is None or self._tail_request_at_ns is None:
+            return self._request_at_ns if self._tail_request_at_ns is None else self._tail_request_at_ns
+        return min(self._request_at_ns, self._tail_request_at_ns)
 
     def on_timer(self, now_ns: int) -> list[RequestSource]:
         """The requests that are due."""
+        requests = self._tail_request(now_ns)
         if self._request_at_ns is None or now_ns < self._request_at_ns:
-            return []
+            return requests
         self._request_at_ns = now_ns + self._config.retry_every_ns
         budget = self._config.request_count_max
-        requests = []
         for first, last in self.missing():
             last = min(last, first + budget - 1)
-            requests.append(RequestSource(self.source_stream_id, first, last))
+            requests.append(RequestSource(self.source_stream_id, first, last, self._session))
             budget -= last - first + 1
             if budget <= 0:
                 break
@@ -175,14 +180,45 @@ class SourceTracker:
 
     def lost(self, now_ns: int) -> tuple[int, int] | None:
         """The first hole, if it has been open for so long that the active may declare it lost."""
-        if self._gap_since_ns is None or now_ns - self._gap_since_ns < self._config.declare_after_ns:
+        if self._gap_since_ns is None:
+            return None
+        if self._given_up_at_ns is None and now_ns - self._gap_since_ns < self._config.declare_after_ns:
             return None
         holes = self.missing()
         return holes[0] if holes else None
 
     def is_given_up(self, now_ns: int) -> bool:
         """True if the first hole has been open for so long that it matters no more who has the messages."""
+        if self._given_up_at_ns is not None and now_ns >= self._given_up_at_ns:
+            return True
         return self._gap_since_ns is not None and now_ns - self._gap_since_ns >= self._config.give_up_after_ns
+
+    # ---- the end of the session ----
+
+    def seek_end(self, now_ns: int) -> None:
+        """The source has begun a later session: it multicasts no more of this one, so what the source journal has
+        after the newest known message is asked for, until it is known where the stream ends."""
+        if self.ended_at is None and self._tail_request_at_ns is None:
+            self._tail_request_at_ns = now_ns
+
+    def conclude(self, given_up_at_ns: int) -> None:
+        """The source journal has had its time: what is still missing is lost, and the stream ends after the newest
+        message known. From `given_up_at_ns` on also what another adapter has."""
+        if self._given_up_at_ns is None:
+            self._given_up_at_ns = given_up_at_ns
+        if self.next_source_seq is not None and self.next_source_seq >= self.known_end:
+            self.ended_at, self._tail_request_at_ns = self.next_source_seq, None
+
+    def _tail_request(self, now_ns: int) -> list[RequestSource]:
+        if self._tail_request_at_ns is None or now_ns < self._tail_request_at_ns:
+            return []
+        if self.ended_at is not None or self.next_source_seq is None:
+            self._tail_request_at_ns = None
+            return []
+        self._tail_request_at_ns = now_ns + self._config.retry_every_ns
+        first = self.known_end
+        last = first + self._config.request_count_max - 1
+        return [RequestSource(self.source_stream_id, first, last, self._session)]
 
     def _hold(self, packet: SourcePacket) -> None:
         known = self._held.get(packet.first_source_seq)

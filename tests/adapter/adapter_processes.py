@@ -156,6 +156,12 @@ class SourceByHand:
         self._sender = MulticastSender(context, "127.0.0.1")
         self._trade = load_source_format(EXAMPLES / "source-format.xml").messages["trade"]
         self.next_seq = dict.fromkeys(self._groups, 1)
+        self.session = SESSION
+
+    def begin_session(self) -> None:
+        """The next one: from now on numbers begin at 1 again."""
+        self.session += 1
+        self.next_seq = dict.fromkeys(self._groups, 1)
 
     def send(self, stream: int, count: int) -> bytes:
         """`count` trades in one packet."""
@@ -174,7 +180,7 @@ class SourceByHand:
             feed_id=self.feed_id,
             source_stream_id=stream,
             message_count=len(frames),
-            session=SESSION,
+            session=self.session,
             first_source_seq=self.next_seq[stream],
             sent_at_ns=1,
         )
@@ -193,7 +199,7 @@ class SourceByHand:
                     feed_id=self.feed_id,
                     source_stream_id=stream,
                     message_count=0,
-                    session=SESSION,
+                    session=self.session,
                     first_source_seq=seq,
                     sent_at_ns=1,
                     flags=SourceFlag.HEARTBEAT | flags,

@@ -38,6 +38,8 @@ class SourceReplay(replay_pb2_grpc.SourceReplayServicer):
         """Every packet that holds a message asked for."""
         for datagram in list(self._source.sent[request.source_stream_id]):
             packet = decode_source_packet(datagram, self._source.feed_id)
+            if request.session not in (0, packet.session):
+                continue
             end = packet.first_source_seq + packet.message_count
             if any(packet.first_source_seq <= each.last_seq and end > each.first_seq for each in request.ranges):
                 yield replay_pb2.FillChunk(datagrams=[datagram])

@@ -137,7 +137,7 @@ def test_what_retention_released_is_left_out_and_its_places_are_forgotten(tmp_pa
         journal.append(packet(1, first, 20))
     journal._journal._keeper._pool.submit(lambda: None).result()  # the keeper has done what it was told
     journal.append(packet(1, 40_001, 20))
-    marks = journal._channels[1].by_input
+    marks = journal._channels[journal.newest_session, 1].by_input
     assert min(marks.indices) >= journal._journal.first_index
     assert len(marks.indices) < 2_000 / MARK_EVERY
     kept = replayed(journal, 1, 1, 50_000)
@@ -211,3 +211,28 @@ def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeyp
         journal.append(packet(1, first + 9, 9))
         assert replayed(journal, 1, 1, first + 20) == [*kept, (1, first + 9, 9)]
         journal.close()
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_each_session_has_numbers_of_its_own(tmp_path: Path, is_reopened: bool) -> None:
+    journal = OutputJournal(tmp_path, block_size=BLOCK)
+    session = packet(1, 1, 2).session
+    assert journal.newest_session == 0
+    journal.append(packet(1, 1, 4))
+    journal.append(packet(1, 5, 4))
+    word = packet(1, 9, 1)._replace(
+        flags=OutputFlag.HEARTBEAT | OutputFlag.END_OF_STREAM, message_count=0, runs=(), payload=b""
+    )
+    journal.append(word)
+    journal.append(packet(1, 1, 2)._replace(session=session + 1))
+    if is_reopened:
+        journal.close()
+        journal = OutputJournal(tmp_path, block_size=BLOCK)
+    assert journal.newest_session == session + 1
+    assert as_seen(journal.replay(1, 1, 50)) == [(1, 1, 2)]
+    assert as_seen(journal.replay(1, 1, 50, session)) == [(1, 1, 4), (1, 5, 4)]
+    assert as_seen(journal.replay_messages(1, 1, 50, session + 1)) == [(1, 1, 2)]
+    assert as_seen(journal.replay(1, 1, 50, session + 2)) == []
+    assert journal.last_words(word.feed_id, session + 1) == [word]
+    assert journal.last_words(word.feed_id, session) == []
+    journal.close()

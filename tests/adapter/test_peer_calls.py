@@ -18,7 +18,7 @@ from adapter.translation import peer_state_to_proto, runs_to_proto
 from feedcore.counters import CounterSet
 from feedcore.replica.channel_state import ChannelStatus, PeerState
 from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect
+from feedcore.replica.effects import AdapterEffect, RequestRuns
 from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import Lineage
@@ -31,6 +31,7 @@ from tests.adapter.test_peer_input import HEALTH
 WAIT_S = 20
 POSITION = MessageStreamState(1, 1, 1, {1: 1})
 STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, Lineage().opened(1, 1, 1))
+SESSION = 20_261_121
 REPLY = RunsReply(Lineage().opened(1, 1, 1), (Run(1, 1, 1, 1, 1, 2, 2),))
 
 
@@ -75,7 +76,7 @@ class Caller:
         self.mailbox = Mailbox()
         self.counters = CounterSet()
         self.heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        config = EngineConfig(1, 1, 20261121, (ChannelConfig(1, (1,)),))
+        config = EngineConfig(1, 1, SESSION, (ChannelConfig(1, (1,)),))
         engine = _RecordingEngine(config, self.heard)
         peer_input = PeerInput({1: frozenset({1})}, self.counters, self.mailbox.post)
         with socket.socket() as nobody:
@@ -150,8 +151,8 @@ def test_a_peer_that_hangs_keeps_no_call_to_another_waiting(caller: Caller, peer
     caller.calls.set_peers({2: hanging.server.endpoint, 3: well.server.endpoint})
     assert sorted(take(caller, "state", 2)) == [2, 3]
     for channel_id in (1, 2, 3, 4):
-        caller.calls.request_runs(channel_id, 2, POSITION)
-    caller.calls.request_runs(1, 3, POSITION)
+        caller.calls.request_runs(RequestRuns(channel_id, 2, POSITION, SESSION))
+    caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
     assert take(caller, "runs") == [REPLY]  # while nobody has released the other
 
 
@@ -162,13 +163,13 @@ def test_a_call_that_hangs_is_given_up_so_that_the_next_one_gets_through(
     caller.calls.set_peers({2: peer.server.endpoint})
     take(caller, "state")
     peer.released.clear()
-    caller.calls.request_runs(1, 2, POSITION)
+    caller.calls.request_runs(RequestRuns(1, 2, POSITION, SESSION))
     line = caller.calls._links[2][1].line
     assert line._busy
     with line._ended:
         assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
     peer.released.set()
-    caller.calls.request_runs(1, 2, POSITION)
+    caller.calls.request_runs(RequestRuns(1, 2, POSITION, SESSION))
     assert take(caller, "runs") == [REPLY]
 
 
@@ -194,11 +195,11 @@ def test_a_peer_that_speaks_as_another_or_of_foreign_streams_is_refused_and_coun
     caller.calls.set_peers({2: liar.server.endpoint, 3: wrong.server.endpoint, 4: well.server.endpoint})
     assert sorted(take(caller, "state", 2)) == [3, 4]
     assert liar.followers.get(timeout=WAIT_S) == "came"
-    caller.calls.request_runs(1, 3, POSITION)
+    caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
     line = caller.calls._links[3][1].line
     with line._ended:
         assert line._ended.wait_for(lambda: not line._busy, WAIT_S)
-    caller.calls.request_runs(1, 4, POSITION)
+    caller.calls.request_runs(RequestRuns(1, 4, POSITION, SESSION))
     assert take(caller, "runs") == [REPLY]  # the well peer's alone
     refusals = caller.counters.refusals
     assert refusals[Refusal.UNKNOWN_STREAM] == 1

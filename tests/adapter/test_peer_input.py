@@ -24,7 +24,8 @@ POSITION = MessageStreamState(3, 12, 11, {1: 6, 2: 7})
 LINEAGE = Lineage().opened(2, 1, 1).opened(3, 6, 5)
 STATUS = ChannelStatus(1, ReplicaState.ACTIVE, POSITION, LINEAGE)
 HEALTH = Health(0.5, 0.1, 0, 0.0, 0)
-STATE = PeerState(2, 4, 1, (STATUS,), {1: 9}, health=HEALTH.score)
+SESSION = 20_261_121
+STATE = PeerState(2, 4, 1, (STATUS,), {1: 9}, health=HEALTH.score, session=SESSION)
 RUN = Run(3, 12, 11, 1, 6, 4, 4)
 
 
@@ -45,14 +46,16 @@ def checked() -> Checked:
 
 
 def chunks(position: MessageStreamState = POSITION, lineage: Lineage = LINEAGE) -> list[sync_pb2.SnapshotChunk]:
-    return list(state_chunks(position, lineage, (1, 2), b"x" * 10))
+    return list(state_chunks(position, lineage, (1, 2), b"x" * 10, SESSION))
 
 
 def test_what_a_peer_may_say_comes_through_as_it_was_said(checked: Checked) -> None:
     assert checked.input.state(2, peer_state_to_proto(STATE, HEALTH)) == STATE
     assert checked.input.snapshot(1, chunks()).position == POSITION
+    assert checked.input.snapshot(1, chunks()).session == checked.input.buckets(1, chunks()).session == SESSION
     assert checked.input.buckets(1, chunks()).data == b"x" * 10
-    assert checked.input.runs(1, runs_to_proto(RunsReply(LINEAGE, (RUN,)))) == RunsReply(LINEAGE, (RUN,))
+    reply = RunsReply(LINEAGE, (RUN,), SESSION)
+    assert checked.input.runs(1, runs_to_proto(reply)) == reply
 
 
 def set_channel(state: common_pb2.FeedAdapterState, **values: object) -> None:

@@ -15,12 +15,18 @@ GOLDEN = bytes.fromhex(
     "54464332" "01000000" "04000000" "00000000"
     "1500000000000000" "1b00000000000000" "3c00000000000000" "3e00000000000000"
 )  # fmt: skip
-COMMIT = Commit(1, 4, 21, 27, 60, 62)
+COMMIT = Commit(1, 4, 21, 27, 60, 62, 0)
+WITH_SESSION = bytes.fromhex(
+    "54464332" "01000000" "04000000" "29293501"
+    "1500000000000000" "1b00000000000000" "3c00000000000000" "3e00000000000000"
+)  # fmt: skip
 
 
 def test_a_commit_has_its_bytes_for_ever() -> None:
     assert COMMIT.encode().hex() == GOLDEN.hex()
     assert decode_commit(GOLDEN) == COMMIT
+    assert COMMIT._replace(session=20_261_161).encode().hex() == WITH_SESSION.hex()
+    assert decode_commit(WITH_SESSION) == COMMIT._replace(session=20_261_161)
     for damaged in (b"", GOLDEN[:-1], b"TFO2" + GOLDEN[4:]):
         with pytest.raises(ValueError, match="not a commit"):
             decode_commit(damaged)

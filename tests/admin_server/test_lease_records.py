@@ -98,6 +98,15 @@ def test_the_longest_term_is_remembered(kept: OfStore | OfZooKeeper) -> None:
     assert kept.reopened().noted_ttl_ns(1) == 2_400
 
 
+def test_the_session_is_remembered(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.newest_session(1) == 0
+    records.note_session(1, 20_261_121)
+    records.note_session(1, 20_261_122)
+    assert (records.newest_session(1), records.newest_session(2)) == (20_261_122, 0)
+    assert kept.reopened().newest_session(1) == 20_261_122
+
+
 def test_reserved_epochs_only_grow_and_are_remembered(kept: OfStore | OfZooKeeper) -> None:
     records = kept.records
     assert records.reserved_end(1) == 0

@@ -25,6 +25,7 @@ ARGUMENTS: dict[str, object] = {
     "incarnation": 1,
     "reason": "out of sync",
     "rpc_endpoint": "127.0.0.1:1",
+    "session": 20_261_122,
     "ttl_ns": 300_000_000,
     "public_key": bytes(32),
 }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client_lib.decoding import Decoder
 from client_lib.items import Batch, Filled
-from client_lib.record import SPAN_DTYPE, DeliveryRecord, stream_figures
+from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord, stream_figures
 from client_lib.recorder import DeliveryRecorder
 from feedcore.merge.effects import Takeover
 from feedcore.wire.output_packet import OutputPacket, encode_runs
@@ -113,7 +113,16 @@ def test_figures_agree_with_counting_one_by_one(deliveries: Sequence[tuple[int, 
             duplicated += seq in seen
             out_of_order += seq not in seen and seq < newest
         seen |= set(range(first, first + count))
-    spans = np.array([(1, first, first + count, True) for first, count in deliveries], SPAN_DTYPE)
+    spans = np.array([(1, first, first + count, True, 20_261_121) for first, count in deliveries], SPAN_DTYPE)
     figures = stream_figures(spans, 50)
     expected = (len(seen), duplicated, out_of_order, len(set(range(1, 51)) - seen))
     assert (figures.delivered, figures.duplicated, figures.out_of_order, figures.missing) == expected
+
+
+def test_two_sessions_are_judged_one_by_one() -> None:
+    rows = [(1, 1, 11, True, 20_261_121), (1, 1, 4, True, 20_261_122), (1, 6, 8, True, 20_261_122)]
+    record = DeliveryRecord({1: ChannelRecord(np.empty(0, ROW_DTYPE), np.array(rows, SPAN_DTYPE))}, (), ())
+    figures = record.figures({1: 10}, expected_later=[{1: 7}])
+    assert (figures.delivered, figures.duplicated, figures.out_of_order, figures.missing) == (15, 0, 0, 2)
+    assert figures.streams[1].missing_ranges == ((4, 5),)
+    assert record.figures({1: 10}, expected_later=[{1: 7}, {1: 3}]).missing == 5

@@ -27,7 +27,7 @@ from client_lib.stream_trust import (
 from feedcore.counters import CounterSet
 from feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
 from feedcore.wire.refusal import PacketRefused, Refusal
-from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, channel_key, heartbeat, packet
+from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, SESSION, channel_key, heartbeat, packet
 from transport.announced_starts import AnnouncedStart
 from transport.opening import HeardPacket, StreamOpener
 from transport.sealing import COUNTER_MAX, Sealer
@@ -131,6 +131,37 @@ def test_in_signed_mode_nothing_is_believed_before_its_signature() -> None:
     six, eleven = scene.sealed(packet(6, 6, 5)), scene.sealed(packet(11, 11, 5))
     assert scene.hear(eleven, six) == []
     assert first_seqs(scene.hear(scene.signature())) == [6, 11]
+
+
+def of_the_next_session(made: OutputPacket) -> OutputPacket:
+    return made._replace(session=SESSION + 1)
+
+
+def test_a_later_session_is_believed_when_it_is_signed_and_its_numbers_begin_at_1() -> None:
+    scene = Scene()
+    scene.begin()
+    assert first_seqs(scene.hear(scene.sealed(packet(6, 6, 5)))) == [6]
+    assert scene.hear(scene.sealed(of_the_next_session(packet(1, 1, 5)))) == []
+    assert first_seqs(scene.hear(scene.signature())) == [1]
+    assert scene.hear(scene.sealed(of_the_next_session(packet(8, 8, 5)))) == []  # 6 and 7 are missing in this session
+    assert first_seqs(scene.hear(scene.sealed(of_the_next_session(packet(6, 6, 2))))) == [6]
+
+
+def test_what_an_old_session_has_left_is_believed_when_it_is_signed() -> None:
+    scene = Scene()
+    scene.begin()
+    assert first_seqs(scene.hear(scene.sealed(of_the_next_session(packet(1, 1, 5))), scene.signature())) == [1]
+    assert scene.hear(scene.sealed(packet(6, 6, 5))) == []
+    assert first_seqs(scene.hear(scene.signature())) == [6]
+    assert first_seqs(scene.hear(scene.sealed(of_the_next_session(packet(6, 6, 5))))) == [6]
+
+
+def test_a_forged_packet_of_a_later_session_is_never_believed_and_changes_nothing() -> None:
+    scene = Scene()
+    scene.begin()
+    assert scene.hear(scene.forged(of_the_next_session(packet(1, 1, 5)), counter=5)) == []
+    assert first_seqs(scene.hear(scene.sealed(packet(6, 6, 5)), scene.signature())) == [6]
+    assert first_seqs(scene.hear(scene.sealed(packet(11, 11, 5)))) == [11]
 
 
 @pytest.mark.parametrize("verify", ["alarm", "signed"])

@@ -47,7 +47,7 @@ def seen_of(
     for name, times in (("adapter_sent_at_ns", transmitted_ms), ("source_sent_at_ns", sourced_ms)):
         rows[name] = (np.array(received_ms if times is None else times) * MS).astype(np.int64) + WALL_AHEAD_NS
     numbers = np.arange(1, count + 1) if seqs is None else np.array(seqs)
-    spans = np.array([(1, seq, seq + 1, True) for seq in numbers.tolist()], SPAN_DTYPE)
+    spans = np.array([(1, seq, seq + 1, True, 20_261_121) for seq in numbers.tolist()], SPAN_DTYPE)
     record = DeliveryRecord({1: ChannelRecord(rows, spans)}, (), ())
     return Seen(record, {1: sent or count}, np.ones(count, np.uint16), numbers, received, 0)
 

@@ -24,7 +24,7 @@ def record_of(spans: list[tuple[int, int, int]]) -> DeliveryRecord:
     rows["received_at_ns"] = 10_000_000 + rows["received_monotonic_ns"]
     rows["source_sent_at_ns"] = rows["received_at_ns"] - 400_000
     rows["message_count"] = 1
-    made = np.array([(stream, first, end, True) for stream, first, end in spans], SPAN_DTYPE)
+    made = np.array([(stream, first, end, True, 20_261_121) for stream, first, end in spans], SPAN_DTYPE)
     takeover = Takeover(1, 2, 2, 101, 110 * MS)
     return DeliveryRecord({1: ChannelRecord(rows, made)}, (takeover,), ())
 
@@ -54,7 +54,7 @@ def test_lost_and_repeated_messages_are_counted_and_condemned() -> None:
 
 def test_other_content_than_the_recording_is_counted() -> None:
     expected = {1: np.array([(b"A", 5, 7), (b"B", 6, 8)], [("symbol", "S8"), ("event_at", "<u8"), ("value", "<i8")])}
-    delivered = np.array([(1, 1, b"A", 5, 7), (1, 2, b"B", 6, 9), (1, 3, b"C", 0, 0)], CONTENT_DTYPE)
+    delivered = np.array([(1, 1, b"A", 5, 7, 0), (1, 2, b"B", 6, 9, 0), (1, 3, b"C", 0, 0, 0)], CONTENT_DTYPE)
     assert count_wrong(delivered[:1], expected) == 0
     assert count_wrong(delivered, expected) == 2
 

@@ -9,7 +9,7 @@ from feedcore.replica.channel_state import PeerState
 from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.effects import AdapterEffect, Transmit
 from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.engine_config import ChannelConfig, EngineConfig
+from feedcore.replica.engine_config import ChannelConfig, EngineConfig, SessionState
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.role import ToJoining
 from feedcore.replica.states import ReplicaState
@@ -32,14 +32,17 @@ class Adapter:
         streams: tuple[int, ...] = (1, 2),
         replica: ReplicaConfig | None = None,
         former_life_ended_ns: int | None = None,
+        session: int = SESSION,
+        session_state: SessionState = SessionState.RESET,
     ) -> None:
         config = EngineConfig(
             FEED_ID,
             adapter_id,
-            SESSION,
+            session,
             (ChannelConfig(CHANNEL, streams),),
             replica=replica or ReplicaConfig(),
             former_life_ended_ns=former_life_ended_ns,
+            session_state=session_state,
         )
         self.adapter_id = adapter_id
         self.converter = ToyConverter()

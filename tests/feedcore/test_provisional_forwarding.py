@@ -9,6 +9,7 @@ from feedcore.replica.provisional import Throttle
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
+from tests.simulation.toy_feed import SESSION
 
 VALUES = [11, 13, 17, 19]  # one message each
 
@@ -51,7 +52,7 @@ def test_a_grant_commits_what_was_sent() -> None:
     _, backup = left_alone()
     sent = data(backup.source(1, 1, VALUES, SECOND)) + data(backup.source(2, 1, [23], SECOND))
     effects = backup.activate(5, SECOND + MS)
-    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6)]
+    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6, SESSION)]
     assert backup.replica.line.lineage.entries == ((1, 1, 1), (5, 1, 1))
     assert backup.next_message_seq == sent[-1].end_message_seq == 6
     reply = backup.engine.runs_since(1, left_alone()[0].replica.line.position()).reply()
@@ -129,7 +130,7 @@ def test_joining_anew_forgets_nothing_of_what_was_sent_until_a_snapshot_is_here(
     backup.source(1, 1, VALUES, SECOND)
     backup.lose_place(SECOND)
     effects = backup.activate(5, SECOND + MS)
-    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 5)]
+    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 5, SESSION)]
     assert not data(effects)
 
 
@@ -140,7 +141,7 @@ def test_decisions_are_taken_only_when_they_lead_past_all_that_was_sent() -> Non
     hear(backup, active.source(2, 1, [23], SECOND), SECOND + MS)
     assert backup.next_message_seq == 1
     effects = backup.activate(5, SECOND + 2 * MS)  # half-way: everything that was sent is committed
-    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6)]
+    assert of(effects, CommitProvisional) == [CommitProvisional(1, 5, 1, 6, SESSION)]
 
 
 def test_source_messages_that_wait_are_bounded_whatever_the_state() -> None:

@@ -16,7 +16,7 @@ from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.position import MessageStreamState, Run
 from feedcore.wire.source_packet import decode_source_packet
-from tests.simulation.toy_feed import FEED_ID, ToyConverter, encode_source
+from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000
 ACTIVE = 2
@@ -57,7 +57,7 @@ def asked(effects: list[AdapterEffect]) -> list[type]:
 def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
     replica, counters = a_replica(a_snapshot())
     (request,) = [each for each in replica.on_timer(0) if isinstance(each, RequestRuns)]
-    assert request == RequestRuns(1, ACTIVE, a_snapshot().position)
+    assert request == RequestRuns(1, ACTIVE, a_snapshot().position, SESSION)
     replica.on_runs(reply(Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages are here
     assert counters.counts[Counter.STATES_RESUMED] == 1

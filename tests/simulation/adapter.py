@@ -20,6 +20,7 @@ from feedcore.replica.effects import (
     RequestHandOver,
     RunsLost,
     ServerRequest,
+    SessionBegun,
     StateMoved,
     Transmit,
     perform,
@@ -36,7 +37,7 @@ from feedcore.wire.output_packet import (
 )
 from tests.simulation.adapter_parts import brief, engine_config
 from tests.simulation.checkers.content import Violation
-from tests.simulation.output_journal import OutputJournal
+from tests.simulation.output_journal import OutputJournal, is_continued
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import AdapterPlan, Plan
 from tests.simulation.toy_feed import OUT_BODY, ToyConverter
@@ -80,7 +81,7 @@ class AdapterActor:
         self._unperformed: list[AdapterEffect] = []
         self._pauses_before_sending = False
         self._slow_ns = self._resumed = 0
-        self._former_ends: dict[tuple[int, int], int] = {}
+        self._former_ends: dict[tuple[int, int, int], int] = {}
         self._garbles_every = 0  # 0: it sends what it made
         self.abstains = False  # as it said last
         self.is_damaging = False  # what it gives others of its conversion state is damaged
@@ -110,13 +111,17 @@ class AdapterActor:
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter() for channel in range(1, len(self._plan.channels) + 1)}
         self.counters.append(CounterSet())
-        config = engine_config(self._plan, self.adapter_id, self._ended_ns)
+        session = max(self._cluster.admin.session, self.journal.newest_session())
+        config = engine_config(self._plan, self.adapter_id, session, self._ended_ns)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
         self.engine.health = self._own.health
-        for state, runs in self.journal.resumable():
+        self._former_ends = {}
+        for state, runs in self.journal.resumable(session):
             self.engine.resume_from(state, runs, self.clock_ns())
+            if is_continued(state, runs):  # else the former life joined anew since, and what it sent then is not known
+                self._former_ends |= self.journal.ends(session, state.channel_id)
+        self.engine.resume_last_words(self.journal.last_words(session), self.clock_ns())
         self._resumed = self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED]
-        self._former_ends = self.journal.ends()
         self._world.tell("{} starts", self.name)
         self._cluster.admin.on_connect(self)
         self._schedule()
@@ -291,7 +296,7 @@ class AdapterActor:
         self.journal.append(packet)
         self._cluster.on_sent(packet)
         if self._plan.publish is PublishMode.ACKED:
-            self._cluster.checks.content.on_journalled(packet)
+            self._cluster.checks.of[packet.session].content.on_journalled(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
         """Kept from here on."""
@@ -326,7 +331,7 @@ class AdapterActor:
     def _check_own_past(self, packet: OutputPacket) -> None:
         """What a former life has sent in an epoch is not sent again, unless a snapshot took this life back."""
         has_own_place = 0 < self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED] == self._resumed
-        end = self._former_ends.get((packet.channel_id, packet.epoch), 0)
+        end = self._former_ends.get((packet.session, packet.channel_id, packet.epoch), 0)
         if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.first_input_seq < end:
             raise Violation("restart", f"{self.name} transmits {packet.first_input_seq} again, as in a former life")
 
@@ -365,6 +370,12 @@ class AdapterActor:
         text = "{} channel {}: {} -> {}: {}"
         self._world.tell(text, self.name, moved.channel_id, moved.old.value, moved.new.value, moved.reason)
         self._cluster.on_moved(self, moved)
+        self._cluster.admin.on_report(self)
+
+    def on_session_begun(self, begun: SessionBegun) -> None:
+        """Told and reported."""
+        how = "" if begun.is_complete else ", whose end it does not have"
+        self._world.tell("{} goes from session {}{} to {}", self.name, begun.old_session, how, begun.new_session)
         self._cluster.admin.on_report(self)
 
     def on_runs_lost(self, lost: RunsLost) -> None:

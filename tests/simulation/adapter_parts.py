@@ -10,16 +10,16 @@ from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.source_tracker import TrackerConfig
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.plan import MS, Plan
-from tests.simulation.toy_feed import FEED_ID, SESSION
+from tests.simulation.toy_feed import FEED_ID
 
 
-def engine_config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None) -> EngineConfig:
+def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_ns: int | None) -> EngineConfig:
     """One adapter's configuration."""
     timing = plan.timing
     return EngineConfig(
         FEED_ID,
         adapter_id,
-        SESSION,
+        session,
         tuple(ChannelConfig(number, streams) for number, streams in enumerate(plan.channels, 1)),
         datagram_size_max=plan.datagram_size_max,
         lease_ttl_ns=timing.lease_ttl_ns,
@@ -39,6 +39,8 @@ def engine_config(plan: Plan, adapter_id: int, former_life_ended_ns: int | None)
         consent=ConsentConfig.of(timing.sync_interval_ns),
         failing=FailConfig(plan.fail_policy, times=plan.fail_times, ask_every_ns=100 * MS),
         former_life_ended_ns=former_life_ended_ns,
+        session_state=plan.session_state,
+        session_grace_ns=timing.session_grace_ns,
     )
 
 
@@ -50,5 +52,6 @@ def brief(packet: OutputPacket) -> str:
         f"{' LOST' if run.is_source_gap else ''} -> {run.message_count}"
         for run in packet.runs
     )
-    place = f"epoch {packet.epoch} input_seq {packet.first_input_seq} message_seq {packet.first_message_seq}"
+    seqs = f"input_seq {packet.first_input_seq} message_seq {packet.first_message_seq}"
+    place = f"session {packet.session} epoch {packet.epoch} {seqs}"
     return f"channel {packet.channel_id} {flags}: {place} + {packet.message_count} [{runs}]"

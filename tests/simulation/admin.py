@@ -29,6 +29,7 @@ from feedcore.replica.effects import AdapterEffect
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
+from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import ADMIN, World
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class AdminActor:
         self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
         self._noted_ttl_ns = timing.lease_ttl_ns
         self._failed: dict[int, str] = {}
+        self.session = FIRST_SESSION  # the greatest that an adapter has reported
         self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
 
     @property
@@ -237,6 +239,7 @@ class AdminActor:
         if not self._note(adapter, life, sent_at_ns):
             return
         self._send(adapter, adapter.engine.on_admin_heard)
+        self.session = max(self.session, state.session)
         if adapter.adapter_id not in self._failed:
             self._cluster.checks.grants.on_report(adapter.adapter_id, state, self._world.now_ns)
         decisions = self.lease.on_report(
@@ -247,6 +250,7 @@ class AdminActor:
             self._world.now_ns,
             history_epoch=min(channel.position.epoch for channel in state.channels),
             abstains=state.abstains,
+            session=state.session,
         )
         self._perform(decisions)
         self._schedule()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from feedcore.counters import CounterSet
 from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay
+from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
 from feedcore.merge.gap_repair import RepairConfig
-from feedcore.merge.merger import StreamMerger
+from feedcore.merge.sessions import SessionMerger
 from feedcore.wire.output_packet import OutputPacket
 from tests.simulation.plan import MS, ClientPlan, Plan
+from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import START_NS, World
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 SOCKET_QUEUE_MAX = 200
+CLIENT_GRACE_NS = 3_000 * MS  # longer than it takes to hear a last word, which comes every second
 UNCONFIRMED_NS = 600 * MS  # what one adapter alone had is declared while the run lasts
 
 
@@ -40,7 +42,8 @@ class ClientActor:
     ) -> None:
         self.name = f"client{own.number}"
         self.is_live = own.is_live
-        self.ended: set[int] = set()
+        self.ended: set[int] = set()  # channels whose last session has ended
+        self.sessions: dict[int, int] = {}  # by channel, the session that a change led to
         start_seq = None if own.is_live else 1
         channels = range(1, len(plan.channels) + 1)
         usual = RepairConfig()
@@ -48,9 +51,14 @@ class ClientActor:
         pause_ns = min(usual.retry_every_max_ns, patience_ns // 2)
         repair = RepairConfig(retry_every_max_ns=pause_ns, declare_after_ns=patience_ns) if patience_ns else usual
         self.repair, self.is_confirming = repair, own.confirm > 1
-        config = MergerConfig(confirm=own.confirm, repair=repair)
+        self._config = config = MergerConfig(confirm=own.confirm, repair=repair, session_grace_ns=CLIENT_GRACE_NS)
         self.counters = {number: CounterSet() for number in channels}
-        self.mergers = {number: StreamMerger(number, self.counters[number], config, start_seq) for number in channels}
+        self.mergers = {
+            number: SessionMerger(number, FIRST_SESSION, self.counters[number], config, start_seq)
+            for number in channels
+        }
+        self.first_session = 0  # the one it began with; 0: it has not begun
+        self._last_session = FIRST_SESSION + len(plan.new_sessions)
         self._world, self._cluster, self._watch = world, cluster, watch
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
@@ -91,7 +99,17 @@ class ClientActor:
 
     # ---- inside ----
 
+    def _begin(self) -> None:
+        """With the session that the admin server describes."""
+        self.first_session = session = self._cluster.admin.session
+        for number in self.mergers:
+            start_seq = None if self.is_live else 1
+            self.mergers[number] = SessionMerger(number, session, self.counters[number], self._config, start_seq)
+        self._cluster.on_client_begun(self)
+
     def _take(self, packet: OutputPacket) -> None:
+        if not self.first_session:
+            self._begin()
         merger = self.mergers[packet.channel_id]
         self._cluster.on_heard(self, packet)
         effects = merger.on_packet(packet, self._world.now_ns)
@@ -105,9 +123,11 @@ class ClientActor:
             if self._world.is_verbose or not isinstance(effect, Deliver | RequestReplay):
                 self._world.tell("{} {}", self.name, tell(effect))
             self._watch(self, channel, effect)
+            if isinstance(effect, SessionChanged):
+                self.sessions[channel] = effect.new_session
             if isinstance(effect, RequestReplay):
                 self._ask(effect)
-            elif isinstance(effect, Ended):
+            elif isinstance(effect, Ended) and self.sessions.get(channel, self.first_session) == self._last_session:
                 self.ended.add(channel)
 
     def _schedule(self) -> None:
@@ -145,9 +165,9 @@ class ClientActor:
         """At the adapter."""
         adapter, request = question
         if adapter.is_alive and not adapter.is_paused:
-            packets = adapter.journal.replay(request.channel_id, request.input_ranges)
-            packets += adapter.journal.replay_messages(request.channel_id, request.message_range)
-            packets += adapter.journal.replay_provisional(request.channel_id, request.source_ranges)
+            packets = adapter.journal.replay(request.session, request.channel_id, request.input_ranges)
+            packets += adapter.journal.replay_messages(request.session, request.channel_id, request.message_range)
+            packets += adapter.journal.replay_provisional(request.session, request.channel_id, request.source_ranges)
             loss = self._world.weather.replay_loss
             if loss:
                 packets = [packet for packet in packets if self._random.random() >= loss]

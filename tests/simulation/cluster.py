@@ -12,6 +12,7 @@ from feedcore.merge.effects import MergeEffect
 from feedcore.replica.channel_state import ChannelSnapshot, PeerState
 from feedcore.replica.config import PublishMode
 from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
+from feedcore.replica.engine_config import SessionState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
@@ -22,13 +23,14 @@ from tests.simulation.checkers.events import EventChecker
 from tests.simulation.checkers.grants import GrantChecker
 from tests.simulation.checkers.hand_overs import HandOverChecker
 from tests.simulation.checkers.losses import LossChecker
+from tests.simulation.checkers.sessions import SessionChecker
 from tests.simulation.checkers.states import ConvergenceChecker, StateChecker
 from tests.simulation.checkers.terms import TermChecker
 from tests.simulation.client import ClientActor
 from tests.simulation.faults import Strikes
-from tests.simulation.plan import CALM, MS, Plan
-from tests.simulation.source import SourceActor
-from tests.simulation.toy_feed import expected_bodies, make_messages
+from tests.simulation.plan import CALM, MS, FaultKind, Plan
+from tests.simulation.source import SessionMessages, SourceActor
+from tests.simulation.toy_feed import FIRST_SESSION, ToyConverter, expected_bodies, make_messages
 from tests.simulation.world import START_NS, World
 
 AFTER_STORM_NS = 50 * MS  # between the last packet of the source and the end of all faults
@@ -54,23 +56,15 @@ class Outcome:
     calm_ns: int
 
 
-class Checks:
-    """Every checker of a run."""
+class SessionChecks:
+    """The checkers of one session."""
 
-    def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: dict[int, list[tuple[int, int]]]) -> None:
-        expected = {stream: expected_bodies(rows) for stream, rows in messages.items()}
-        self.truth = Truth(expected, has_holes=bool(plan.holes))
+    def __init__(self, plan: Plan, truth: Truth) -> None:
+        self.truth = truth
         self.reader = reader = PacketReader()
         undecided = frozenset(number for number, streams in enumerate(plan.channels, 1) if len(streams) == 1)
         self.content = ContentChecker(reader, self.truth, undecided)
-        self.terms = TermChecker(adapters)
-        self.acked = AckedChecker() if plan.publish is PublishMode.ACKED else None
         self.confirm = ConfirmChecker(reader) if any(client.confirm > 1 for client in plan.clients) else None
-        fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
-        self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
-        self.hand_overs = HandOverChecker()
-        self.events: dict[tuple[str, int], EventChecker] = {}
-        self.states = StateChecker(plan, adapters, messages, self.truth)
         self.deliveries = {
             (f"client{client.number}", channel): DeliveryChecker(
                 f"client{client.number}",
@@ -86,6 +80,50 @@ class Checks:
         }
 
 
+class Checks:
+    """Every checker of a run.
+
+    Attributes:
+        of: by session.
+    """
+
+    def __init__(self, plan: Plan, adapters: list[AdapterActor], messages: SessionMessages) -> None:
+        self.of = {session: SessionChecks(plan, truth) for session, truth in _truths(plan, messages).items()}
+        self.terms = TermChecker(adapters)
+        self.acked = AckedChecker() if plan.publish is PublishMode.ACKED else None
+        fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
+        self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
+        self.hand_overs = HandOverChecker()
+        # These two watch plans of one session: what a grace declares lost, or a client holds, is another matter.
+        self.losses = LossChecker(plan) if not plan.new_sessions else None
+        self.events: dict[tuple[str, int], EventChecker] = {}  # by client and channel, as soon as it has begun
+        truths = {session: checks.truth for session, checks in self.of.items()}
+        self.states = StateChecker(plan, adapters, messages, truths)
+        self.sessions = SessionChecker(min(messages), may_miss_end=plan.may_lose_journals)
+
+    @property
+    def is_corrupted(self) -> bool:
+        """True if some adapter's memory was spoilt."""
+        return any(checks.truth.corrupted for checks in self.of.values())
+
+
+def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
+    """What must come out, by session; where the conversion state is carried on, so are a stream's running sums."""
+    is_carried = plan.session_state is SessionState.CARRY
+    converters = {stream: ToyConverter() for stream in plan.streams}  # symbols belong to one stream each
+    truths: dict[int, Truth] = {}
+    for session, streams in messages.items():
+        expected = {
+            stream: expected_bodies(rows, converters[stream] if is_carried else None)
+            for stream, rows in streams.items()
+        }
+        # A state that is carried on and that every adapter with it lost is gone: then the sums go on from another one.
+        is_unsure = bool(truths) and is_carried and (plan.has(FaultKind.CRASH) or plan.has(FaultKind.VANISH))
+        has_holes = bool(plan.holes) or is_unsure  # where there are holes, adapters have little patience in any session
+        truths[session] = Truth(expected, has_holes=has_holes)
+    return truths
+
+
 class Cluster:
     """Everything of one run.
 
@@ -98,14 +136,18 @@ class Cluster:
         self.plan = plan
         self.world = world = World(plan.chance_seed, is_verbose=is_verbose)
         messages = {
-            stream: make_messages(Random((plan.seed << 8) ^ stream), stream, len(plan.streams), plan.message_count)
-            for stream in plan.streams
+            FIRST_SESSION + number: {
+                stream: make_messages(
+                    Random((plan.seed << 8) ^ stream ^ number << 40), stream, len(plan.streams), message_count
+                )
+                for stream in plan.streams
+            }
+            for number, message_count in enumerate(plan.message_counts)
         }
         self.adapters: list[AdapterActor] = []
         self.clients: list[ClientActor] = []
         self.checks = Checks(plan, self.adapters, messages)
-        self.truth = self.checks.truth
-        self.losses = LossChecker(plan, lambda stream, source_seq: self.source.sent_at_ns[stream, source_seq])
+        self.truths = {session: checks.truth for session, checks in self.checks.of.items()}
         self.admin = AdminActor(world, self, plan)
         self.source = SourceActor(world, plan, messages, self.adapters)
         self.adapters += [AdapterActor(world, self, plan, own) for own in plan.adapters]
@@ -114,15 +156,6 @@ class Cluster:
             hearers = [(peer.name, peer.on_output) for peer in self.adapters if peer is not adapter]
             hearers += [(client.name, client.on_output) for client in self.clients]
             adapter.listen([(world.link(adapter.name, name), hear) for name, hear in hearers])
-        for client in self.clients:
-            for channel, merger in client.mergers.items():
-                self.checks.events[client.name, channel] = EventChecker(
-                    client.name,
-                    merger,
-                    self.checks.reader,
-                    client.repair.declare_after_ns,
-                    is_confirming=client.is_confirming,
-                )
         self._convergence = ConvergenceChecker(plan, self.adapters, self.clients)
         self._trace = hashlib.sha256() if is_traced else None
 
@@ -142,23 +175,32 @@ class Cluster:
         world.run_until(START_NS + plan.source_start_ns + plan.storm_ns + AFTER_STORM_NS)
         self._heal()
         calm_ns = self._await_convergence()
-        if self.truth.corrupted:
+        if self.checks.is_corrupted:
             world.run_until(world.now_ns + REPAIR_NS)
-        for (_, channel), checker in self.checks.deliveries.items():
-            checker.at_end(self.checks.content.where, channel)
+        self._check_deliveries()
+        self.checks.states.compare(is_end=True)
+        digest = self._trace.hexdigest() if self._trace else ""
+        count = sum(plan.message_counts) * len(plan.streams)
+        return Outcome(plan.seed, digest, self.admin.lease.epoch, count, calm_ns)
+
+    def _check_deliveries(self) -> None:
+        plan, sessions = self.plan, self.checks.sessions
+        is_acked = plan.has_total_order and not any(
+            counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters
+        )
+        begun = {client.name: client.first_session for client in self.clients}
         for client in self.clients:
             for channel, counters in client.counters.items():
                 passed_over = counters.counts[Counter.MERGE_SILENT_GAPS]
-                self.checks.deliveries[client.name, channel].must_have_passed_over_nothing(passed_over)
-        self.checks.states.compare(is_end=True)
-        if plan.has_total_order and not any(
-            counters.counts[Counter.PACKETS_UNACKED] for adapter in self.adapters for counters in adapter.counters
-        ):
-            for channel in range(1, len(plan.channels) + 1):
-                found = (check for (_, number), check in self.checks.deliveries.items() if number == channel)
-                TotalOrderChecker.at_end(found)
-        digest = self._trace.hexdigest() if self._trace else ""
-        return Outcome(plan.seed, digest, self.admin.lease.epoch, plan.message_count * len(plan.streams), calm_ns)
+                checker = self.checks.of[client.first_session].deliveries[client.name, channel]
+                checker.must_have_passed_over_nothing(passed_over)
+        for session, checks in self.checks.of.items():
+            for (client, channel), checker in checks.deliveries.items():
+                if session >= begun[client] and not sessions.was_skipped(client, channel, session):
+                    checker.is_live = checker.is_live and session == begun[client]
+                    checker.at_end(checks.content.where, channel)
+            for channel in range(1, len(plan.channels) + 1) if is_acked else ():
+                TotalOrderChecker.at_end(check for (_, number), check in checks.deliveries.items() if number == channel)
 
     # ---- what the actors tell ----
 
@@ -174,24 +216,23 @@ class Cluster:
         self.checks.terms.on_transmit(adapter, packet)
         if self.checks.acked is not None:
             self.checks.acked.on_transmit(adapter, packet)
-        self.checks.content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
+        self.checks.of[packet.session].content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
 
     def on_garbled(self, packet: OutputPacket) -> None:
         """A packet goes out that differs from what its sender made."""
-        self.truth.garbled.update(
-            (found.source_stream_id, found.source_seq) for found in self.checks.reader.inputs(packet)
-        )
+        checks = self.checks.of[packet.session]
+        checks.truth.garbled.update((each.source_stream_id, each.source_seq) for each in checks.reader.inputs(packet))
 
     def on_committed(self, packets: tuple[OutputPacket, ...]) -> None:
         """Provisional packets have become decisions; every adapter that hears of them may transmit them."""
         for packet in packets:
-            self.checks.content.note(packet, is_active=True)
+            self.checks.of[packet.session].content.note(packet, is_active=True)
             self.on_sent(packet)
 
     def on_sent(self, packet: OutputPacket) -> None:
         """A packet is on the wire as it is, or in a journal for replay."""
-        if self.checks.confirm is not None:
-            self.checks.confirm.on_sent(packet)
+        if (confirm := self.checks.of[packet.session].confirm) is not None:
+            confirm.on_sent(packet)
 
     def on_state_given(self, adapter: AdapterActor, snapshot: ChannelSnapshot) -> None:
         """An adapter gives its conversion state to another, or saves it."""
@@ -200,19 +241,32 @@ class Cluster:
 
     def on_lost(self, adapter: AdapterActor, lost: RunsLost) -> None:
         """An active declares source messages lost."""
-        self.losses.on_lost(adapter, lost, self.world.now_ns)
+        if self.checks.losses is not None:
+            sent_at_ns = self.source.sent_at_ns[FIRST_SESSION, lost.source_stream_id, lost.first_source_seq]
+            self.checks.losses.on_lost(adapter, lost, sent_at_ns, self.world.now_ns)
 
     def on_peer_state(self, adapter: AdapterActor, state: PeerState) -> None:
         """An adapter hears another's state."""
-        self.losses.on_peer_state(adapter, state)
+        if self.checks.losses is not None:
+            self.checks.losses.on_peer_state(adapter, state)
+
+    def on_client_begun(self, client: ClientActor) -> None:
+        """A client has made its mergers."""
+        for channel, merger in client.mergers.items() if not self.plan.new_sessions else ():
+            reader, patience_ns = self.checks.of[client.first_session].reader, client.repair.declare_after_ns
+            self.checks.events[client.name, channel] = EventChecker(
+                client.name, merger, reader, patience_ns, is_confirming=client.is_confirming
+            )
 
     def on_heard(self, client: ClientActor, packet: OutputPacket) -> None:
         """A client is about to give a packet to its merger."""
-        self.checks.events[client.name, packet.channel_id].on_packet(packet, self.world.now_ns)
+        if (events := self.checks.events.get((client.name, packet.channel_id))) is not None:
+            events.on_packet(packet, self.world.now_ns)
 
     def at_end_of_turn(self, client: ClientActor, channel: int, *, is_timer: bool) -> None:
         """A client's merger has handed over all that was due."""
-        self.checks.events[client.name, channel].at_end_of_turn(self.world.now_ns, is_timer=is_timer)
+        if (events := self.checks.events.get((client.name, channel))) is not None:
+            events.at_end_of_turn(self.world.now_ns, is_timer=is_timer)
 
     def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
         """A channel of an adapter moved."""
@@ -222,10 +276,13 @@ class Cluster:
     def _on_merge_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> None:
         if self._trace:
             self._trace.update(f"{self.world.now_ns} {client.name} {effect!r}\n".encode())
-        self.checks.deliveries[client.name, channel].on_effect(effect)
-        self.checks.events[client.name, channel].on_effect(effect, self.world.now_ns)
-        if client.is_confirming and self.checks.confirm is not None:
-            self.checks.confirm.on_effect(client.name, effect)
+        session = self.checks.sessions.on_effect(client, channel, effect)
+        checks = self.checks.of[session]
+        checks.deliveries[client.name, channel].on_effect(effect)
+        if (events := self.checks.events.get((client.name, channel))) is not None:
+            events.on_effect(effect, self.world.now_ns)
+        if client.is_confirming and checks.confirm is not None:
+            checks.confirm.on_effect(client.name, effect)
 
     # ---- phases ----
 

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, replace
 
 from feedcore.replica.config import OnSilence, PublishMode
+from feedcore.replica.engine_config import SessionState
 from tests.simulation.plan import (
     ACTIVE,
     EVERYBODY,
@@ -19,6 +20,7 @@ from tests.simulation.plan import (
     ClientPlan,
     Fault,
     FaultKind,
+    NewSession,
     Plan,
     SourceHole,
     Timing,
@@ -29,6 +31,8 @@ from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
 SCENE_SHARE = 0.45  # of seeds: they are set in a scene
+NEW_SESSION_SHARE = 0.35  # of the other runs: the source begins a new session, or two
+PATIENCE_NS = 600 * MS  # after the storm, before a session whose end was not said is concluded
 ACKED_SHARE = 0.15  # of runs: publishing is acknowledged
 HOLD_SHARE = 0.3  # of runs: on silence they hold, the others proceed
 HEARD_BY_SOME_PERCENT = 50  # of holes: some adapters heard what the journal lost
@@ -82,14 +86,14 @@ def draw_plan(seed: int, scene: Scene | None = None) -> Plan:
         scene: the scene it is set in; None: a share of the seeds is, in any of them.
     """
     chance = random.Random(seed)
-    plan = _draw_at_large(seed, chance)
+    size = chance.choices(SIZES, [size.weight for size in SIZES])[0]
+    plan = _draw_at_large(seed, chance, size)
     if scene is None and chance.random() < SCENE_SHARE:
         scene = chance.choice(list(Scene))
-    return plan if scene is None else set_scene(scene, plan, chance)
+    return _with_sessions(plan, size) if scene is None else set_scene(scene, plan, chance)
 
 
-def _draw_at_large(seed: int, chance: random.Random) -> Plan:
-    size = chance.choices(SIZES, [size.weight for size in SIZES])[0]
+def _draw_at_large(seed: int, chance: random.Random, size: Size) -> Plan:
     storm_ns = chance.choice(size.storm_ms) * MS
     timing = _draw_timing(chance, size)
     adapters = tuple(
@@ -128,6 +132,38 @@ def _draw_at_large(seed: int, chance: random.Random) -> Plan:
         holes=holes,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)),
     )
+
+
+def _with_sessions(plan: Plan, size: Size) -> Plan:
+    """The plan, and in a share of the runs a change of session or two."""
+    chance = random.Random((plan.seed << 8) ^ 0x5E55)  # apart, so that what is drawn for them changes nothing else
+    if chance.random() >= NEW_SESSION_SHARE:
+        return plan
+    new_sessions = _draw_sessions(chance, size, plan.storm_ns)
+    if plan.holes:  # the source journal does not know the end of a stream that ends in a hole
+        new_sessions = tuple(replace(each, is_end_said=True) for each in new_sessions)
+    is_said = all(each.is_end_said for each in new_sessions)
+    grace_ns = plan.storm_ns + PATIENCE_NS
+    timing = replace(plan.timing, session_grace_ns=chance.choice((grace_ns, 5_000 * MS)) if is_said else grace_ns)
+    begins_ns = [plan.source_start_ns + each.begin_ns for each in new_sessions]
+    faults = plan.faults + tuple(
+        _draw_fault(chance, plan.adapters, plan.clients, plan.storm_ns, begins_ns)
+        for _ in range(chance.choice((0, 0, 1, 2)))
+    )
+    return replace(
+        plan,
+        timing=timing,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)),
+        new_sessions=new_sessions,
+        session_state=SessionState.CARRY if len(new_sessions) == 1 and chance.random() < 0.3 else SessionState.RESET,
+    )
+
+
+def _draw_sessions(chance: random.Random, size: Size, storm_ns: int) -> tuple[NewSession, ...]:
+    """One change of session, seldom two, well within the storm."""
+    count = chance.choice((1, 1, 1, 2))
+    begins = [storm_ns * (number + 1) // (count + 1) + chance.randrange(-20 * MS, 20 * MS) for number in range(count)]
+    return tuple(NewSession(begin, chance.randint(*size.messages), chance.random() < 0.75) for begin in begins)
 
 
 def _draw_timing(chance: random.Random, size: Size) -> Timing:

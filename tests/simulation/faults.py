@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from feedcore.replica.engine_config import SessionState
+from feedcore.wire.lineage import UNLIMITED
 from tests.simulation.plan import ACTIVE, EVERYBODY, Fault, FaultKind
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE, START_NS, Link, World
@@ -76,7 +78,11 @@ class Strikes:
             self._corrupt(adapter, fault.amount % SYMBOLS)
 
     def _corrupt(self, adapter: AdapterActor, symbol: int) -> None:
-        places = self._cluster.truth.corrupted.setdefault(symbol, {})
+        session, truths = adapter.engine.session, self._cluster.truths
+        places = truths[session].corrupted.setdefault(symbol, {})
+        if self._cluster.plan.session_state is SessionState.CARRY:
+            for later in range(session + 1, max(truths) + 1):
+                truths[later].corrupted.setdefault(symbol, {}).update(dict.fromkeys(adapter.converters, UNLIMITED))
         for channel, converter in adapter.converters.items():
             converter.sums[symbol] ^= 1 << 40
             places[channel] = max(places.get(channel, 0), adapter.engine.replicas[channel].line.next_input_seq)

@@ -28,25 +28,23 @@ class OutputJournal:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._channels: dict[int, tuple[list[int], list[OutputPacket]]] = {}  # first input_seqs, packets
+        # By session and channel: first input_seqs, packets.
+        self._channels: dict[tuple[int, int], tuple[list[int], list[OutputPacket]]] = {}
 
     def holds(self, packet: OutputPacket) -> bool:
         """True if replay would find this packet."""
-        firsts, packets = self._channels.get(packet.channel_id, ([], []))
+        firsts, packets = self._channels.get((packet.session, packet.channel_id), ([], []))
         place = bisect_right(firsts, packet.first_input_seq) - 1
         return place >= 0 and packets[place] == packet
 
-    def end_of(self, channel_id: int, epoch: int) -> int:
+    def end_of(self, session: int, channel_id: int, epoch: int) -> int:
         """One past the last `input_seq` of an epoch that replay would find; 0 if there is none."""
-        return self.ends().get((channel_id, epoch), 0)
+        return self.ends(session, channel_id).get((session, channel_id, epoch), 0)
 
-    def ends(self) -> dict[tuple[int, int], int]:
-        """Of every channel and epoch that replay would find, one past the last `input_seq`."""
-        return {
-            (channel_id, packet.epoch): packet.end_input_seq
-            for channel_id, (_, packets) in self._channels.items()
-            for packet in packets
-        }
+    def ends(self, session: int, channel_id: int) -> dict[tuple[int, int, int], int]:
+        """By (session, channel, epoch), of every epoch that replay would find, one past the last `input_seq`."""
+        _, packets = self._channels.get((session, channel_id), ([], []))
+        return {(session, channel_id, packet.epoch): packet.end_input_seq for packet in packets}
 
     def append(self, entry: Entry) -> None:
         """Keep a packet or a channel's state."""
@@ -70,6 +68,8 @@ class OutputJournal:
         for entry in reversed(self._entries):
             if not isinstance(entry, OutputPacket) or entry.channel_id != effect.channel_id:
                 continue
+            if entry.session != effect.session:
+                continue
             if not entry.flags & PROVISIONAL_BIT or entry.end_input_seq != end_seq:
                 continue
             if entry.first_input_seq < effect.first_input_seq:
@@ -86,20 +86,33 @@ class OutputJournal:
         self.append(commit)
         return commit.packets
 
-    def resumable(self) -> list[tuple[ChannelSnapshot, list[Run]]]:
-        """The newest state of each channel, and the decisions after it."""
+    def newest_session(self) -> int:
+        """Of any packet; 0: there is none."""
+        return max((session for session, _ in self._channels), default=0)
+
+    def last_words(self, session: int) -> list[OutputPacket]:
+        """What was said last in the sessions before this one."""
+        return [
+            entry
+            for entry in self._entries
+            if isinstance(entry, OutputPacket) and not entry.runs and entry.session < session
+        ]
+
+    def resumable(self, session: int) -> list[tuple[ChannelSnapshot, list[Run]]]:
+        """The newest state of each channel in a session, and the decisions after it."""
         newest: dict[int, tuple[ChannelSnapshot, list[Run]]] = {}
         for entry in self._entries:
             if isinstance(entry, ChannelSnapshot):
-                newest[entry.channel_id] = entry, []
+                if entry.session == session:
+                    newest[entry.channel_id] = entry, []
             elif entry.channel_id in newest:
                 for packet in entry.packets if isinstance(entry, Commit) else (entry,):
-                    if not packet.flags & PROVISIONAL_BIT:
+                    if not packet.flags & PROVISIONAL_BIT and packet.session == session:
                         newest[entry.channel_id][1].extend(packet.runs)
         return list(newest.values())
 
     def replay_provisional(
-        self, channel_id: int, source_ranges: tuple[tuple[int, int, int], ...]
+        self, session: int, channel_id: int, source_ranges: tuple[tuple[int, int, int], ...]
     ) -> list[OutputPacket]:
         """The provisional packets that hold these source messages (stream, first, end), as retransmissions."""
         return [
@@ -107,6 +120,7 @@ class OutputJournal:
             for entry in self._entries
             if isinstance(entry, OutputPacket)
             and entry.flags & PROVISIONAL_BIT
+            and entry.session == session
             and entry.channel_id == channel_id
             and any(
                 run.source_stream_id == stream and run.first_source_seq < end and run.end_source_seq > first
@@ -115,9 +129,9 @@ class OutputJournal:
             )
         ]
 
-    def replay(self, channel_id: int, input_ranges: Iterable[tuple[int, int]]) -> list[OutputPacket]:
+    def replay(self, session: int, channel_id: int, input_ranges: Iterable[tuple[int, int]]) -> list[OutputPacket]:
         """The packets that hold these `input_seq`, (first, end) each; each packet once, as a retransmission."""
-        firsts, packets = self._channels.get(channel_id, ([], []))
+        firsts, packets = self._channels.get((session, channel_id), ([], []))
         found, done = [], 0
         for first_seq, end_seq in input_ranges:
             for place in range(max(done, bisect_right(firsts, first_seq) - 1), len(firsts)):
@@ -129,11 +143,13 @@ class OutputJournal:
                     found.append(packet._replace(flags=packet.flags | RETRANSMISSION_BIT))
         return found
 
-    def replay_messages(self, channel_id: int, message_range: tuple[int, int] | None) -> Iterator[OutputPacket]:
+    def replay_messages(
+        self, session: int, channel_id: int, message_range: tuple[int, int] | None
+    ) -> Iterator[OutputPacket]:
         """The packets that hold these `message_seq`, (first, end), as retransmissions."""
         if message_range is not None:
             first_seq, end_seq = message_range
-            for packet in self._channels.get(channel_id, ([], []))[1]:
+            for packet in self._channels.get((session, channel_id), ([], []))[1]:
                 if packet.first_message_seq < end_seq and packet.end_message_seq > first_seq:
                     yield packet._replace(flags=packet.flags | RETRANSMISSION_BIT)
 
@@ -144,9 +160,19 @@ class OutputJournal:
             return
         if isinstance(entry, ChannelSnapshot) or not entry.runs or entry.flags & PROVISIONAL_BIT:
             return
-        firsts, packets = self._channels.setdefault(entry.channel_id, ([], []))
+        firsts, packets = self._channels.setdefault((entry.session, entry.channel_id), ([], []))
         while firsts and firsts[-1] >= entry.first_input_seq:
             firsts.pop()
             packets.pop()
         firsts.append(entry.first_input_seq)
         packets.append(entry)
+
+
+def is_continued(state: ChannelSnapshot, runs: Iterable[Run]) -> bool:
+    """True if the decisions follow the state, and each other, without a gap."""
+    next_input_seq = state.position.next_input_seq
+    for run in runs:
+        if run.first_input_seq != next_input_seq:
+            return False
+        next_input_seq = run.end_input_seq
+    return True

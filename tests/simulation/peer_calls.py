@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState
 from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.replica.engine import DecisionLogTooShort, NotActive
+from feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
 
 BUCKET_SUM_OFFSET = 8  # of tests.simulation.toy_feed.BUCKET
@@ -30,7 +31,9 @@ class PeerCalls:
         life, adapter, source = self._adapter.life, self._adapter, self._cluster.source
 
         def answer(_: object) -> None:
-            datagrams = source.fill(effect.source_stream_id, effect.first_source_seq, effect.last_source_seq)
+            datagrams = source.fill(
+                effect.session, effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
+            )
             if datagrams:
                 self._world.call(adapter.from_source, hear, datagrams)
 
@@ -50,9 +53,9 @@ class PeerCalls:
 
         def question(peer: AdapterActor) -> tuple[Callable[..., list[AdapterEffect]], object]:
             try:
-                return engine.on_runs, peer.engine.runs_since(channel, effect.position).reply()
+                return engine.on_runs, peer.engine.runs_since(channel, effect.position, effect.session).reply()
             except DecisionLogTooShort as short:
-                return engine.on_runs_refused, str(short)
+                return partial(_refuse, engine, effect.session), str(short)
 
         self._ask(effect.adapter_id, question, channel)
 
@@ -60,7 +63,7 @@ class PeerCalls:
         """Conversion state at a position."""
         self._say("asks adapter {} for a snapshot of channel {}", effect.adapter_id, effect.channel_id)
         engine = self._adapter.engine
-        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, self._snapshot(peer, effect.channel_id)))
+        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, self._snapshot(peer, effect)))
 
     def request_buckets(self, effect: RequestBuckets) -> None:
         """Some buckets of the conversion state at a position."""
@@ -110,9 +113,9 @@ class PeerCalls:
 
         world.call(world.link(adapter.name, peer.name), answer)
 
-    def _snapshot(self, peer: AdapterActor, channel_id: int) -> ChannelSnapshot:
+    def _snapshot(self, peer: AdapterActor, effect: RequestSnapshot) -> ChannelSnapshot:
         """What a peer gives; damaged if its host damages what it gives."""
-        snapshot = peer.engine.snapshot(channel_id)
+        snapshot = peer.engine.snapshot(effect.channel_id, effect.session)
         self._cluster.on_state_given(peer, snapshot)
         if peer.is_damaging:
             snapshot = replace(snapshot, conversion_state=_damaged(snapshot.conversion_state, 0))
@@ -124,7 +127,7 @@ class PeerCalls:
 
 
 def _buckets(peer: AdapterActor, effect: RequestBuckets) -> Buckets:
-    buckets = peer.engine.buckets(effect.channel_id, effect.buckets)
+    buckets = peer.engine.buckets(effect.channel_id, effect.buckets, effect.session)
     return replace(buckets, data=_damaged(buckets.data, BUCKET_SUM_OFFSET)) if peer.is_damaging else buckets
 
 
@@ -134,3 +137,7 @@ def _damaged(data: bytes, offset: int) -> bytes:
 
 def _fields(effect: RequestSource) -> tuple[int, int, int]:
     return effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
+
+
+def _refuse(engine: AdapterEngine, session: int, channel: int, reason: str, now_ns: int) -> list[AdapterEffect]:
+    return engine.on_runs_refused(channel, reason, now_ns, session)

@@ -13,6 +13,7 @@ import msgspec
 
 from feedcore.lease.failing import FailPolicy
 from feedcore.replica.config import OnSilence, PublishMode
+from feedcore.replica.engine_config import SessionState
 
 US = 1_000
 MS = 1_000_000
@@ -34,7 +35,7 @@ class FaultKind(Enum):
     ADMIN_CRASH = "admin crash"  # the admin server dies, streams end, it restores itself; `amount` lease notes are lost
     ADMIN_VANISH = "admin vanish"  # as ADMIN_CRASH, but its host is gone: streams do not end, they fall silent
     SOURCE_STOP = "source stop"  # the feed source sends and answers nothing
-    SOURCE_RESET = "source reset"  # somebody numbers a new session from 1 on the source's groups
+    SOURCE_RESET = "source reset"  # a session that is long over is played again on the source's groups
     CORRUPT = "corrupt"  # bucket `amount` of a backup's conversion state changes by itself
     HAND_OVER = "hand over"  # an admin orders a planned hand-over to `other`
     GARBLE = "garble"  # a bit of every `amount`-th packet that `whom` sends differs from what it made and journalled
@@ -89,6 +90,25 @@ class SourceHole:
 
 
 @dataclass(frozen=True, slots=True)
+class NewSession:
+    """The source ends a session and begins the next one, whose numbers begin at 1.
+
+    Attributes:
+        begin_ns: since the source began.
+        message_count: source messages of each stream.
+        is_end_said: the source says END_OF_STREAM of the session before; else only the source journal knows its end.
+    """
+
+    begin_ns: int
+    message_count: int
+    is_end_said: bool = True
+
+    def __str__(self) -> str:
+        how = "" if self.is_end_said else ", the end of the one before is not said"
+        return f"a session of {self.message_count} messages a stream begins at {self.begin_ns / MS:.1f} ms{how}"
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterPlan:
     """One adapter; its monotonic clock has an offset and a drift of its own. `health`: as its shell measures it."""
 
@@ -117,6 +137,7 @@ class Timing:
 
     Attributes:
         source_declare_after_ns: how long a source hole stays open before the active may declare it lost.
+        session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
     """
 
     lease_ttl_ns: int = 300 * MS
@@ -126,6 +147,7 @@ class Timing:
     grace_ns: int = 400 * MS
     source_declare_after_ns: int = 60_000 * MS
     digest_interval_messages: int = 64
+    session_grace_ns: int = 5_000 * MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +160,7 @@ class Plan:
         channels: per channel (numbered from 1) the source streams that feed it.
         message_count: source messages of each stream.
         bursts_ns: around these moments the source sends half of its packets, so that faults find many under way.
+        new_sessions: after the first one, in order.
         has_real_codec: packets are encoded and decoded for every receiver, as on the wire.
         fail_policy, fail_times: which backup asks to be failed, once one was out of sync so often.
     """
@@ -161,6 +184,13 @@ class Plan:
     weather: Weather = CALM
     holes: tuple[SourceHole, ...] = ()
     faults: tuple[Fault, ...] = ()
+    new_sessions: tuple[NewSession, ...] = ()
+    session_state: SessionState = SessionState.RESET
+
+    @property
+    def message_counts(self) -> tuple[int, ...]:
+        """Source messages of each stream, by session."""
+        return (self.message_count, *(each.message_count for each in self.new_sessions))
 
     @property
     def streams(self) -> tuple[int, ...]:
@@ -210,6 +240,10 @@ class Plan:
             + (f", declares gaps after {each.declare_after_ns / MS:.0f} ms" if each.declare_after_ns else "")
             for each in self.clients
         ]
+        lines += [str(each) for each in self.new_sessions]
+        if self.new_sessions:
+            grace_ms = timing.session_grace_ns / MS
+            lines.append(f"conversion state at a new session: {self.session_state.value}, grace {grace_ms:.0f} ms")
         return lines + [str(hole) for hole in self.holes] + [str(fault) for fault in self.faults]
 
     def encode(self) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from feedcore.replica.engine_config import SessionState
 from tests.simulation.plan import CALM, MS, AdapterPlan, ClientPlan, Fault, Plan, Weather
 from tests.simulation.running import Verdict, judge
 
@@ -101,6 +102,13 @@ def _fewer_clients(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, clients=(*plan.clients[:place], plain, *plan.clients[place + 1 :]))
 
 
+def _fewer_sessions(plan: Plan) -> Iterator[Plan]:
+    for session in plan.new_sessions:
+        yield replace(plan, new_sessions=tuple(each for each in plan.new_sessions if each is not session))
+        said = tuple(replace(each, is_end_said=True) for each in plan.new_sessions)
+        yield replace(plan, new_sessions=said, session_state=SessionState.RESET)
+
+
 def _fewer_adapters(plan: Plan) -> Iterator[Plan]:
     if len(plan.adapters) > 1:
         for adapter in plan.adapters:
@@ -134,7 +142,7 @@ def _shorter_faults(plan: Plan) -> Iterator[Plan]:
         for smaller in _smaller(fault):
             yield replace(plan, faults=(*plan.faults[:place], smaller, *plan.faults[place + 1 :]))
     for storm_ns in (plan.storm_ns // 2, plan.storm_ns * 3 // 4):
-        if storm_ns >= 20 * MS:
+        if storm_ns >= 20 * MS and all(each.begin_ns < storm_ns for each in plan.new_sessions):
             yield replace(plan, storm_ns=storm_ns)
     if plan.bursts_ns:
         yield replace(plan, bursts_ns=())
@@ -166,6 +174,7 @@ STEPS = (
     _fewer_faults,
     _calmer_weather,
     _fewer_clients,
+    _fewer_sessions,
     _fewer_adapters,
     _fewer_streams,
     _fewer_messages,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SourceFlag
 from tests.simulation.plan import MS, Plan, SourceHole
-from tests.simulation.toy_feed import SESSION, SOURCE_MESSAGE_SIZE, encode_source
+from tests.simulation.toy_feed import FIRST_SESSION, SOURCE_MESSAGE_SIZE, encode_source
 from tests.simulation.world import SOURCE, START_NS, World
 
 if TYPE_CHECKING:
@@ -18,13 +18,15 @@ PACKET_MESSAGES_MAX = 6
 HEARTBEAT_INTERVAL_NS = 40 * MS
 BURST_NS = 8 * MS
 FOREIGN_EVERY_NS = 7 * MS
+LAST_WORDS = 5  # heartbeats that say the end of a session while the next one has begun
+SessionMessages = dict[int, dict[int, list[tuple[int, int]]]]  # by session and stream
 
 
 class SourceActor:
     """Numbers and sends the messages of every stream.
 
     Args:
-        messages: per stream (symbol, value) of each message, the first one having source_seq 1.
+        messages: per session and stream (symbol, value) of each message, the first one having source_seq 1.
         adapters: filled in by the cluster; who hears.
     """
 
@@ -34,31 +36,40 @@ class SourceActor:
         self,
         world: World,
         plan: Plan,
-        messages: dict[int, list[tuple[int, int]]],
+        messages: SessionMessages,
         adapters: Sequence[AdapterActor],
     ) -> None:
         self._world, self._plan, self._messages, self._adapters = world, plan, messages, adapters
-        self._next = dict.fromkeys(messages, 1)
-        self._journal: dict[int, list[tuple[int, int, bytes]]] = {stream: [] for stream in messages}
+        self._session = FIRST_SESSION
+        self._next = {(session, stream): 1 for session, streams in messages.items() for stream in streams}
+        self._journal: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {place: [] for place in self._next}
+        self._last_words: list[tuple[int, int]] = []  # (session, how often its end will be said)
         self._stopped_until_ns = 0
-        self.sent_at_ns: dict[tuple[int, int], int] = {}  # (stream, source_seq) -> when it was sent first
+        self.sent_at_ns: dict[tuple[int, int, int], int] = {}  # (session, stream, source_seq) -> when it was sent first
 
     def start(self) -> None:
-        """Put every packet of the session on the schedule."""
-        begin = START_NS + self._plan.source_start_ns
-        for stream, messages in self._messages.items():
-            chance = random.Random((self._plan.seed << 8) ^ stream)
-            packets = _cut(
-                len(messages), [hole for hole in self._plan.holes if hole.source_stream_id == stream], chance
-            )
-            for count, at_ns in zip(packets, sorted(self._draw_time(chance) for _ in packets), strict=True):
-                self._world.at(begin + at_ns, self._send_next, (stream, count))
+        """Put every packet of every session on the schedule."""
+        begin, plan = START_NS + self._plan.source_start_ns, self._plan
+        borders = [0, *(each.begin_ns for each in plan.new_sessions), plan.storm_ns]
+        for number, (session, streams) in enumerate(self._messages.items()):
+            if number:
+                self._world.at(begin + borders[number], self._begin_session, session)
+            for stream, messages in streams.items():
+                chance = random.Random((plan.seed << 8) ^ stream ^ number << 40)
+                holes = [hole for hole in plan.holes if hole.source_stream_id == stream and not number]
+                packets = _cut(len(messages), holes, chance)
+                span = borders[number], borders[number + 1]
+                times = sorted(self._draw_time(chance, *span) for _ in packets)
+                for count, at_ns in zip(packets, times, strict=True):
+                    self._world.at(begin + at_ns, self._send_next, (session, stream, count))
         self._world.at(begin, self._beat)
 
-    def _draw_time(self, chance: random.Random) -> int:
+    def _draw_time(self, chance: random.Random, begin_ns: int, end_ns: int) -> int:
         bursts = self._plan.bursts_ns
+        if self._plan.new_sessions:
+            bursts = tuple(burst for burst in bursts if begin_ns <= burst < end_ns - BURST_NS)
         if not bursts or chance.random() < 0.5:
-            return int(chance.random() * self._plan.storm_ns)
+            return begin_ns + int(chance.random() * (end_ns - begin_ns))
         return chance.choice(bursts) + chance.randrange(BURST_NS)
 
     def stop_for(self, length_ns: int) -> None:
@@ -66,21 +77,25 @@ class SourceActor:
         self._stopped_until_ns = max(self._stopped_until_ns, self._world.now_ns + length_ns)
 
     def number_foreign_session(self, until_ns: int) -> None:
-        """Packets of the next session, numbered from 1 with other content: nobody may take them for this one's."""
-        for stream in self._messages:
-            foreign = [(symbol, value + 1) for symbol, value in self._messages[stream][:3]]
-            datagram = encode_source(stream, 1, foreign, self._world.now_ns, 0, session=SESSION + 1)
+        """Packets of a session that is over, with other content: nobody may take them for this one's, or follow."""
+        for stream, messages in self._messages[FIRST_SESSION].items():
+            foreign = [(symbol, value + 1) for symbol, value in messages[:3]]
+            datagram = encode_source(stream, 1, foreign, self._world.now_ns, 0, session=FIRST_SESSION - 1)
             self._multicast(datagram, None)
             flags = SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM
-            self._multicast(encode_source(stream, 4, [], self._world.now_ns, flags, session=SESSION + 1), None)
+            self._multicast(encode_source(stream, 4, [], self._world.now_ns, flags, session=FIRST_SESSION - 1), None)
         if self._world.now_ns + FOREIGN_EVERY_NS < until_ns:
             self._world.after(FOREIGN_EVERY_NS, self.number_foreign_session, until_ns)
 
-    def fill(self, stream: int, first: int, last: int) -> list[bytes]:
-        """What the source journal has of source_seq first…last."""
+    def fill(self, session: int, stream: int, first: int, last: int) -> list[bytes]:
+        """What the source journal has of source_seq first…last of a session."""
         if self._is_stopped():
             return []
-        return [datagram for begin, end, datagram in self._journal[stream] if begin <= last and end > first]
+        return [
+            datagram
+            for begin, end, datagram in self._journal.get((session, stream), [])
+            if begin <= last and end > first
+        ]
 
     # ---- inside ----
 
@@ -93,30 +108,45 @@ class SourceActor:
         self._world.at(self._stopped_until_ns, action, argument)
         return True
 
-    def _send_next(self, packet: tuple[int, int]) -> None:
+    def _begin_session(self, session: int) -> None:
+        if self._postpone(self._begin_session, session):
+            return
+        self._world.tell("the source begins session {}", session)
+        if self._plan.new_sessions[session - FIRST_SESSION - 1].is_end_said:
+            self._last_words.append((self._session, LAST_WORDS))
+        self._session = session
+
+    def _send_next(self, packet: tuple[int, int, int]) -> None:
         if self._postpone(self._send_next, packet):
             return
-        stream, count = packet
-        first = self._next[stream]
-        messages = self._messages[stream][first - 1 : first - 1 + count]
-        datagram = encode_source(stream, first, messages, self._world.now_ns, 0)
+        session, stream, count = packet
+        first = self._next[session, stream]
+        messages = self._messages[session][stream][first - 1 : first - 1 + count]
+        datagram = encode_source(stream, first, messages, self._world.now_ns, 0, session)
         assert len(datagram) == SOURCE_HEADER_SIZE + count * SOURCE_MESSAGE_SIZE
-        self._next[stream] = first + count
-        self.sent_at_ns.update(((stream, first + place), self._world.now_ns) for place in range(count))
-        hole = next((hole for hole in self._plan.holes if _covers(hole, stream, first)), None)
+        self._next[session, stream] = first + count
+        self.sent_at_ns.update(((session, stream, first + place), self._world.now_ns) for place in range(count))
+        is_first = session == FIRST_SESSION
+        hole = next((hole for hole in self._plan.holes if is_first and _covers(hole, stream, first)), None)
         if hole is None:
-            self._journal[stream].append((first, first + count, datagram))
+            self._journal[session, stream].append((first, first + count, datagram))
         self._multicast(datagram, hole)
 
     def _beat(self, _: object) -> None:
         if self._postpone(self._beat, None):
             return
-        for stream, next_seq in self._next.items():
-            flags = int(SourceFlag.HEARTBEAT)
-            if next_seq > len(self._messages[stream]):
-                flags |= SourceFlag.END_OF_STREAM
-            self._multicast(encode_source(stream, next_seq, [], self._world.now_ns, flags), None)
+        for session, _ in self._last_words:
+            self._beat_session(session, is_over=True)
+        self._last_words = [(session, count - 1) for session, count in self._last_words if count > 1]
+        self._beat_session(self._session, is_over=self._session == max(self._messages))
         self._world.after(HEARTBEAT_INTERVAL_NS, self._beat)
+
+    def _beat_session(self, session: int, *, is_over: bool) -> None:
+        for stream, messages in self._messages[session].items():
+            next_seq, flags = self._next[session, stream], int(SourceFlag.HEARTBEAT)
+            if is_over and next_seq > len(messages):
+                flags |= SourceFlag.END_OF_STREAM
+            self._multicast(encode_source(stream, next_seq, [], self._world.now_ns, flags, session), None)
 
     def _multicast(self, datagram: bytes, hole: SourceHole | None) -> None:
         world = self._world

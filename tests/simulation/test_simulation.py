@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from feedcore.replica.engine_config import SessionState
 from tests.simulation.cluster import Cluster
 from tests.simulation.drawing import KINDS, draw_plan
 from tests.simulation.plan import decode_plan
@@ -72,5 +73,7 @@ def test_drawn_plans_meet_every_size_and_fault() -> None:
     assert any(plan.holes for plan in plans)
     assert any(plan.has_real_codec for plan in plans)
     assert any(client.is_live for plan in plans for client in plan.clients)
+    assert {len(plan.new_sessions) for plan in plans} == {0, 1, 2}
+    assert {plan.session_state for plan in plans if plan.new_sessions} == set(SessionState)
     kinds = {fault.kind for plan in plans for fault in plan.faults}
     assert kinds == set(KINDS)

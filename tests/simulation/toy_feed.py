@@ -26,7 +26,7 @@ SOURCE_MESSAGE_SIZE = SOURCE_FRAME_SIZE + BODY.size
 BODY_IDENTITY_SIZE = struct.calcsize("<HHHHBQ")  # of an output body: what its source message alone decides
 OUT_MESSAGE_SIZE = OUTPUT_FRAME_SIZE + OUT_BODY.size
 FEED_ID = 7
-SESSION = 20261121
+SESSION = FIRST_SESSION = 20261121
 SYMBOLS = 16
 
 
@@ -119,13 +119,18 @@ class ToyConverter:
             self.sums[bucket], self.counts[bucket] = total, count
 
 
-def state_after(messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]]) -> bytes:
+def state_after(
+    messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]], before: bytes = b""
+) -> bytes:
     """What `ToyConverter.snapshot` must be after these messages of each stream, but without the skipped ones.
 
     Args:
         skipped: (source_stream_id, source_seq) declared lost.
+        before: the state before them; empty: none.
     """
     converter = ToyConverter()
+    if before:
+        converter.restore(before)
     for stream, rows in messages.items():
         for source_seq, (symbol, value) in enumerate(rows, 1):
             if (stream, source_seq) not in skipped:
@@ -139,9 +144,9 @@ def copies_of(value: int) -> int:
     return 0 if value % 7 == 0 else 2 if value % 5 == 0 else 1
 
 
-def expected_bodies(messages: list[tuple[int, int]]) -> list[list[bytes]]:
-    """Per source message of one stream, in order, the bodies it must become."""
-    converter = ToyConverter()
+def expected_bodies(messages: list[tuple[int, int]], converter: ToyConverter | None = None) -> list[list[bytes]]:
+    """Per source message of one stream, in order, the bodies it must become; `converter`: the state before them."""
+    converter = converter or ToyConverter()
     bodies = []
     for symbol, value in messages:
         converter.sums[symbol] = (converter.sums[symbol] + value) & 0xFFFF_FFFF_FFFF

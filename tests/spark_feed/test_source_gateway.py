@@ -307,14 +307,13 @@ def test_a_killed_gateway_goes_on_with_the_same_numbers(tmp_path: Path, admin: s
 def test_a_journal_of_another_session_is_refused(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 200, 200)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
-    document = CLUSTER.replace("20261121", "20261122")
-    (tmp_path / "cluster.toml").write_text(document)
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
     (tmp_path / "policy.toml").write_text(POLICY)
     state = ["--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
     files = ["--cluster", str(tmp_path / "cluster.toml"), "--policy", str(tmp_path / "policy.toml")]
     with _process(tmp_path, "admin_server.cli:serve", *files, *state) as (_, ready):
         done = subprocess.run(
-            _command("spark_feed.cli:gateway", *_gateway_arguments(tmp_path, ready["admin"])),
+            _command("spark_feed.cli:gateway", *_gateway_arguments(tmp_path, ready["admin"]), "--session=20261122"),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -13,7 +13,8 @@ from source_material import FEED, frames_in, journal_without_spark, make_recordi
 
 from feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from journal.tailer import Tailer
-from spark_feed.fill_service import JournalReader, SourceReplayService
+from spark_feed.fill_service import FormerSession, JournalReader, SourceReplayService
+from spark_feed.gateway import session_of
 from spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
 from spark_feed.send_core import (
     HEARTBEAT_INTERVAL_NS,
@@ -195,7 +196,7 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
             index.add_former(stream_id, first, count, journal_index)
         else:
             index.add(stream_id, SentPacket(first, record[PACKET_HEAD.size :], 77), count, journal_index)
-    service = SourceReplayService(index, JournalReader(tmp_path / "journal"), "equities")
+    reader = JournalReader(tmp_path / "journal")
     source = random.Random(5)
     for stream_id in FEED.source_stream_ids:
         own = [(*packet_numbers(record)[1:], record) for _, record in packets if packet_numbers(record)[0] == stream_id]
@@ -206,10 +207,26 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
             wanted = [
                 record[PACKET_HEAD.size :] for begin, count, record in own if begin <= last and begin + count > first
             ]
-            filled = list(service._datagrams(stream_id, first, last + 1))
+            filled = list(SourceReplayService._datagrams(index, reader, stream_id, first, last + 1))
             assert [stamped(each, 0) for each in filled] == [
                 stamped(each, 0, SourceFlag.RETRANSMISSION) for each in wanted
             ]
+
+
+def test_what_was_missed_is_filled_from_the_journal_of_the_session_asked_for(tmp_path: Path) -> None:
+    own, before = SentIndex([1]), SentIndex([1])
+    own_reader, reader_before = JournalReader(tmp_path / "own"), JournalReader(tmp_path / "before")
+    former = FormerSession(20_261_121, before, reader_before)
+    service = SourceReplayService(own, own_reader, "equities", 20_261_122, former)
+    assert service._session_of(0) == service._session_of(20_261_122) == (own, own_reader)
+    assert service._session_of(20_261_121) == (before, reader_before)
+    assert service._session_of(20_261_120) is None
+
+
+def test_a_source_journal_says_its_session(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+    assert records
+    assert session_of(tmp_path / "journal") == FEED.session
+    assert session_of(tmp_path / "nothing") == 0
 
 
 def test_what_an_earlier_life_sent_is_found_by_columns(records: list[tuple[int, bytes]], tmp_path: Path) -> None:

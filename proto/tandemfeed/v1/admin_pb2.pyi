@@ -397,6 +397,8 @@ class FeedProtocol(_message.Message):
     ON_SILENCE_FIELD_NUMBER: _builtins.int
     FAIL_POLICY_FIELD_NUMBER: _builtins.int
     FAIL_THRESHOLD_FIELD_NUMBER: _builtins.int
+    SESSION_STATE_FIELD_NUMBER: _builtins.int
+    SESSION_GRACE_NS_FIELD_NUMBER: _builtins.int
     publish: _builtins.str
     """"async" or "acked" """
     on_silence: _builtins.str
@@ -405,6 +407,10 @@ class FeedProtocol(_message.Message):
     """"lowest", "lower_than_any" or "below_threshold" """
     fail_threshold: _builtins.float
     """for "below_threshold" """
+    session_state: _builtins.str
+    """"reset" (also when empty) or "carry" """
+    session_grace_ns: _builtins.int
+    """0: the adapter's default"""
     def __init__(
         self,
         *,
@@ -412,10 +418,12 @@ class FeedProtocol(_message.Message):
         on_silence: _builtins.str = ...,
         fail_policy: _builtins.str = ...,
         fail_threshold: _builtins.float = ...,
+        session_state: _builtins.str = ...,
+        session_grace_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "on_silence", b"on_silence", "publish", b"publish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail_policy", b"fail_policy", "fail_threshold", b"fail_threshold", "on_silence", b"on_silence", "publish", b"publish", "session_grace_ns", b"session_grace_ns", "session_state", b"session_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -327,6 +327,7 @@ class FeedAdapterState(_message.Message):
     ABSTAINS_FIELD_NUMBER: _builtins.int
     OUT_OF_SYNC_FIELD_NUMBER: _builtins.int
     REFUSED_MESSAGES_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     FORGED_PACKETS_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
@@ -336,6 +337,8 @@ class FeedAdapterState(_message.Message):
     """without contact to an admin server: accepts no grant for a while"""
     out_of_sync: _builtins.bool
     """repeatedly out of sync lately"""
+    session: _builtins.int
+    """the session that the adapter is in"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelState]: ...
     @_builtins.property
@@ -368,11 +371,12 @@ class FeedAdapterState(_message.Message):
         abstains: _builtins.bool = ...,
         out_of_sync: _builtins.bool = ...,
         refused_messages: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        session: _builtins.int = ...,
         forged_packets: _abc.Iterable[Global___ForgedPackets] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "refused_messages", b"refused_messages", "report_id", b"report_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -491,7 +495,7 @@ class FeedDescription(_message.Message):
     feed_id: _builtins.int
     name: _builtins.str
     session: _builtins.int
-    """trading day, YYYYMMDD"""
+    """the newest that an adapter has reported: usually the trading day, YYYYMMDD"""
     source_replay_endpoint: _builtins.str
     """host:port of the SourceReplay service"""
     datagram_size_max: _builtins.int

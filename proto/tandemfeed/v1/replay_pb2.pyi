@@ -29,7 +29,10 @@ class ReplayRequest(_message.Message):
     INPUT_RANGES_FIELD_NUMBER: _builtins.int
     MESSAGE_RANGE_FIELD_NUMBER: _builtins.int
     SOURCE_RANGES_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
+    session: _builtins.int
+    """Whose numbers these are, each session's begin at 1; 0: the newest session that the adapter has."""
     @_builtins.property
     def input_ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___NumberRange]:
         """of input_seq"""
@@ -49,10 +52,11 @@ class ReplayRequest(_message.Message):
         input_ranges: _abc.Iterable[Global___NumberRange] | None = ...,
         message_range: Global___NumberRange | None = ...,
         source_ranges: _abc.Iterable[Global___SourceRange] | None = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message_range", b"message_range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "input_ranges", b"input_ranges", "message_range", b"message_range", "source_ranges", b"source_ranges"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "input_ranges", b"input_ranges", "message_range", b"message_range", "session", b"session", "source_ranges", b"source_ranges"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -131,7 +135,10 @@ class FillRequest(_message.Message):
 
     SOURCE_STREAM_ID_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     source_stream_id: _builtins.int
+    session: _builtins.int
+    """0: the newest"""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SequenceRange]:
         """source_seq"""
@@ -141,10 +148,11 @@ class FillRequest(_message.Message):
         *,
         source_stream_id: _builtins.int = ...,
         ranges: _abc.Iterable[_common_pb2.SequenceRange] | None = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges", "source_stream_id", b"source_stream_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges", "session", b"session", "source_stream_id", b"source_stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tandemfeed.v1 import common_pb2 as tandemfeed_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tandemfeed/v1/sync.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"#\n\rFollowRequest\x12\x12\n\nadapter_id\x18\x01 \x01(\r\"(\n\x12GetSnapshotRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\"\xa5\x01\n\rSnapshotChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x04 \x03(\x06\x12,\n\x07lineage\x18\x05 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\"8\n\x11GetBucketsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\"Y\n\x0eGetRunsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\"^\n\x0cGetRunsReply\x12 \n\x04runs\x18\x01 \x03(\x0b\x32\x12.tandemfeed.v1.Run\x12,\n\x07lineage\x18\x02 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry2\xc1\x02\n\x0b\x41\x64\x61pterSync\x12I\n\x06\x46ollow\x12\x1c.tandemfeed.v1.FollowRequest\x1a\x1f.tandemfeed.v1.FeedAdapterState0\x01\x12P\n\x0bGetSnapshot\x12!.tandemfeed.v1.GetSnapshotRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12N\n\nGetBuckets\x12 .tandemfeed.v1.GetBucketsRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12\x45\n\x07GetRuns\x12\x1d.tandemfeed.v1.GetRunsRequest\x1a\x1b.tandemfeed.v1.GetRunsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tandemfeed/v1/sync.proto\x12\rtandemfeed.v1\x1a\x1atandemfeed/v1/common.proto\"#\n\rFollowRequest\x12\x12\n\nadapter_id\x18\x01 \x01(\r\"9\n\x12GetSnapshotRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x32 \x01(\r\"\xb6\x01\n\rSnapshotChunk\x12\x33\n\x08position\x18\x01 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x04 \x03(\x06\x12,\n\x07lineage\x18\x05 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x12\x0f\n\x07session\x18\x32 \x01(\r\"I\n\x11GetBucketsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\x12\x0f\n\x07session\x18\x32 \x01(\r\"j\n\x0eGetRunsRequest\x12\x12\n\nchannel_id\x18\x01 \x01(\r\x12\x33\n\x08position\x18\x02 \x01(\x0b\x32!.tandemfeed.v1.MessageStreamState\x12\x0f\n\x07session\x18\x32 \x01(\r\"o\n\x0cGetRunsReply\x12 \n\x04runs\x18\x01 \x03(\x0b\x32\x12.tandemfeed.v1.Run\x12,\n\x07lineage\x18\x02 \x03(\x0b\x32\x1b.tandemfeed.v1.LineageEntry\x12\x0f\n\x07session\x18\x32 \x01(\r2\xc1\x02\n\x0b\x41\x64\x61pterSync\x12I\n\x06\x46ollow\x12\x1c.tandemfeed.v1.FollowRequest\x1a\x1f.tandemfeed.v1.FeedAdapterState0\x01\x12P\n\x0bGetSnapshot\x12!.tandemfeed.v1.GetSnapshotRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12N\n\nGetBuckets\x12 .tandemfeed.v1.GetBucketsRequest\x1a\x1c.tandemfeed.v1.SnapshotChunk0\x01\x12\x45\n\x07GetRuns\x12\x1d.tandemfeed.v1.GetRunsRequest\x1a\x1b.tandemfeed.v1.GetRunsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLLOWREQUEST']._serialized_start=71
   _globals['_FOLLOWREQUEST']._serialized_end=106
   _globals['_GETSNAPSHOTREQUEST']._serialized_start=108
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=148
-  _globals['_SNAPSHOTCHUNK']._serialized_start=151
-  _globals['_SNAPSHOTCHUNK']._serialized_end=316
-  _globals['_GETBUCKETSREQUEST']._serialized_start=318
-  _globals['_GETBUCKETSREQUEST']._serialized_end=374
-  _globals['_GETRUNSREQUEST']._serialized_start=376
-  _globals['_GETRUNSREQUEST']._serialized_end=465
-  _globals['_GETRUNSREPLY']._serialized_start=467
-  _globals['_GETRUNSREPLY']._serialized_end=561
-  _globals['_ADAPTERSYNC']._serialized_start=564
-  _globals['_ADAPTERSYNC']._serialized_end=885
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=165
+  _globals['_SNAPSHOTCHUNK']._serialized_start=168
+  _globals['_SNAPSHOTCHUNK']._serialized_end=350
+  _globals['_GETBUCKETSREQUEST']._serialized_start=352
+  _globals['_GETBUCKETSREQUEST']._serialized_end=425
+  _globals['_GETRUNSREQUEST']._serialized_start=427
+  _globals['_GETRUNSREQUEST']._serialized_end=533
+  _globals['_GETRUNSREPLY']._serialized_start=535
+  _globals['_GETRUNSREPLY']._serialized_end=646
+  _globals['_ADAPTERSYNC']._serialized_start=649
+  _globals['_ADAPTERSYNC']._serialized_end=970
 # @@protoc_insertion_point(module_scope)

@@ -43,15 +43,19 @@ class GetSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
+    session: _builtins.int
+    """FAILED_PRECONDITION if the callee is in another; 0: whichever it is in"""
     def __init__(
         self,
         *,
         channel_id: _builtins.int = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -66,8 +70,10 @@ class SnapshotChunk(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     total_size: _builtins.int
     data: _builtins.bytes
+    session: _builtins.int
     @_builtins.property
     def position(self) -> _common_pb2.MessageStreamState:
         """Set in the first chunk only."""
@@ -86,10 +92,11 @@ class SnapshotChunk(_message.Message):
         data: _builtins.bytes = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
         lineage: _abc.Iterable[_common_pb2.LineageEntry] | None = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digests", b"digests", "lineage", b"lineage", "position", b"position", "total_size", b"total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digests", b"digests", "lineage", b"lineage", "position", b"position", "session", b"session", "total_size", b"total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -101,7 +108,9 @@ class GetBucketsRequest(_message.Message):
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
+    session: _builtins.int
     @_builtins.property
     def buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -109,10 +118,11 @@ class GetBucketsRequest(_message.Message):
         *,
         channel_id: _builtins.int = ...,
         buckets: _abc.Iterable[_builtins.int] | None = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "channel_id", b"channel_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "channel_id", b"channel_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -124,7 +134,10 @@ class GetRunsRequest(_message.Message):
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.int
+    session: _builtins.int
+    """the callee's, or the one before it"""
     @_builtins.property
     def position(self) -> _common_pb2.MessageStreamState: ...
     def __init__(
@@ -132,10 +145,11 @@ class GetRunsRequest(_message.Message):
         *,
         channel_id: _builtins.int = ...,
         position: _common_pb2.MessageStreamState | None = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "position", b"position", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,6 +161,8 @@ class GetRunsReply(_message.Message):
 
     RUNS_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Run]: ...
     @_builtins.property
@@ -156,10 +172,11 @@ class GetRunsReply(_message.Message):
         *,
         runs: _abc.Iterable[_common_pb2.Run] | None = ...,
         lineage: _abc.Iterable[_common_pb2.LineageEntry] | None = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage", "runs", b"runs", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

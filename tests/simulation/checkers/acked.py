@@ -27,12 +27,12 @@ class AckedChecker:
     """Watches every adapter's packets."""
 
     def __init__(self) -> None:
-        self._applied: dict[tuple[int, int], int] = {}  # (channel, epoch) -> how far any backup has come in it
+        self._applied: dict[tuple[int, int, int], int] = {}  # (session, channel, epoch) -> how far a backup has come
         self._unacked: dict[tuple[int, int], int] = {}  # (adapter, life) -> packets that left unacknowledged
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
         """A packet goes out."""
-        place = packet.channel_id, packet.epoch
+        place = packet.session, packet.channel_id, packet.epoch
         if not packet.flags & FROM_ACTIVE_BIT:
             if not packet.flags & PROVISIONAL_BIT:
                 self._applied[place] = max(self._applied.get(place, 0), packet.end_input_seq)
@@ -50,7 +50,8 @@ class AckedChecker:
     def on_state(self, adapter: AdapterActor, snapshot: ChannelSnapshot) -> None:
         """A conversion state is given to another adapter, or saved."""
         position = snapshot.position
-        sent = max(adapter.journal.end_of(snapshot.channel_id, position.epoch), snapshot.lineage.first_input_seq)
+        journalled = adapter.journal.end_of(snapshot.session, snapshot.channel_id, position.epoch)
+        sent = max(journalled, snapshot.lineage.first_input_seq)
         if adapter.is_active and position.next_input_seq > sent:
             text = f"{adapter.name} gives a state at {position.next_input_seq}, but only what precedes {sent} has left"
             raise Violation("acked", text)

@@ -200,7 +200,8 @@ class DeliveryChecker:
     ) -> None:
         self.name = name
         self.order: list[tuple[int, int]] = []  # source identities, as they were delivered
-        self._reader, self._truth, self._is_live, self._may_gap = reader, truth, is_live, may_gap
+        self.is_live = is_live
+        self._reader, self._truth, self._may_gap = reader, truth, may_gap
         self._is_confirming = is_confirming
         self._counts = {stream: [0] * len(truth.expected[stream]) for stream in streams}
         self._last_source_seq = dict.fromkeys(self._counts, 0)
@@ -242,7 +243,7 @@ class DeliveryChecker:
             if gaps and known == channel and any(gap.first_input_seq <= seq < gap.end_input_seq for gap in gaps)
         }
         for stream, counts in self._counts.items():
-            is_owed = not self._is_live
+            is_owed = not self.is_live
             for source_seq, count in enumerate(counts, 1):
                 wanted = len(self._truth.expected[stream][source_seq - 1])
                 is_owed = is_owed or count > 0

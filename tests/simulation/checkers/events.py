@@ -22,7 +22,7 @@ from tests.simulation.checkers.content import PacketReader, Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:
-    from feedcore.merge.merger import StreamMerger
+    from feedcore.merge.sessions import SessionMerger
 
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 Copy: TypeAlias = tuple[int, int, bytes]  # epoch, end_input_seq, payload
@@ -41,7 +41,7 @@ class Heard:
 
 
 class EventChecker:
-    """One channel of one client.
+    """One channel of one client, in plans of one session.
 
     Args:
         declare_after_ns: how long the client waits for a gap.
@@ -49,7 +49,7 @@ class EventChecker:
     """
 
     def __init__(
-        self, name: str, merger: StreamMerger, reader: PacketReader, declare_after_ns: int, *, is_confirming: bool
+        self, name: str, merger: SessionMerger, reader: PacketReader, declare_after_ns: int, *, is_confirming: bool
     ) -> None:
         self._name, self._merger, self._reader = name, merger, reader
         self._declare_after_ns, self._is_confirming = declare_after_ns, is_confirming

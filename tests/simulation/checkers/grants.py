@@ -20,6 +20,7 @@ class Told:
     """What the store heard last of one adapter."""
 
     rank: int | None  # of its worst channel; None: it cannot be granted anything
+    session: int
     epoch: int
     position: int
     at_ns: int
@@ -30,14 +31,16 @@ class Told:
         ranks = [ORDER.get(channel.state) for channel in state.channels]
         rank = None if state.abstains or None in ranks else max(rank for rank in ranks if rank is not None)
         epoch = min(channel.position.epoch for channel in state.channels)
-        return cls(rank, epoch, sum(channel.position.next_input_seq for channel in state.channels), now_ns)
+        position = sum(channel.position.next_input_seq for channel in state.channels)
+        return cls(rank, state.session, epoch, position, now_ns)
 
     def is_better_than(self, other: Told) -> bool:
-        """By rank, then the newest epoch, then the furthest position."""
+        """By rank, then the latest session, the newest epoch and the furthest position."""
+        return other.rank is None or self._place() < other._place()
+
+    def _place(self) -> tuple[int, int, int, int]:
         assert self.rank is not None
-        if other.rank is None:
-            return True
-        return (self.rank, -self.epoch, -self.position) < (other.rank, -other.epoch, -other.position)
+        return self.rank, -self.session, -self.epoch, -self.position
 
 
 class GrantChecker:

@@ -18,7 +18,7 @@ class HandOverChecker:
     """Where epochs were given up, and where the next ones began."""
 
     def __init__(self) -> None:
-        self._ends: dict[int, tuple[int, int, int]] = {}  # by channel: (epoch given up, its end, when)
+        self._ends: dict[tuple[int, int], tuple[int, int, int]] = {}  # (session, channel): epoch, its end, when
         self._offered_after: dict[int, int] = {}  # epoch offered -> the one before it
 
     def on_offered(self, epoch: int, after_epoch: int) -> None:
@@ -31,7 +31,7 @@ class HandOverChecker:
 
     def on_moved(self, adapter: AdapterActor, moved: StateMoved, now_ns: int) -> None:
         """A channel of an adapter moves."""
-        channel, line = moved.channel_id, adapter.engine.replicas[moved.channel_id].line
+        channel, line = (adapter.engine.session, moved.channel_id), adapter.engine.replicas[moved.channel_id].line
         if moved.old is ReplicaState.ACTIVE and moved.new is ReplicaState.SYNCHRONIZED:
             self._ends[channel] = line.epoch, line.next_input_seq, now_ns
         if moved.new is not ReplicaState.ACTIVE or channel not in self._ends:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from feedcore.replica.channel_state import PeerState
@@ -18,15 +17,10 @@ SIDE_BY_SIDE = (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
 
 
 class LossChecker:
-    """Remembers the newest state that each adapter heard of each other.
+    """Remembers the newest state that each adapter heard of each other, in plans of one session."""
 
-    Args:
-        sent_at_ns: when the source sent a message (stream, source_seq); before that nobody can miss it.
-    """
-
-    def __init__(self, plan: Plan, sent_at_ns: Callable[[int, int], int]) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._give_up_ns = 2 * plan.timing.source_declare_after_ns - MS  # less what a clock may drift
-        self._sent_at_ns = sent_at_ns
         self._heard: dict[tuple[int, int], dict[int, PeerState]] = {}  # by (adapter, life), then peer
 
     def on_peer_state(self, adapter: AdapterActor, state: PeerState) -> None:
@@ -36,10 +30,14 @@ class LossChecker:
         if was is None or (was.incarnation, was.report_id) < (state.incarnation, state.report_id):
             known[state.adapter_id] = state
 
-    def on_lost(self, adapter: AdapterActor, lost: RunsLost, now_ns: int) -> None:
-        """An active declares source messages lost. After twice its patience it may, whoever has them."""
+    def on_lost(self, adapter: AdapterActor, lost: RunsLost, sent_at_ns: int, now_ns: int) -> None:
+        """An active declares source messages lost. After twice its patience it may, even if others have them.
+
+        Args:
+            sent_at_ns: when the source sent the first of them; before that no adapter can miss it.
+        """
         stream, first = lost.source_stream_id, lost.first_source_seq
-        if now_ns - self._sent_at_ns(stream, first) >= self._give_up_ns:
+        if now_ns - sent_at_ns >= self._give_up_ns:
             return
         for peer, state in self._heard.get((adapter.adapter_id, adapter.life), {}).items():
             for channel in state.channels:

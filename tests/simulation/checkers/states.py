@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from feedcore.replica.engine_config import SessionState
 from feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Truth, Violation
 from tests.simulation.plan import MS, Plan
-from tests.simulation.toy_feed import SYMBOLS, state_after
+from tests.simulation.source import SessionMessages
+from tests.simulation.toy_feed import FIRST_SESSION, SYMBOLS, state_after
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
@@ -24,52 +26,66 @@ class StateChecker:
         self,
         plan: Plan,
         adapters: Sequence[AdapterActor],
-        messages: dict[int, list[tuple[int, int]]],
-        truth: Truth,
+        messages: SessionMessages,
+        truths: dict[int, Truth],
     ) -> None:
-        self._plan, self._adapters, self._messages, self._truth = plan, adapters, messages, truth
+        self._plan, self._adapters, self._messages, self._truths = plan, adapters, messages, truths
+        self._before = _states_before(plan, messages)
 
     def compare(self, *, is_end: bool = False) -> None:
         """Now. A corrupted state may differ until the digests have been compared, but not at the end."""
-        if self._truth.corrupted and not is_end:
+        if any(truth.corrupted for truth in self._truths.values()) and not is_end:
             return
         for channel, streams in enumerate(self._plan.channels, 1):
-            known: dict[tuple[int, int], tuple[str, bytes]] = {}
+            known: dict[tuple[int, int, int], tuple[str, bytes]] = {}
             for adapter in self._adapters:
                 if not adapter.is_alive or adapter.engine.replicas[channel].state not in IN_STEP:
                     continue
                 line = adapter.engine.replicas[channel].line
                 ends = tuple(line.next_source_seqs[stream] for stream in streams)
                 state = self._state(adapter, channel)
-                self._compare_one(adapter.name, channel, streams, ends, state)
+                session = adapter.engine.session
+                self._compare_one((adapter.name, session), channel, streams, ends, state)
                 # An active that lost its lease unheard may differ for a while: it decided what nobody else knows of.
-                other, first = known.setdefault((line.epoch, line.next_input_seq), (adapter.name, state))
+                other, first = known.setdefault((session, line.epoch, line.next_input_seq), (adapter.name, state))
                 if first != state:
                     raise Violation("7", f"{other} and {adapter.name} differ in channel {channel} at {ends}")
 
     def _state(self, adapter: AdapterActor, channel: int) -> bytes:
         """Its conversion state, but for symbols that were corrupted after the last position where all have a digest."""
-        converter = adapter.converters[channel]
+        converter, corrupted = adapter.converters[channel], self._truths[adapter.engine.session].corrupted
         begun = [each for each in self._adapters if each.life]
         digests = [each.engine.replicas[channel].line.digest for each in begun]
         first = digests[0]
         is_comparable = all((digest.epoch, digest.input_seq) == (first.epoch, first.input_seq) for digest in digests)
         hidden = [
-            symbol
-            for symbol, places in self._truth.corrupted.items()
-            if not is_comparable or first.input_seq <= places[channel]
+            symbol for symbol, places in corrupted.items() if not is_comparable or first.input_seq <= places[channel]
         ]
         kept = [symbol for symbol in range(SYMBOLS) if symbol not in hidden]
         return converter.snapshot_buckets(kept) if hidden else converter.snapshot()
 
     def _compare_one(
-        self, name: str, channel: int, streams: tuple[int, ...], ends: tuple[int, ...], state: bytes
+        self, who: tuple[str, int], channel: int, streams: tuple[int, ...], ends: tuple[int, ...], state: bytes
     ) -> None:
-        if self._truth.has_holes or self._truth.corrupted:
+        name, session = who
+        truth, messages = self._truths[session], self._messages[session]
+        if truth.has_holes or truth.corrupted:
             return
-        converted = {stream: self._messages[stream][: end - 1] for stream, end in zip(streams, ends, strict=True)}
-        if state != state_after(converted, set()):
+        converted = {stream: messages[stream][: end - 1] for stream, end in zip(streams, ends, strict=True)}
+        if state != state_after(converted, set(), self._before.get((session, channel), b"")):
             raise Violation("7", f"{name}'s state of channel {channel} is not that of its position {ends}")
+
+
+def _states_before(plan: Plan, messages: SessionMessages) -> dict[tuple[int, int], bytes]:
+    """The state that a session begins with, by session and channel, where it is carried on from the one before."""
+    states: dict[tuple[int, int], bytes] = {}
+    if plan.session_state is not SessionState.CARRY:
+        return states
+    for session in list(messages)[1:]:
+        for channel, streams in enumerate(plan.channels, 1):
+            rows = {stream: messages[session - 1][stream] for stream in streams}
+            states[session, channel] = state_after(rows, set(), states.get((session - 1, channel), b""))
+    return states
 
 
 class ConvergenceChecker:
@@ -77,7 +93,8 @@ class ConvergenceChecker:
 
     def __init__(self, plan: Plan, adapters: Sequence[AdapterActor], clients: Sequence[ClientActor]) -> None:
         self._adapters, self._clients = adapters, clients
-        self._ends = dict.fromkeys(plan.streams, plan.message_count + 1)
+        self._ends = dict.fromkeys(plan.streams, plan.message_counts[-1] + 1)
+        self._session = FIRST_SESSION + len(plan.new_sessions)
 
     def is_done(self) -> bool:
         """True as soon as nothing is left to wait for."""
@@ -89,19 +106,26 @@ class ConvergenceChecker:
             return
         adapters = {
             adapter.name: [
-                (replica.state.value, replica.line.next_input_seq, *replica.line.next_source_seqs.items())
+                (
+                    adapter.engine.session,
+                    replica.state.value,
+                    replica.line.next_input_seq,
+                    *replica.line.next_source_seqs.items(),
+                )
                 for replica in adapter.engine.replicas.values()
             ]
             for adapter in self._adapters
         }
         clients = {
-            client.name: {channel: (channel in client.ended, m.next_input_seq) for channel, m in client.mergers.items()}
+            client.name: {
+                channel: (channel in client.ended, m.session, m.next_input_seq) for channel, m in client.mergers.items()
+            }
             for client in self._clients
         }
         raise Violation("9", f"not converged after {calm_ns // MS} ms of calm: {adapters}, {clients}")
 
     def _is_settled(self, adapter: AdapterActor) -> bool:
-        if not adapter.is_alive or adapter.abstains:
+        if not adapter.is_alive or adapter.abstains or adapter.engine.session != self._session:
             return False
         for replica in adapter.engine.replicas.values():
             if replica.state is ReplicaState.FAILED:

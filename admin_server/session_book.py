@@ -1,0 +1,30 @@
+"""The session that a feed's adapters are in, as they report it; it only grows (docs/protocol.md clause 10.6)."""
+
+from __future__ import annotations
+
+import logging
+
+from admin_server.lease_records import LeaseRecords, RecordsUnavailable
+from admin_server.settings import FeedSettings
+
+LOG = logging.getLogger("admin_server.session_book")
+
+
+class SessionBook:
+    """Attributes: session: the greatest reported, or where the feed begins."""
+
+    def __init__(self, feed: FeedSettings, records: LeaseRecords) -> None:
+        self._feed, self._records = feed, records
+        self.session = max(feed.session, records.newest_session(feed.feed_id))
+
+    def note(self, session: int) -> bool:
+        """An adapter is in this session. True if the feed has gone on to it."""
+        if session <= self.session:
+            return False
+        LOG.info("the session has changed", extra={"feed": self._feed.name, "old": self.session, "new": session})
+        self.session = session
+        try:
+            self._records.note_session(self._feed.feed_id, session)
+        except RecordsUnavailable as failed:
+            LOG.warning("the session is not written down", extra={"feed": self._feed.name, "why": str(failed)})
+        return True

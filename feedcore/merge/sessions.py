@@ -1,0 +1,147 @@
+"""The client's merge of one channel over changes of session: session by session, each merged by itself, in order.
+
+Within a session all numbers begin at 1, so each session has a `StreamMerger` of its own. Packets of a later session are
+held until the present one is settled: its end was said and all of it was delivered, or nothing of it is missing and the
+grace has passed (docs/protocol.md clause 10).
+
+Invariant: after `SessionChanged` nothing of the old session is delivered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.effects import Ended, MergeEffect, RequestReplay, SessionChanged
+from feedcore.merge.merger import StreamMerger
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OutputPacket
+from feedcore.wire.position import FIRST_SEQ
+from feedcore.wire.refusal import Refusal
+
+
+class SessionMerger:
+    """One channel's merge.
+
+    Args:
+        channel_id, counters, config, start_message_seq: as of `StreamMerger`, for the first session; the sessions after
+            it are delivered from their first message.
+        session: the session to begin with, as the admin server describes the feed.
+
+    Attributes:
+        session: the one that is delivered.
+    """
+
+    def __init__(
+        self,
+        channel_id: int,
+        session: int,
+        counters: CounterSet,
+        config: MergerConfig | None = None,
+        start_message_seq: int | None = None,
+    ) -> None:
+        self.channel_id, self.session = channel_id, session
+        self._counters, self._config = counters, config or MergerConfig()
+        self._merger = StreamMerger(channel_id, counters, self._config, start_message_seq)
+        self._has_ended = False
+        self._held: deque[OutputPacket] = deque()  # of later sessions, in order of arrival
+        self._settles_at_ns: int | None = None  # when a session whose end no adapter says is left
+
+    # ---- what the present session's merge knows ----
+
+    @property
+    def next_input_seq(self) -> int | None:
+        """As of `StreamMerger`, in the present session."""
+        return self._merger.next_input_seq
+
+    @property
+    def next_message_seq(self) -> int | None:
+        """As of `StreamMerger`, in the present session."""
+        return self._merger.next_message_seq
+
+    @property
+    def next_source_seqs(self) -> dict[int, int]:
+        """As of `StreamMerger`, in the present session."""
+        return self._merger.next_source_seqs
+
+    @property
+    def epoch(self) -> int:
+        """As of `StreamMerger`, in the present session."""
+        return self._merger.epoch
+
+    @property
+    def lineage(self) -> Lineage:
+        """As of `StreamMerger`, in the present session."""
+        return self._merger.lineage
+
+    # ---- events ----
+
+    def on_packet(self, packet: OutputPacket, now_ns: int) -> list[MergeEffect]:
+        """A packet of any adapter's stream, opened, or a replayed one."""
+        if packet.session == self.session:
+            return self._passed(self._merger.on_packet(packet, now_ns), now_ns)
+        if packet.session < self.session:
+            self._counters.refuse(Refusal.WRONG_SESSION)
+            return []
+        if self._settles_at_ns is None:
+            self._settles_at_ns = now_ns + self._config.session_grace_ns
+        if len(self._held) < self._config.held_count_max:
+            self._held.append(packet)  # what comes beyond is asked for once its session has begun
+            self._counters.add(Counter.MERGE_HELD)
+        return self._go_on([], now_ns)
+
+    def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
+        """Whatever is due; `jitter` in [0, 1) spreads requests."""
+        return self._passed(self._merger.on_timer(now_ns, jitter), now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `on_timer` wants to be called next."""
+        deadline_ns = self._merger.next_deadline_ns()
+        if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns < self._settles_at_ns):
+            return deadline_ns
+        return self._settles_at_ns
+
+    # ---- inside ----
+
+    def _passed(self, effects: list[MergeEffect], now_ns: int) -> list[MergeEffect]:
+        """The present merge's effects, requests with their session; a later session may be due after them."""
+        for place, effect in enumerate(effects):
+            if isinstance(effect, Ended):
+                self._has_ended = True
+            elif isinstance(effect, RequestReplay):
+                effects[place] = replace(effect, session=self.session)
+        return self._go_on(effects, now_ns) if self._settles_at_ns is not None else effects
+
+    def _go_on(self, effects: list[MergeEffect], now_ns: int) -> list[MergeEffect]:
+        """Begin the next session if the present one is settled."""
+        while self._settles_at_ns is not None and self._is_settled(now_ns):
+            old, is_complete = self.session, self._is_at_end
+            self.session = min(packet.session for packet in self._held)
+            effects.append(SessionChanged(self.channel_id, old, self.session, is_complete))
+            self._merger = StreamMerger(self.channel_id, self._counters, self._config, FIRST_SEQ)
+            self._has_ended = False
+            waiting, self._held = self._held, deque()
+            self._settles_at_ns = None
+            for packet in waiting:  # those of sessions after it are held again
+                effects += self.on_packet(packet, now_ns)
+        return effects
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self._has_ended and not self._merger.is_behind
+
+    def _is_settled(self, now_ns: int) -> bool:
+        if not self._held:
+            return False
+        merger = self._merger
+        if self._is_at_end or (merger.next_input_seq is None and merger.next_message_seq is None):
+            return True  # all of it was delivered, or nothing of it was heard that a live client is owed
+        assert self._settles_at_ns is not None
+        if now_ns < self._settles_at_ns:
+            return False
+        if not merger.is_behind:
+            return True
+        self._settles_at_ns = now_ns + self._config.session_look_ns  # what is missing is asked for, or declared, first
+        return False

@@ -1,0 +1,246 @@
+"""A change of session at the adapters (docs/protocol.md clause 10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.effects import (
+    AdapterEffect,
+    AppendToJournal,
+    RequestRuns,
+    RequestSource,
+    RunsLost,
+    SessionBegun,
+    Transmit,
+)
+from feedcore.replica.engine import NotActive
+from feedcore.replica.engine_config import SessionState
+from feedcore.replica.states import ReplicaState
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from feedcore.wire.refusal import Refusal
+from feedcore.wire.source_packet import SourceFlag
+from tests.feedcore.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
+from tests.simulation.toy_feed import SESSION, encode_source
+
+NEXT = SESSION + 1
+END = SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM
+
+
+def say(
+    adapter: Adapter, stream: int, first: int, values: list[int], now_ns: int, *, session: int, flags: int = 0
+) -> list[AdapterEffect]:
+    """A source packet of a session reaches an adapter; a heartbeat if it has no values."""
+    rows = [(stream % 2, value) for value in values]
+    return adapter.engine.on_source_datagram(encode_source(stream, first, rows, 0, flags, session), now_ns)
+
+
+def say_end(adapter: Adapter, ends: dict[int, int], now_ns: int, *, session: int = SESSION) -> list[AdapterEffect]:
+    """The source says where its streams end."""
+    found: list[AdapterEffect] = []
+    for stream, end in ends.items():
+        found += say(adapter, stream, end, [], now_ns, session=session, flags=END)
+    return found
+
+
+def ends_said(effects: list[AdapterEffect]) -> list[OutputPacket]:
+    """The heartbeats transmitted that say the end of a session."""
+    packets = [effect.packet for effect in of(effects, Transmit)]
+    return [packet for packet in packets if packet.flags & OutputFlag.END_OF_STREAM]
+
+
+def test_the_active_says_the_end_and_begins_the_next_session_with_all_numbers_at_one() -> None:
+    active, _ = pair()
+    active.source(1, 1, [1, 2])
+    say_end(active, {1: 3, 2: 1}, 0)
+    effects = say(active, 1, 1, [3], MS, session=NEXT)
+    kinds = [type(effect) for effect in effects]
+    assert [packet.session for packet in ends_said(effects)] == [SESSION]
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+    (first,) = data(effects)
+    assert (first.session, first.epoch, first.first_input_seq, first.first_message_seq) == (NEXT, 1, 1, 1)
+    assert kinds.index(SessionBegun) > kinds.index(Transmit)
+    assert active.engine.session == NEXT
+
+
+def test_the_active_stays_while_a_stream_of_the_session_has_not_ended() -> None:
+    active, _ = pair()
+    say_end(active, {1: 1}, 0)
+    assert not of(say(active, 1, 1, [3], MS, session=NEXT), SessionBegun)
+    assert data(active.source(2, 1, [5], 2 * MS))[0].session == SESSION
+
+
+def test_the_active_asks_the_source_journal_for_the_end_that_the_source_does_not_say() -> None:
+    active, _ = pair()
+    active.source(1, 1, [1])
+    say(active, 1, 1, [3], MS, session=NEXT)
+    asked = of(active.engine.on_timer(2 * MS), RequestSource)
+    assert [(request.source_stream_id, request.first_source_seq, request.session) for request in asked] == [
+        (1, 2, SESSION),
+        (2, 1, SESSION),
+    ]
+
+
+def test_after_the_grace_the_active_declares_what_is_missing_and_goes_on() -> None:
+    active, _ = pair()
+    active.source(1, 1, [1])
+    active.source(1, 4, [4])
+    say(active, 1, 1, [3], MS, session=NEXT)
+    assert not of(active.engine.on_timer(2 * MS), SessionBegun)
+    for now_ns in range(250 * MS, 5 * SECOND, 250 * MS):
+        active.engine.on_lease_renewed(1, now_ns + LEASE_NS, now_ns)
+        assert active.engine.session == SESSION
+    now_ns = 5 * SECOND + MS
+    active.engine.on_lease_renewed(1, now_ns + LEASE_NS, now_ns - 30 * MS)
+    effects = active.engine.on_timer(now_ns)
+    assert of(effects, RunsLost) == [RunsLost(1, 2, 3)]
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+    assert ends_said(effects)[0].first_input_seq == 5
+
+
+def test_a_backup_goes_on_when_it_has_applied_the_end_and_hears_the_active_in_the_next_session() -> None:
+    active, backup = pair()
+    for adapter in (active, backup):
+        say_end(adapter, {1: 1, 2: 1}, 0)
+        say(adapter, 1, 1, [3, 4], MS, session=NEXT)
+    assert (active.engine.session, backup.engine.session) == (NEXT, SESSION)
+    effects = active.engine.on_timer(20 * MS)
+    heard = hear(backup, effects, 20 * MS)
+    assert of(heard, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+    (request,) = of(backup.engine.on_timer(40 * MS), RequestRuns)
+    assert request.session == NEXT
+    logged = active.engine.runs_since(CHANNEL, request.position, request.session)
+    followed = backup.engine.on_runs(CHANNEL, logged.reply(), 41 * MS)
+    assert [packet.session for packet in data(followed)] == [NEXT]
+    assert (backup.state, backup.next_message_seq) == (ReplicaState.SYNCHRONIZED, active.next_message_seq)
+
+
+def test_a_backup_that_lacks_the_end_applies_it_first() -> None:
+    active, backup = pair()
+    missed = active.source(1, 1, [1, 2])
+    say_end(active, {1: 3, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    hear(backup, active.engine.on_timer(20 * MS), 20 * MS)
+    assert backup.engine.session == SESSION
+    backup.source(1, 1, [1, 2], 21 * MS)
+    hear(backup, missed, 21 * MS)
+    say_end(backup, {1: 3, 2: 1}, 22 * MS)
+    backup.engine.on_timer(23 * MS)
+    assert backup.engine.session == NEXT
+
+
+def test_the_decisions_of_the_session_before_are_still_told() -> None:
+    active, backup = pair()
+    active.source(1, 1, [1, 2])
+    say_end(active, {1: 3, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    logged = active.engine.runs_since(CHANNEL, backup.replica.line.position(), SESSION)
+    assert [run.first_source_seq for run in logged.reply().runs] == [1]
+    with pytest.raises(NotActive, match=f"session {SESSION} was asked for; adapter 1 is in {NEXT}"):
+        active.engine.snapshot(CHANNEL, SESSION)
+
+
+def test_an_answer_of_another_session_is_not_taken() -> None:
+    active, backup = pair()
+    say_end(active, {1: 1, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    snapshot = active.engine.snapshot(CHANNEL)
+    backup.lose_place(MS)
+    assert snapshot.session == NEXT
+    assert backup.engine.on_snapshot(snapshot, 2 * MS) == []
+    assert backup.state is ReplicaState.JOINING
+
+
+def test_an_adapter_never_goes_back_to_an_older_session() -> None:
+    active, backup = pair()
+    old = active.engine.on_timer(20 * MS)
+    say_end(backup, {1: 1, 2: 1}, 0)
+    say_end(active, {1: 1, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    hear(backup, active.engine.on_timer(40 * MS), 40 * MS)
+    assert backup.engine.session == NEXT
+    hear(backup, old, 41 * MS)
+    say(backup, 1, 1, [9], 41 * MS, session=SESSION)
+    assert backup.engine.session == NEXT
+    assert backup.counters.refusals[Refusal.WRONG_SESSION] > 0
+
+
+def test_only_two_sessions_to_come_are_held() -> None:
+    active, _ = pair()
+    for session in (NEXT, NEXT + 1, NEXT + 2):
+        say(active, 1, 1, [3], MS, session=session)
+    assert active.counters.refusals[Refusal.WRONG_SESSION] == 1
+
+
+@pytest.mark.parametrize(("policy", "wanted"), [(SessionState.RESET, 7), (SessionState.CARRY, 8)])
+def test_the_conversion_state_is_reset_or_carried_on(policy: SessionState, wanted: int) -> None:
+    active = Adapter(1, session_state=policy)
+    active.activate()
+    active.source(1, 1, [1])
+    say_end(active, {1: 2, 2: 1}, 0)
+    say(active, 1, 1, [7], MS, session=NEXT)
+    assert active.converter.sums[1] == wanted
+
+
+def test_a_backup_of_a_feed_that_carries_its_state_on_takes_the_actives() -> None:
+    active, backup = Adapter(1, session_state=SessionState.CARRY), Adapter(2, session_state=SessionState.CARRY)
+    active.activate()
+    backup.follow(active)
+    say_end(active, {1: 1, 2: 1}, 0)
+    say_end(backup, {1: 1, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    hear(backup, active.engine.on_timer(20 * MS), 20 * MS)
+    assert (backup.engine.session, backup.state) == (NEXT, ReplicaState.JOINING)
+    backup.engine.on_snapshot(active.engine.snapshot(CHANNEL), 21 * MS)
+    assert backup.state is ReplicaState.SYNCHRONIZED
+    assert backup.converter.sums == active.converter.sums
+
+
+def test_the_last_word_of_a_session_is_kept_and_repeated_not_as_the_actives() -> None:
+    active, _ = pair()
+    say_end(active, {1: 1, 2: 1}, 0)
+    effects = say(active, 1, 1, [3], MS, session=NEXT)
+    (word,) = [effect.packet for effect in of(effects, AppendToJournal) if not effect.packet.runs]
+    assert not word.flags & OutputFlag.FROM_ACTIVE
+    assert word in ends_said(active.engine.on_timer(20 * MS))
+    restarted = Adapter(1, session=NEXT)
+    restarted.engine.resume_last_words([word], 0)
+    assert ends_said(restarted.engine.on_timer(0)) == [word]
+
+
+def test_a_backup_promoted_in_the_old_session_ends_it_before_it_begins_the_next() -> None:
+    active, backup = pair()
+    decided = active.source(1, 1, [1, 2])
+    backup.source(1, 1, [1, 2])
+    hear(backup, decided, 0)
+    say_end(backup, {1: 3, 2: 2}, MS)
+    say(backup, 1, 1, [3], MS, session=NEXT)
+    backup.activate(epoch=2, now_ns=2 * MS)
+    assert backup.engine.session == SESSION
+    effects = backup.source(2, 1, [9], 3 * MS)
+    assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
+
+
+def test_a_state_reports_the_session() -> None:
+    active, backup = pair()
+    say_end(active, {1: 1, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    say_end(backup, {1: 1, 2: 1}, 0)
+    assert active.report(2 * MS).session == NEXT
+    assert of(active.tell(backup, 2 * MS), SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=True)]
+
+
+def test_a_failed_adapter_follows_and_stays_failed() -> None:
+    active, backup = pair()
+    backup.engine.on_failed("an admin", 0)
+    say_end(active, {1: 1, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    hear(backup, active.engine.on_timer(20 * MS), 20 * MS)
+    assert (backup.engine.session, backup.state) == (NEXT, ReplicaState.FAILED)
+
+
+def test_a_snapshot_says_its_session() -> None:
+    active, _ = pair()
+    snapshot = active.engine.snapshot(CHANNEL)
+    assert isinstance(snapshot, ChannelSnapshot)
+    assert snapshot.session == SESSION

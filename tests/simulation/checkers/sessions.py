@@ -1,0 +1,40 @@
+"""Changes of session at the clients: in order, once each, and with the whole of the old session before the new one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from feedcore.merge.effects import MergeEffect, SessionChanged
+from tests.simulation.checkers.content import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.client import ClientActor
+
+
+class SessionChecker:
+    """Watches which session each channel of each client is in.
+
+    Args:
+        first_session: the feed's first.
+        may_miss_end: a session's end may never be heard, because journals were lost.
+    """
+
+    def __init__(self, first_session: int, *, may_miss_end: bool) -> None:
+        self._first_session, self._may_miss_end = first_session, may_miss_end
+        self._sessions: dict[tuple[str, int], list[int]] = {}
+
+    def on_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> int:
+        """Returns the session that the effect belongs to."""
+        sessions = self._sessions.setdefault((client.name, channel), [client.first_session])
+        if isinstance(effect, SessionChanged):
+            if effect.old_session != sessions[-1] or effect.new_session <= sessions[-1]:
+                raise Violation("10", f"{client.name} was told of {effect} in session {sessions[-1]}")
+            if not effect.is_complete and not self._may_miss_end and not client.is_live:
+                raise Violation("10", f"{client.name} did not learn the end: {effect}")
+            sessions.append(effect.new_session)
+        return sessions[-1]
+
+    def was_skipped(self, client: str, channel: int, session: int) -> bool:
+        """True if the client heard nothing of a session before it heard of a later one."""
+        sessions = self._sessions.get((client, channel), [self._first_session])
+        return session not in sessions and session < sessions[-1]
