@@ -377,8 +377,7 @@ class StreamMerger:
             first = self.next_message_seq
             message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
         holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
-        copy_count = self._config.confirm if ranges or message_range else 1
-        copy_count = max(1, copy_count - len(holders))
+        copy_count = max(1, self._config.confirm - len(holders)) if ranges or message_range else 1
         return RequestReplay(self.channel_id, ranges, message_range, source_ranges, copy_count, holders, silent)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
