@@ -381,20 +381,20 @@ class StreamMerger:
         return RequestReplay(self.channel_id, ranges, message_range, source_ranges, copy_count, holders, silent)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
-        """What is missing first cannot be had: say so and go on after it.
-
-        Only what was known when patience began: what came into being since has not been waited for long enough.
-        """
+        """What is missing first cannot be had: say so and go on after it. Only what was known when patience began: what
+        came into being since has not been waited for long enough."""
         assert self.next_message_seq is not None
         self._gap.repair.closed()
         end = min(self._held.first_place or self._gap.known_end, self._gap.patience_end)
         first = Place(self.next_input_seq or 0, self.next_message_seq)
         is_begun = self.next_input_seq is not None
+        if end.input_seq <= first.input_seq if is_begun else end.message_seq <= first.message_seq:
+            self._watch(now_ns)
+            return  # a newer history has taken back what was known
         for stretch in self._confirmation.split(first, end) if is_begun else [Stretch(first, end, is_waiting=False)]:
             self._declared.declare(stretch, effects)
-        if end.input_seq > first.input_seq:
-            self.next_input_seq, self.next_message_seq = end
-            for packet in self._confirmation.passed(end.input_seq):
-                self._late_confirmation.keep(packet)
-            self._release(effects)
+        self.next_input_seq, self.next_message_seq = end
+        for packet in self._confirmation.passed(end.input_seq):
+            self._late_confirmation.keep(packet)
+        self._release(effects)
         self._watch(now_ns)

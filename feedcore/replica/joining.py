@@ -13,7 +13,7 @@ from feedcore.replica.channel import Channel
 from feedcore.replica.channel_state import ChannelSnapshot
 from feedcore.replica.decision_intake import OutOfStep
 from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot
+from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState
 from feedcore.replica.production import ConversionDiverged, SnapshotRefused
 from feedcore.replica.restart_state import RestartState
 from feedcore.replica.role import BackupRole, Succession, ToDeciding, ToFailed, ToFollowing
@@ -145,6 +145,8 @@ class Joining(BackupRole):
             channel.unanchor()
             self._ask_at_ns = now_ns
             return None
+        if channel.savings.is_small_enough(len(snapshot.conversion_state)):
+            effects.append(SaveState(snapshot))  # what the journal holds from before does not lead up to here
         return self._enter_group(f"snapshot at input_seq {channel.line.next_input_seq}", now_ns)
 
     def _is_continued_by(self, reply: RunsReply) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.replica.effects import RequestSource
+from feedcore.replica.effects import RequestSource, SaveState
 from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.source_packet import decode_source_packet
@@ -38,6 +38,14 @@ def test_what_waited_is_decided_once_by_the_snapshots_place_in_it() -> None:
     copies = hear(backup, active.source(1, 3, VALUES[2:], 43 * MS), 44 * MS)
     assert [(packet.first_message_seq, packet.message_count) for packet in data(copies)] == [(3, 2)]
     assert backup.converter.snapshot() == active.converter.snapshot()
+
+
+def test_a_snapshot_is_saved_at_once_because_the_journal_does_not_lead_up_to_it() -> None:
+    active, backup = pair()
+    active.source(1, 1, VALUES, 30 * MS)  # unheard
+    backup.lose_place(40 * MS)
+    snapshot = active.engine.snapshot(CHANNEL)
+    assert of(backup.engine.on_snapshot(snapshot, 41 * MS), SaveState) == [SaveState(snapshot)]
 
 
 def test_a_snapshot_for_a_replica_that_stands_in_its_own_past_keeps_what_waits() -> None:
