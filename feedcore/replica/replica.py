@@ -29,6 +29,7 @@ from feedcore.replica.joining import Joining
 from feedcore.replica.production import ProductionLine
 from feedcore.replica.role import Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
 from feedcore.replica.states import ReplicaState
+from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.position import FIRST_SEQ, Run
 from feedcore.wire.source_packet import SourcePacket
@@ -167,6 +168,14 @@ class ChannelReplica:
         if conversion_state is not None:
             self._end(self._role.begin_session(conversion_state, now_ns), effects, now_ns)
         return effects + self.promote(epoch, now_ns) if epoch else effects
+
+    def forget_another_past(self, before: ChannelReplica) -> None:
+        """Before `begin_session`, where the conversion state is carried on: decisions of this session do not count
+        if they were made after another end of the session before than the one that `before` has applied."""
+        line, heard = before.line, self.intake.epoch
+        if any(start.epoch > heard and start.first_input_seq < line.next_input_seq for start in line.lineage.entries):
+            self.channel.unanchor()
+            self.intake.lineage = Lineage()
 
     def conclude(self, given_up_at_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The session has had its grace: what is missing is lost, from `given_up_at_ns` on also what others have."""

@@ -152,6 +152,8 @@ class Sessions:
         effects.append(SessionBegun(old.session, session, is_complete))
         for channel_id, replica in new.replicas.items():
             before = old.replicas[channel_id]
+            if epoch and self._config.session_state is SessionState.CARRY:
+                replica.forget_another_past(before)
             effects += replica.begin_session(before, self._state_to_begin_with(channel_id, epoch), epoch, now_ns)
 
     def _state_to_begin_with(self, channel_id: int, epoch: int) -> bytes | None:

@@ -221,6 +221,21 @@ def test_a_backup_promoted_in_the_old_session_ends_it_before_it_begins_the_next(
     assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
 
 
+def test_with_a_carried_state_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew() -> None:
+    active, heir = Adapter(1, session_state=SessionState.CARRY), Adapter(2, session_state=SessionState.CARRY)
+    active.activate()
+    heir.follow(active)
+    active.source(2, 1, [9])  # the heir does not hear this decision
+    say_end(active, {1: 1, 2: 2}, 0)
+    decided = say(active, 1, 1, [3], MS, session=NEXT)
+    say_end(heir, {1: 1, 2: 2}, MS)
+    say(heir, 1, 1, [3], MS, session=NEXT)
+    hear(heir, decided, MS)
+    heir.activate(epoch=2, now_ns=2 * MS)
+    effects = heir.source(2, 1, [9], 3 * MS)
+    assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
+
+
 def test_a_state_reports_the_session() -> None:
     active, backup = pair()
     say_end(active, {1: 1, 2: 1}, 0)

@@ -37,7 +37,7 @@ from feedcore.wire.output_packet import (
 )
 from tests.simulation.adapter_parts import brief, engine_config
 from tests.simulation.checkers.content import Violation
-from tests.simulation.output_journal import OutputJournal, is_continued
+from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import AdapterPlan, Plan
 from tests.simulation.toy_feed import OUT_BODY, ToyConverter
@@ -118,8 +118,7 @@ class AdapterActor:
         self._former_ends = {}
         for state, runs in self.journal.resumable(session):
             self.engine.resume_from(state, runs, self.clock_ns())
-            if is_continued(state, runs):  # else the former life joined anew since, and what it sent then is not known
-                self._former_ends |= self.journal.ends(session, state.channel_id)
+            self._former_ends |= self.journal.ends(session, state.channel_id)
         self.engine.resume_last_words(self.journal.last_words(session), self.clock_ns())
         self._resumed = self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED]
         self._world.tell("{} starts", self.name)

@@ -166,13 +166,3 @@ class OutputJournal:
             packets.pop()
         firsts.append(entry.first_input_seq)
         packets.append(entry)
-
-
-def is_continued(state: ChannelSnapshot, runs: Iterable[Run]) -> bool:
-    """True if the decisions follow the state, and each other, without a gap."""
-    next_input_seq = state.position.next_input_seq
-    for run in runs:
-        if run.first_input_seq != next_input_seq:
-            return False
-        next_input_seq = run.end_input_seq
-    return True
