@@ -199,6 +199,9 @@ class ProvisionalMerge:
 
     def _declare(self, stream: int, effects: list[MergeEffect]) -> None:
         """No adapter has the stream's first gap: say so and go on after it."""
+        self._release(stream, effects)  # numbered packets may have closed it
+        if stream not in self._held:
+            return
         first, end = self._order.next_source_seqs[stream], self._held[stream][0].runs[0].first_source_seq
         effects.append(ProvisionalGap(self._channel_id, stream, first, end - 1))
         self._counters.add(Counter.MERGE_GAPS, end - first)

@@ -179,3 +179,14 @@ def test_who_wants_all_from_a_number_on_begins_no_source_stream_with_what_is_for
     assert listener.delivered == []
     listener.hear(packet(9, line(9, 12)), provisional(13, line(13, 14)))
     assert listener.delivered == line(9, 14)
+
+
+def test_a_provisional_gap_that_a_declared_numbered_gap_closed_is_not_declared_backwards() -> None:
+    listener = numbered_so_far()
+    listener.hear(packet(6, [(1, 3), (1, 4)]))  # early: messages 4 and 5 are missing
+    listener.wait(1_000 * MS)
+    listener.hear(provisional(90, [(1, 4)]))  # held until (1, 3) comes
+    listener.wait(10_000 * MS)  # the numbered gap is declared, and (1, 3) and (1, 4) are delivered
+    assert len(listener.events(Gap)) == 1
+    assert listener.events(ProvisionalGap) == []
+    assert listener.delivered[-2:] == [(1, 3), (1, 4)]
