@@ -16,6 +16,7 @@ def new_day(*, is_active_killed: bool) -> Callable[[Scene], str]:
     """A day is sent to its end; another gateway sends the next one. `is_active_killed`: just as it begins."""
 
     def strike(scene: Scene) -> str:
+        """End the source's day, and let it begin the next one."""
         scene.await_whole()
         cluster, feed, watch = scene.cluster, scene.feed, scene.watch
         cluster.processes[feed.gateway].await_event("sent", DAY_TIMEOUT_S)
