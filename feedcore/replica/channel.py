@@ -34,9 +34,9 @@ class Channel:
     Attributes:
         out_of_sync_at_ns: when it last had to leave the group's state: contradictions and differing digests.
         has_admin: an admin server is in contact; the engine says so.
-        elsewhere: by adapter_id, how far a backup in step has each source stream without a gap, as it said last. Every
-            role takes note of it: who becomes active must know at once what it may not declare lost.
-        ask_lease_store_at_ns: not before then a hand-over or an epoch is asked for again; kept over terms, so that two
+        elsewhere: by adapter_id, how far a backup in step has each source stream without a gap, as last reported. Kept
+            in every role, because a new active must know at once what it may not declare lost.
+        ask_lease_store_at_ns: a hand-over or an epoch is not requested again before then. Kept over terms, so that two
             adapters that lack the same messages do not hand over to each other without a pause.
     """
 
@@ -77,9 +77,7 @@ class Channel:
         """This channel's session follows that of `before`: what is known of the group goes on."""
         active = self.active
         active.know(before.active.adapter_id, before.active.epoch)
-        active.heard_at_ns = (
-            now_ns  # a session begins because the group is heard in it, or because this adapter decides
-        )
+        active.heard_at_ns = now_ns  # a session begins because the group is heard in it, or this adapter decides
         self.out_of_sync_at_ns, self.flaps, self.has_admin = before.out_of_sync_at_ns, before.flaps, before.has_admin
 
     # ---- the place in the channel ----

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -18,8 +17,13 @@ from admin_server.lease_core import FeedLease
 from admin_server.lease_terms import Terms
 from tests.admin_server.lease_by_hand import MS
 from tests.admin_server.test_lease_machine import LeaseMachine
-
-Method = Callable[..., Any]
+from tests.simulation.mutants.mutant import Method, always
+from tests.simulation.mutants.store import (
+    believes_a_restored_holder,
+    has_no_last_backup,
+    renews_whatever_it_once_gave,
+    takes_the_worst,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +36,6 @@ class Fault:
     change: Callable[[Method], Method]
 
 
-def _always(value: object) -> Callable[[Method], Method]:
-    return lambda right: lambda *arguments, **named: value
-
-
-def _believes_a_restored_holder(right: Method) -> Method:
-    def end(self: FeedLease, adapter_id: int, reason: Any, now_ns: int) -> Any:
-        self._is_unproven = False
-        return right(self, adapter_id, reason, now_ns)
-
-    return end
-
-
-def _takes_the_worst(right: Method) -> Method:
-    def best(self: Candidates, now_ns: int) -> int | None:
-        return max(((self._place(each), key) for key, each in self.eligible(now_ns).items()), default=(None, None))[1]
-
-    return best
-
-
-def _has_no_last_backup(right: Method) -> Method:
-    def refusal(self: FeedLease, *arguments: Any, **named: Any) -> str | None:
-        text: str | None = right(self, *arguments, **named)
-        return None if text == "is the last synchronised backup" else text
-
-    return refusal
-
-
-def _renews_whatever_it_once_gave(right: Method) -> Method:
-    return lambda self, adapter_id, epoch, now_ns: self.holder in (0, adapter_id)
-
-
 def _tells_longer_terms_than_noted(right: Method) -> Method:
     return lambda self, now_ns: (right(self, now_ns)[0], [])
 
@@ -72,12 +45,12 @@ FAULTS = (
         "a restored, unproven holder's stream end vacates at once",
         FeedLease,
         "_end_of_holder",
-        _believes_a_restored_holder,
+        believes_a_restored_holder,
     ),
-    Fault("the worst candidate is granted", Candidates, "best", _takes_the_worst),
-    Fault("the last synchronised backup is failed", FeedLease, "refusal_to_fail", _has_no_last_backup),
-    Fault("every candidate waits five seconds", FeedLease, "_patience_ns", _always(5_000 * MS)),
-    Fault("a former holder renews", FeedLease, "_may_renew", _renews_whatever_it_once_gave),
+    Fault("the worst candidate is granted", Candidates, "best", takes_the_worst),
+    Fault("the last synchronised backup is failed", FeedLease, "refusal_to_fail", has_no_last_backup),
+    Fault("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS)),
+    Fault("a former holder renews", FeedLease, "_may_renew", renews_whatever_it_once_gave),
     Fault("a term is told that is not written down", Terms, "begin", _tells_longer_terms_than_noted),
 )
 

@@ -29,7 +29,7 @@ def _forgets_reservations(right: Method) -> Method:
     return restore
 
 
-def _believes_a_restored_holder(right: Method) -> Method:
+def believes_a_restored_holder(right: Method) -> Method:
     def end(self: FeedLease, adapter_id: int, reason: Any, now_ns: int) -> Any:
         self._is_unproven = False
         return right(self, adapter_id, reason, now_ns)
@@ -37,14 +37,14 @@ def _believes_a_restored_holder(right: Method) -> Method:
     return end
 
 
-def _takes_the_worst(right: Method) -> Method:
+def takes_the_worst(right: Method) -> Method:
     def best(self: Candidates, now_ns: int) -> int | None:
         return max(((self._place(each), key) for key, each in self.eligible(now_ns).items()), default=(None, None))[1]
 
     return best
 
 
-def _has_no_last_backup(right: Method) -> Method:
+def has_no_last_backup(right: Method) -> Method:
     def refusal(self: FeedLease, *arguments: Any, **named: Any) -> str | None:
         text: str | None = right(self, *arguments, **named)
         return None if text == "is the last synchronised backup" else text
@@ -52,7 +52,7 @@ def _has_no_last_backup(right: Method) -> Method:
     return refusal
 
 
-def _renews_whatever_it_once_gave(right: Method) -> Method:
+def renews_whatever_it_once_gave(right: Method) -> Method:
     return lambda self, adapter_id, epoch, now_ns: self.holder in (0, adapter_id)
 
 
@@ -65,15 +65,15 @@ STORE = (
         "a restored, unproven holder's stream end vacates at once",
         FeedLease,
         "_end_of_holder",
-        _believes_a_restored_holder,
+        believes_a_restored_holder,
         scene=Scene.RESTORED,
     ),
-    Mutant("the worst candidate is granted", Candidates, "best", _takes_the_worst, scene=Scene.OUTAGES),
+    Mutant("the worst candidate is granted", Candidates, "best", takes_the_worst, scene=Scene.OUTAGES),
     Mutant(
         "the last synchronised backup is failed",
         FeedLease,
         "refusal_to_fail",
-        _has_no_last_backup,
+        has_no_last_backup,
         scene=Scene.DAMAGE,
     ),
     Mutant("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS), scene=Scene.OUTAGES),
@@ -81,7 +81,7 @@ STORE = (
         "a former holder renews",
         FeedLease,
         "_may_renew",
-        _renews_whatever_it_once_gave,
+        renews_whatever_it_once_gave,
         seed_count_max=600,
         scene=Scene.OUTAGES,
         is_long=True,
