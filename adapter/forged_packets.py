@@ -1,4 +1,4 @@
-"""Who sends packets as an adapter of the feed without being one: what an operator is told about a forger.
+"""Senders that impersonate an adapter of the feed: what an operator learns about a forger.
 
 A packet without a valid decision tag was not made by an adapter. It names the start that it impersonates, and the
 network names the address it came from. Neither proves who sent it: a reader of the channel can make such a packet, and

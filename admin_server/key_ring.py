@@ -1,4 +1,4 @@
-"""A feed's channel keys, and when the next one begins: each is told before anybody seals with it.
+"""A feed's channel keys, and when the next one begins: each is announced before any adapter seals with it.
 
 A key is made a while before the former expires, and begins later still: whoever is told meanwhile can open with it when
 the first packet comes. Whoever seals changes over when it hears of the cluster behind that moment.
@@ -39,7 +39,7 @@ class KeyRing:
         return [key.stream_key() for channel_id in sorted(channel_ids) for key in self._keys[channel_id]]
 
     def decision_keys(self) -> list[admin_pb2.DecisionKey]:
-        """What the feed's adapters get, and nobody else: of every channel, in the same order."""
+        """What only the feed's adapters get: of every channel, in the same order."""
         channel_ids = sorted(self._keys.keys() - {SOURCE})
         return [key.adapters_half() for channel_id in channel_ids for key in self._keys[channel_id]]
 

@@ -77,7 +77,7 @@ class Terms:
         return self._longest_until_ns
 
     def begin(self, now_ns: int) -> tuple[int, list[TermNoted]]:
-        """A term begins now; returns when it ends at the store, and what is to be written down before it is told."""
+        """A term begins now; returns when it ends at the store, and what must be recorded before it is announced."""
         self.ttl_ns = self.ttl_ns_at(now_ns)
         until_ns = now_ns + self.ttl_ns + self._config.allowance_ns
         if self.ttl_ns < self.noted_ttl_ns and now_ns < self._longest_until_ns:

@@ -160,7 +160,7 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
 
 
 def alarm_text(alarm: Diverged | Distrusted) -> str:
-    """What a person is told of a divergence or of a forger, and what to do."""
+    """What a divergence or a forger means for a person, and what to do."""
     if isinstance(alarm, Distrusted):
         return (
             f"ALARM: a reader of channel {alarm.channel_id} may be sending packets as adapter {alarm.adapter_id} "

@@ -289,7 +289,7 @@ class StreamTrust:
         self._signed.extend(packet)
 
     def _late(self, stream: _HeardStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
-        """A packet behind the last signature."""
+        """A packet after the last signature."""
         listed = stream.missed.get(counter)
         if listed is None:
             raise PacketRefused(Refusal.REPLAYED, f"packet {counter} was seen before, or is too old to tell")

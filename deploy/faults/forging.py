@@ -103,7 +103,7 @@ def _count_in_metrics(scene: Scene) -> int:
 
 
 def _addresses_in_status(scene: Scene, status: admin_pb2.FeedStatus) -> set[str]:
-    """Where the admin server says that forged packets came from: from the forger, and from nobody else."""
+    """Where the admin server says that forged packets came from: the forger, and no other sender."""
     expected = scene.cluster.address_of(scene.feed.client)
     told = {
         (row.adapter.name, forged.adapter_id): forged.address
@@ -113,7 +113,7 @@ def _addresses_in_status(scene: Scene, status: admin_pb2.FeedStatus) -> set[str]
     numbers = range(1, len(scene.cluster.shape.adapter_names) + 1)
     missing = set(numbers) - {adapter_id for _, adapter_id in told}
     if missing:
-        raise ProcessFailed(f"status names nobody who forges packets as adapter {', '.join(map(str, missing))}")
+        raise ProcessFailed(f"status names no sender of forged packets as adapter {', '.join(map(str, missing))}")
     wrong = [address for address in told.values() if address.rpartition(":")[0] != expected]
     if wrong:
         raise ProcessFailed(f"forged packets came from {expected}; status says from {', '.join(wrong)}")

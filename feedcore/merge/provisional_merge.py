@@ -1,6 +1,6 @@
 """The merge of provisional packets: no number holds among them, so each source stream is merged by itself.
 
-Of every source stream the next `source_seq` is delivered, whoever sends it; what comes after a gap is held, and the gap
+Of every source stream the next `source_seq` is delivered, from any sender; what comes after a gap is held, and the gap
 asked for by source range. The same messages come again with their final numbers: the numbered merge drops them by
 identity, because both share one `SourceOrder`.
 

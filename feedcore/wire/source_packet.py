@@ -1,6 +1,6 @@
 """The source packet: one datagram of one source stream, in the feed source's first format.
 
-Little-endian (docs/protocol.md clause 2): the header (`SOURCE_LAYOUT`), then the messages, each behind a frame header
+Little-endian (docs/protocol.md clause 2): the header (`SOURCE_LAYOUT`), then the messages, each after a frame header
 (`SOURCE_FRAME_LAYOUT`, unless the source format's document says otherwise). This is the layout's one definition: every
 other place takes sizes, offsets and structs from here.
 
@@ -28,7 +28,7 @@ SOURCE_LAYOUT = Layout(
     ("message_count", "H"),  # 0 in a heartbeat
     ("session", "I"),  # trading day, YYYYMMDD
     ("first_source_seq", "Q"),  # of the first message; in a heartbeat the next one to come
-    ("sent_at_ns", "Q"),  # wall clock of the feed source when it first sent the packet; 0 where nobody knows
+    ("sent_at_ns", "Q"),  # wall clock of the feed source when it first sent the packet; 0 where it is not known
 )
 SOURCE_HEADER = SOURCE_LAYOUT.struct
 SOURCE_HEADER_SIZE = SOURCE_LAYOUT.size
