@@ -64,8 +64,9 @@ class Deciding(Role):
     # ---- what backups say ----
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
-        """A backup's packet of this epoch: it has applied everything before its end."""
-        if packet.epoch == self.channel.line.epoch:
+        """A backup's packet of this history: it has applied everything before its end."""
+        lineage = self.channel.line.lineage
+        if packet.epoch == lineage.epoch or lineage.holds(packet.epoch, packet.end_input_seq):
             self._gate.on_acknowledged(packet.end_input_seq)
         return None
 
