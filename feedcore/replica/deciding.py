@@ -79,9 +79,10 @@ class Deciding(Role):
             return
         first, last = gap
         channel, line, stream = self.channel, self.channel.line, tracker.source_stream_id
-        is_elsewhere = any(ends.get(stream, 0) > first for ends in channel.elsewhere.values())
-        if is_elsewhere and not tracker.is_given_up(now_ns):
-            self._ask(RequestHandOver(line.epoch, f"a backup has source stream {stream} {first}"), now_ns)
+        end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.elsewhere.items()), default=(0, 0))
+        if end > first and not tracker.is_given_up(now_ns):
+            reason = f"adapter {heir} has source stream {stream} from {first} to {end - 1}"
+            self._ask(RequestHandOver(line.epoch, heir, reason), now_ns)
             return
         if channel.is_single_source and line.lineage.first_input_seq != line.next_input_seq:
             # Backups number such a channel by themselves: only a new epoch makes their numbering of this void.

@@ -117,10 +117,11 @@ class RequestEpoch:
 
 @dataclass(frozen=True, slots=True)
 class RequestHandOver:
-    """Ask the lease store to let a backup take over from this adapter, which holds `epoch` (`on_hand_over`, or
-    nothing)."""
+    """Ask the lease store to let a backup, the heir, take over from this adapter, which holds `epoch`
+    (`on_hand_over`, or nothing)."""
 
     epoch: int
+    heir_adapter_id: int
     reason: str
 
 

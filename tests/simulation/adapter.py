@@ -355,8 +355,8 @@ class AdapterActor:
                 admin.on_released(self, epoch)
             case RequestEpoch(epoch):
                 admin.on_next_epoch(self, epoch)
-            case RequestHandOver(epoch, reason):
-                admin.on_hand_over_wish(self, epoch, reason)
+            case RequestHandOver():
+                admin.on_hand_over_wish(self, request)
             case AskToFail(reason):
                 admin.on_ask_to_fail(self, reason)
             case RenewLease(epoch):
