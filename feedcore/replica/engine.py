@@ -18,10 +18,10 @@ from feedcore.lease.lease_view import LeaseLapsed, LeaseView
 from feedcore.lease.peers import Peers, known_epoch
 from feedcore.replica.answers import NotActive, PeerAnswers
 from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus, PeerState
+from feedcore.replica.config import ChannelConfig, EngineConfig
 from feedcore.replica.converter import Converter
 from feedcore.replica.decision_log import DecisionLogTooShort
 from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
-from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.sessions import Sessions
 from feedcore.replica.states import ReplicaState

@@ -6,10 +6,9 @@ from typing import TypeVar
 
 from feedcore.counters import CounterSet
 from feedcore.replica.channel_state import PeerState
-from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
 from feedcore.replica.effects import AdapterEffect, Transmit
 from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.engine_config import ChannelConfig, EngineConfig, SessionState
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.role import ToJoining
 from feedcore.replica.states import ReplicaState

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.config import SessionState
 from feedcore.replica.effects import (
     AdapterEffect,
     AppendToJournal,
@@ -15,7 +16,6 @@ from feedcore.replica.effects import (
     Transmit,
 )
 from feedcore.replica.engine import NotActive
-from feedcore.replica.engine_config import SessionState
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from feedcore.wire.refusal import Refusal

@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from feedcore.replica.config import OnSilence, PublishMode
-from feedcore.replica.engine_config import SessionState
+from feedcore.replica.config import OnSilence, PublishMode, SessionState
 from tests.simulation.plan import (
     ACTIVE,
     EVERYBODY,
