@@ -16,8 +16,8 @@ from adapter.conversion.interpreted_values import Entry, Refused, Scope, Walked
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.conversion.state_kernels import SAMPLES_MAX
 from adapter.conversion.table import Conversion, ConverterTable
-from feedcore.documents.message_model import PREFIX_SIZE
-from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import PREFIX_SIZE, frame_size
+from feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 from feedcore.replica.converter import Converted
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
@@ -247,12 +247,12 @@ class InterpretedConverter:
         target, table = conversion.target, self._table
         if target is None or not all(scope.holds(guard) for guard in conversion.output_guards):
             return b""
-        frame = bytearray(target.frame_size)
+        frame = bytearray(frame_size(target))
         variable = parts(scope, conversion.groups, conversion.data, scope.of_book, scope.level_count)
         OUTPUT_FRAME.pack_into(frame, 0, len(frame) + len(variable), scope.index)
         header = (target.block_length, target.template_id, table.schema_id, table.schema_version)
         SBE_MESSAGE_HEADER.pack_into(frame, OUTPUT_FRAME_SIZE, *header)
-        scope.write_block(frame, PREFIX_SIZE, target.fields, conversion.writes)
+        scope.write_block(frame, PREFIX_SIZE, target.columns, conversion.writes)
         return bytes(frame) + variable
 
     def digests(self) -> NDArray[np.uint64]:

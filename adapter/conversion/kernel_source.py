@@ -18,7 +18,7 @@ from adapter.conversion.reasons import Reason
 from adapter.conversion.state_store import header_of
 from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
 from adapter.conversion.unaligned import load_expression
-from feedcore.documents.source_format import Framing
+from feedcore.documents.source_layout import Framing
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
 MODULE = '''"""Generated from the converter table {name}{tables}.

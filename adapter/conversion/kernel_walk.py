@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from adapter.conversion.kernel_names import in_variable, shown
 from adapter.conversion.unaligned import load_expression
-from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 
 PLACED_MAX = 65_535
 

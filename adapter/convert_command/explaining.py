@@ -20,7 +20,7 @@ from adapter.conversion.table import (
     all_operations,
     type_of,
 )
-from feedcore.documents.source_format import SourceField
+from feedcore.documents.source_layout import SourceField
 
 WORDS = {"is": "=", "isNot": "≠", "above": ">", "below": "<", "atLeast": "≥", "atMost": "≤"}
 

@@ -1,4 +1,4 @@
-"""How values look in Python: what reading gives and writing takes.
+"""How values look in Python, and what can be wrong with a message.
 
 | encoding | value |
 |---|---|
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Any
 
-# Entries of no bytes in a message: of constants alone, or of a version that had no field of theirs yet. The largest
-# datagram has so many bytes. Without a limit the few bytes of a count would make the reader build billions of entries.
-EMPTY_ENTRIES_MAX = 8_192
+
+class SbeReadError(ValueError):
+    """A message is truncated, of an unknown template, or its lengths do not add up; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +55,3 @@ _EXACT = Context(prec=60, traps=[Inexact])
 def as_decimal(value: Mapping[str, int] | None) -> Decimal | None:
     """A composite of mantissa and exponent as the number it is."""
     return None if value is None else _EXACT.scaleb(Decimal(value["mantissa"]), value["exponent"])
-
-
-def decimal_parts(value: Decimal | int, exponent: int | None) -> dict[str, int]:
-    """Mantissa and exponent of a number.
-
-    Args:
-        exponent: the constant one; None to choose it.
-
-    Raises:
-        ValueError: the number is not finite or needs more places than the exponent has.
-    """
-    number = Decimal(value)
-    if not number.is_finite():
-        raise ValueError(f"{value} is no finite number")
-    if exponent is None:
-        own = number.as_tuple().exponent
-        exponent = min(int(own), 0)
-    mantissa = number.scaleb(-exponent, Context(prec=200))
-    if mantissa != mantissa.to_integral_value():
-        raise ValueError(f"{value} has more places than the exponent {exponent} keeps")
-    return {"mantissa": int(mantissa), "exponent": exponent}

@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 from adapter.conversion import ConverterTable, converter_function
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.user_functions import register
-from feedcore.documents.source_format import (
-    SourceData,
-    SourceFormat,
-    SourceGroup,
-    SourceMessageType,
-    load_source_format,
-)
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup, SourceMessageType
 from feedcore.documents.xml_document import DocumentError
 from feedcore.wire.source_packet import encode_source_header
 from tests.conversion.random_groups import GroupGrower, Grown, Lines

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sbe_material import schema_text
 
-from feedcore.documents.source_format import SourceFormat, load_source_format
-from feedcore.documents.source_layout import SourceData, SourceGroup
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup
 from feedcore.documents.xml_document import DocumentError
 
 TYPES = """

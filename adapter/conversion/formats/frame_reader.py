@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adapter.conversion.formats.chunks import FormatError
-from feedcore.documents.primitive_types import PrimitiveType
+from feedcore.documents.primitive_types import Primitive
 from feedcore.documents.source_layout import SourceData, SourceField, SourceFormat, SourceGroup, SourceMessageType
 
 
-def _unsigned(data: memoryview, offset: int, kind: PrimitiveType, is_big_endian: bool) -> int:
+def _unsigned(data: memoryview, offset: int, kind: Primitive, is_big_endian: bool) -> int:
     return int.from_bytes(data[offset : offset + kind.size], "big" if is_big_endian else "little")
 
 
