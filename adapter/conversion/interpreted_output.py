@@ -90,7 +90,7 @@ def parts(
         ]
         kept = [entry for entry in entries if entry is not None]
         dimension, told = bytearray(dimension_of(group.target)), group.target.count
-        dimension[told.offset : told.offset + told.kind.size] = len(kept).to_bytes(told.kind.size, "little")
+        dimension[told.offset : told.end] = len(kept).to_bytes(told.size, "little")
         written += bytes(dimension) + b"".join(kept)
     for each in data:
         text = b"" if each.operand is None else _text(scope, each.operand)

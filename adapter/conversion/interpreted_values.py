@@ -171,7 +171,7 @@ class Scope:
         raw = self._datagram[base + field.offset : base + field.offset + field.size]
         if field.is_text:
             return raw
-        if field.is_float:
+        if field.kind.is_float:
             return raw[::-1] if field.is_big_endian else raw
         value = int.from_bytes(raw, "big" if field.is_big_endian else "little", signed=field.kind.minimum < 0)
         return NULL if value == field.null else value

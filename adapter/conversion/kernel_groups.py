@@ -149,7 +149,7 @@ class PartsWriter:
         source, most = group.source, group.target.count.maximum
         if source is None:
             return []
-        if most >= (min(PLACED_MAX, source.count_kind.maximum) if source.count is None else source.count):
+        if most >= (source.count if isinstance(source.count, int) else min(PLACED_MAX, source.count.kind.maximum)):
             return []
         return [f"if {count} > {most}:", "    reason = reason or TOO_LARGE"]
 
@@ -228,7 +228,7 @@ class PartsWriter:
             f"cursor += {size}",
             f"entries_{number} = 0",
             *self._loop(group, [*first, *self._guarded(group, [*rest, *entry])], most),
-            f"store_{8 * target.count.kind.size}(out, dimension_{number} + {target.count.offset}, entries_{number})",
+            f"store_{8 * target.count.size}(out, dimension_{number} + {target.count.offset}, entries_{number})",
         ]
 
     def _write_data(self, data: DataWrite) -> list[str]:

@@ -185,8 +185,8 @@ def dimension_of(group: Group) -> bytes:
     written = bytearray(group.dimension.size)
     told = {"blockLength": group.block_length, "numGroups": len(group.groups), "numVarDataFields": len(group.data)}
     for name in told.keys() & group.dimension.parts.keys():
-        at, size = group.dimension.parts[name].offset, group.dimension.parts[name].kind.size
-        written[at : at + size] = (told[name] & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
+        part = group.dimension.parts[name]
+        written[part.offset : part.end] = (told[name] & ((1 << (8 * part.size)) - 1)).to_bytes(part.size, "little")
     return bytes(written)
 
 

@@ -64,7 +64,7 @@ def type_of_field(field: SourceField) -> ValueType:
     """The type of a source field."""
     if field.is_text:
         return ValueType(text_size=field.length)
-    if field.is_float:
+    if field.kind.is_float:
         return ValueType(bits=field.kind)
     if field.constant is not None:
         return ValueType(field.constant, field.constant, field.exponent)

@@ -47,8 +47,7 @@ class _Blocks:
         self.count += 1
         at += self._block.block_length
         for group, offsets, entries in self._groups:
-            place = at + group.count.offset
-            count = int.from_bytes(view[place : place + group.count.kind.size], "little")
+            count = int.from_bytes(view[at + group.count.offset : at + group.count.end], "little")
             at += group.dimension.size
             for _ in range(count):
                 at = entries.take(view, at)

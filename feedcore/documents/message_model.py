@@ -23,7 +23,7 @@ from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MES
 
 PREFIX_SIZE = OUTPUT_FRAME_SIZE + SBE_HEADER_SIZE
 _HEADER_PARTS = list(SBE_HEADER_LAYOUT.offsets)
-_PREFIX = dict.fromkeys((*FRAME_LAYOUT.offsets, *_HEADER_PARTS), "<u2")
+_PREFIX = [*FRAME_LAYOUT.offsets, *_HEADER_PARTS]  # each a uint16
 _KINDS = SBE_HEADER_LAYOUT.dtype(("templateId", "schemaId"))
 
 
@@ -39,7 +39,10 @@ def frame_dtype(message: MessageType, size: int) -> np.dtype[np.void]:
     Args:
         size: bytes of the frame, which a newer version of the schema may have made longer.
     """
-    return message.dtype("<", _PREFIX, size - PREFIX_SIZE)
+    columns = message.columns.values()
+    codes = ["<u2"] * len(_PREFIX) + [column.numpy_code("<") for column in columns]
+    offsets = [*range(0, PREFIX_SIZE, 2), *(PREFIX_SIZE + column.offset for column in columns)]
+    return np.dtype({"names": [*_PREFIX, *message.columns], "formats": codes, "offsets": offsets, "itemsize": size})
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,10 @@ class MessageModel:
         return SbeReader(self.schema)
 
     def arrays(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
-        """Structured views, without copying, of consecutive messages of one template each.
+        """Structured views, without copying, of consecutive frames with messages of one template each.
 
         Passed over: messages of other schemas (tandemfeed's own control messages), those with groups or variable data
         (`read` reads them), and those that an older schema made shorter than this one's.
-
-        Args:
-            frames: message frames, one after the other.
         """
         for message, length, run in self.runs(frames):
             if _is_array(message, length):
@@ -136,7 +136,6 @@ def load_message_model(source: Path | bytes, document: str = "message model") ->
         raise DocumentError(schema.document, 1, "byteOrder: only littleEndian output is written")
     header = [(name, part.offset, part.kind.size) for name, part in schema.header.parts.items()]
     if header != [(name, 2 * place, 2) for place, name in enumerate(_HEADER_PARTS)]:
-        raise DocumentError(
-            schema.document, 1, f"the message header of an output is {', '.join(_HEADER_PARTS)}: uint16"
-        )
+        wanted = f"the message header of an output is {', '.join(_HEADER_PARTS)}: uint16"
+        raise DocumentError(schema.document, 1, wanted)
     return MessageModel(schema)

@@ -63,6 +63,24 @@ class Primitive:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an integer stands in a header: `offset` bytes from its start."""
+
+    kind: Primitive
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.kind.size
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.offset + self.kind.size
+
+
 def _integers(*widths: int) -> dict[str, Primitive]:
     """The signed and unsigned integers of so many bits."""
     found: dict[str, Primitive] = {}

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from feedcore.documents.primitive_types import SOURCE_TYPES, Primitive
+from feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
 from feedcore.documents.source_layout import (
     DATA_SIZE_MAX,
     FRAMING_DEFAULT,
     PLACED_SIZE_MAX,
+    BlockParts,
     Framing,
     SourceBlock,
     SourceData,
@@ -21,7 +22,7 @@ from feedcore.documents.source_layout import (
     SourceFormat,
     SourceGroup,
     SourceMessageType,
-    VenuePacket,
+    SourcePart,
 )
 from feedcore.documents.source_schema import messages_of_schema
 from feedcore.documents.xml_document import Node, parse_document
@@ -51,7 +52,8 @@ def load_source_format(path: Path) -> SourceFormat:
     _hand_down_byte_order(root, "bigEndian" if schema and schema.is_big_endian else "littleEndian")
     framing_node, packet_node = _only_one(root, "framing"), _only_one(root, "packet")
     framing = FRAMING_DEFAULT if framing_node is None else _load_framing(framing_node)
-    packet = None if packet_node is None else _load_packet(packet_node)
+    if packet_node is not None:
+        _check_packet(packet_node)
     messages = messages_of_schema(schema, framing, root) if schema else {}
     for node in root.all("message"):
         message = _load_message(node, framing)
@@ -60,7 +62,7 @@ def load_source_format(path: Path) -> SourceFormat:
         messages[message.name] = message
     if not messages:
         raise root.error("a source format has at least one <message>")
-    return SourceFormat(root.title(), messages, str(path), framing, packet)
+    return SourceFormat(root.title(), messages, str(path), framing)
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:
@@ -122,6 +124,11 @@ def _bounded(node: Node, attribute: str, default: int, maximum: int, minimum: in
     return value
 
 
+def _place(node: Node, attribute: str) -> Place:
+    """What `attribute` and `attributeOffset` say: the type and place of a length or count."""
+    return Place(_unsigned(node, attribute), _bounded(node, f"{attribute}Offset", 0, 255))
+
+
 def _load_framing(node: Node) -> Framing:
     names = ("headerSize", "length", "lengthOffset", "lengthUnit", "lengthAdds", "type", "typeOffset")
     node.only(*names, "blockLength", "blockLengthOffset", "byteOrder")
@@ -130,72 +137,65 @@ def _load_framing(node: Node) -> Framing:
         raise node.error(f"type={kind.name!r}: a message type is told by an unsigned integer or a char")
     return Framing(
         header_size=_bounded(node, "headerSize", 0, 255),
-        length=_unsigned(node, "length"),
-        length_offset=_bounded(node, "lengthOffset", 0, 255),
+        length=_place(node, "length"),
         length_unit=_bounded(node, "lengthUnit", 1, 64, 1),
         length_adds=_bounded(node, "lengthAdds", 0, 255),
-        type=kind,
-        type_offset=_bounded(node, "typeOffset", 0, 255),
-        block_length=_unsigned(node, "blockLength") if "blockLength" in node.attributes else None,
-        block_length_offset=_bounded(node, "blockLengthOffset", 0, 255),
+        type=Place(kind, _bounded(node, "typeOffset", 0, 255)),
+        block_length=_place(node, "blockLength") if "blockLength" in node.attributes else None,
         is_big_endian=_is_big_endian(node),
     )
 
 
-def _load_packet(node: Node) -> VenuePacket:
+def _check_packet(node: Node) -> None:
+    """The <packet>, which tells those who write a reader where the venue's packet header has what."""
     node.only("name", "headerSize", "byteOrder")
-    places: dict[str, SourceField] = {}
+    node.title()
+    header_size = _bounded(node, "headerSize", 0, 255)
+    found: set[str] = set()
     for child in node.children:
-        if child.tag not in ("sequence", "count", "sentAt") or child.tag in places:
+        if child.tag not in ("sequence", "count", "sentAt") or child.tag in found:
             raise child.error(f"<{child.tag}> in <packet>: it takes <sequence>, <count> and <sentAt> once each")
         child.only("type", "offset", "byteOrder")
-        kind, offset = _kind(child, "type"), _bounded(child, "offset", 0, 255)
-        places[child.tag] = SourceField(child.tag, kind, offset, 1, 0, None, child.line, _is_big_endian(child))
-    header_size = _bounded(node, "headerSize", 0, 255)
-    for place in places.values():
-        if place.offset + place.size > header_size:
-            raise node.error(f"{place.name} ends beyond headerSize={header_size}")
-    return VenuePacket(node.title(), header_size, places.get("sequence"), places.get("count"), places.get("sentAt"))
+        if _bounded(child, "offset", 0, 255) + _kind(child, "type").size > header_size:
+            raise node.error(f"{child.tag} ends beyond headerSize={header_size}")
+        found.add(child.tag)
 
 
 def _type_id(node: Node, framing: Framing) -> int:
     """The number of a message type; a single character that is no digit stands for its code."""
     text = node.need("type")
-    if len(text) == 1 and (framing.type.name == "char" or not text.isdigit()):
+    if len(text) == 1 and (framing.type.kind.name == "char" or not text.isdigit()):
         if not text.isascii():
             raise node.error(f"type {text!r}: one ASCII character")
         return ord(text)
     value = node.need_int("type")
-    if not 0 <= value <= framing.type.maximum:
-        raise node.error(f"type {value} does not fit in the framing's {framing.type.name}")
+    if not 0 <= value <= framing.type.kind.maximum:
+        raise node.error(f"type {value} does not fit in the framing's {framing.type.kind.name}")
     return value
 
 
 def _load_message(node: Node, framing: Framing) -> SourceMessageType:
     node.only("name", "type", "size", "longer", "byteOrder")
-    fields, size = _load_fields(node)
+    name, fields, size, parts = _load_block(node)
     size = _bounded(node, "size", size, PLACED_SIZE_MAX, size)
-    longer = node.attributes.get("longer", "refused")
+    longer, has_block = node.attributes.get("longer", "refused"), framing.block_length is not None
     if longer not in ("refused", "allowed"):
         raise node.error(f"longer={longer!r}: refused or allowed")
-    parts, has_block = _load_parts(node), framing.block_length is not None
     if longer == "allowed" and parts and not has_block:
-        raise node.error(
-            "longer='allowed' with groups or data needs a framing with a blockLength: where would they begin?"
-        )
-    is_longer, kind = longer == "allowed" or has_block, _type_id(node, framing)
-    message = SourceMessageType(node.name(), fields, size, parts, node.line, kind, is_longer, framing)
+        raise node.error("longer='allowed' needs a framing with a blockLength: where would groups and data begin?")
+    kind, is_longer = _type_id(node, framing), longer == "allowed" or has_block
+    message = SourceMessageType(name, fields, size, parts, kind, is_longer, framing)
     found: set[str] = set()
-    for name in _names(message):
-        if name in found:
-            raise node.error(f"{name!r} is defined twice in message {message.name!r}")
-        found.add(name)
+    for each in _names(message):
+        if each in found:
+            raise node.error(f"{each!r} is defined twice in message {name!r}")
+        found.add(each)
     return message
 
 
-def _load_parts(node: Node) -> tuple[SourceGroup | SourceData, ...]:
-    """The groups and data behind the fixed fields of a message or of a group's entry."""
-    parts: list[SourceGroup | SourceData] = []
+def _load_block(node: Node) -> BlockParts:
+    """The fixed fields of a message or of a group's entry, and the groups and data that follow them."""
+    parts: list[SourcePart] = []
     for child in node.children:
         if child.tag == "group":
             parts.append(_load_group(child))
@@ -205,7 +205,7 @@ def _load_parts(node: Node) -> tuple[SourceGroup | SourceData, ...]:
             raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <field>, <group> and <data>")
         elif parts:
             raise child.error("a <field> behind a <group> or <data>: fixed fields come first")
-    return tuple(parts)
+    return node.name(), *_load_fields(node), tuple(parts)
 
 
 def _names(block: SourceBlock) -> Iterator[str]:
@@ -234,7 +234,7 @@ def _load_fields(parent: Node) -> tuple[dict[str, SourceField], int]:
         null = node.need_int("null") if "null" in node.attributes else None
         if null is not None and not kind.minimum <= null <= kind.maximum:
             raise node.error(f"null={null} is no {kind.name}")
-        fields[name] = SourceField(name, kind, offset, length, exponent, null, node.line, _is_big_endian(node))
+        fields[name] = SourceField(name, kind, offset, length, exponent, null, _is_big_endian(node))
         offset += kind.size * length
         end = max(end, offset)
     if end > PLACED_SIZE_MAX:
@@ -244,30 +244,20 @@ def _load_fields(parent: Node) -> tuple[dict[str, SourceField], int]:
 
 def _load_group(node: Node) -> SourceGroup:
     node.only("name", "count", *HEADER_ATTRIBUTES, "byteOrder")
-    parts = _load_parts(node)
-    fields, size = _load_fields(node)
+    name, fields, size, parts = _load_block(node)
     if size == 0:
         raise node.error("a <group> has at least one <field>")
-    block = (node.name(), fields, size, parts, node.line, _is_big_endian(node))
+    block = (name, fields, size, parts, _is_big_endian(node))
     if node.need("count").isdigit():
         for name in HEADER_ATTRIBUTES:
             if name in node.attributes:
                 raise node.error(f"{name}: a group of fixed count has no header")
-        return SourceGroup(*block, count=_bounded(node, "count", 0, COUNT_MAX, 1))
-    group = SourceGroup(
-        *block,
-        header_size=_bounded(node, "headerSize", _unsigned(node, "count").size, 255, 1),
-        count_kind=_unsigned(node, "count"),
-        count_offset=_bounded(node, "countOffset", 0, 255),
-        entry_size_kind=_unsigned(node, "entrySize") if "entrySize" in node.attributes else None,
-        entry_size_offset=_bounded(node, "entrySizeOffset", 0, 255),
-    )
-    ends = [group.count_offset + group.count_kind.size]
-    if group.entry_size_kind is not None:
-        ends.append(group.entry_size_offset + group.entry_size_kind.size)
-    if max(ends) > group.header_size:
-        raise node.error(f"the group's header has {group.header_size} bytes, count or entrySize end beyond")
-    return group
+        return SourceGroup(*block, 0, _bounded(node, "count", 0, COUNT_MAX, 1), None)
+    count, entry_size = _place(node, "count"), _place(node, "entrySize") if "entrySize" in node.attributes else None
+    header_size = _bounded(node, "headerSize", count.size, 255, 1)
+    if max(place.end for place in (count, entry_size) if place) > header_size:
+        raise node.error(f"the group's header has {header_size} bytes, count or entrySize end beyond")
+    return SourceGroup(*block, header_size, count, entry_size)
 
 
 def _load_data(node: Node) -> SourceData:
@@ -276,4 +266,4 @@ def _load_data(node: Node) -> SourceData:
     header_size = _bounded(node, "headerSize", kind.size, 255, kind.size)
     most = min(kind.maximum, DATA_SIZE_MAX)
     most = _bounded(node, "maxLength", most, most, 1)
-    return SourceData(node.name(), kind, header_size, most, _is_big_endian(node), node.line)
+    return SourceData(node.name(), kind, header_size, most, _is_big_endian(node))

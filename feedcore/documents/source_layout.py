@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.documents.primitive_types import PRIMITIVES, Primitive
+from feedcore.documents.primitive_types import PRIMITIVES, Place, Primitive
 from feedcore.sbe.messages import Column
 from feedcore.wire.source_packet import SOURCE_FRAME_LAYOUT, SOURCE_FRAME_SIZE
 
@@ -27,32 +28,30 @@ class Framing:
 
     Attributes:
         header_size: bytes before offset 0 of the body.
-        length: type of the length field; the frame takes `length * length_unit + length_adds` bytes in all.
-        type: type of the field that tells the message type, `type_offset` bytes from the frame's start.
-        block_length: type of the field that says how long the fixed part is; None: as the message type has it.
+        length: where it says how long it is: the frame takes `length * length_unit + length_adds` bytes in all.
+        type: where it tells the message type, from the frame's start.
+        block_length: where it says how long the fixed part is; None: as the message type has it.
     """
 
-    header_size: int = SOURCE_FRAME_SIZE
-    length: Primitive = PRIMITIVES["uint16"]
-    length_offset: int = SOURCE_FRAME_LAYOUT.offsets["frame_length"]
+    header_size: int
+    length: Place
+    type: Place
     length_unit: int = 1
     length_adds: int = 0
-    type: Primitive = PRIMITIVES["uint16"]
-    type_offset: int = SOURCE_FRAME_LAYOUT.offsets["message_type"]
-    block_length: Primitive | None = None
-    block_length_offset: int = 0
+    block_length: Place | None = None
     is_big_endian: bool = False
 
     @property
     def size_min(self) -> int:
         """Bytes that every frame has: what must be read to know its length, type and block length."""
-        ends = [self.header_size, self.length_offset + self.length.size, self.type_offset + self.type.size]
-        if self.block_length is not None:
-            ends.append(self.block_length_offset + self.block_length.size)
-        return max(ends)
+        return max(self.header_size, *(place.end for place in (self.length, self.type, self.block_length) if place))
 
 
-FRAMING_DEFAULT = Framing()
+FRAMING_DEFAULT = Framing(
+    SOURCE_FRAME_SIZE,
+    Place(PRIMITIVES["uint16"], SOURCE_FRAME_LAYOUT.offsets["frame_length"]),
+    Place(PRIMITIVES["uint16"], SOURCE_FRAME_LAYOUT.offsets["message_type"]),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,6 @@ class SourceField(Column):
         """Characters, not a number."""
         return self.kind.name == "char"
 
-    @property
-    def is_float(self) -> bool:
-        """A floating point number."""
-        return self.kind.is_float
-
 
 @dataclass(frozen=True, slots=True)
 class SourceBlock:
@@ -97,8 +91,7 @@ class SourceBlock:
     name: str
     fields: dict[str, SourceField]
     size: int
-    parts: tuple[SourceGroup | SourceData, ...]
-    line: int
+    parts: tuple[SourcePart, ...]
 
     @property
     def groups(self) -> dict[str, SourceGroup]:
@@ -116,20 +109,16 @@ class SourceGroup(SourceBlock):
     """A repeating group; if its entries have parts they differ in length.
 
     Attributes:
-        count: entries of a group of fixed count; None: the header says it.
         header_size: bytes of the header, 0 with a fixed count.
-        count_kind: type of the header's count, `count_offset` bytes from its start.
-        entry_size_kind: type of the header's entry size; None: entries have `size` bytes.
+        count: entries, or where the header says how many they are.
+        entry_size: where the header says how long each is; None: entries have `size` bytes.
         is_later: a later version of the format added it: a frame may end before it.
     """
 
     is_big_endian: bool
-    count: int | None = None
-    header_size: int = 0
-    count_kind: Primitive = PRIMITIVES["uint8"]
-    count_offset: int = 0
-    entry_size_kind: Primitive | None = None
-    entry_size_offset: int = 0
+    header_size: int
+    count: int | Place
+    entry_size: Place | None
     is_later: bool = False
 
 
@@ -147,13 +136,16 @@ class SourceData:
     header_size: int
     maximum: int
     is_big_endian: bool
-    line: int
     is_later: bool = False
 
     @cached_property
     def text(self) -> SourceField:
         """The text as a field that a table reads."""
-        return SourceField(self.name, PRIMITIVES["char"], 0, self.maximum, 0, None, self.line, is_variable=True)
+        return SourceField(self.name, PRIMITIVES["char"], 0, self.maximum, 0, None, is_variable=True)
+
+
+SourcePart: TypeAlias = SourceGroup | SourceData
+BlockParts: TypeAlias = tuple[str, dict[str, SourceField], int, tuple[SourcePart, ...]]  # what a SourceBlock is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +170,14 @@ class SourceMessageType(SourceBlock):
     def dtype(self) -> np.dtype[np.void]:
         """Framed message of the feed source's own framing as a numpy structure: frame_length, message_type, fields."""
         frame, fields = SOURCE_FRAME_LAYOUT, self.fields.values()
-        names = [*frame.offsets, *self.fields]
         codes = [frame.dtype()[name].str for name in frame.offsets]
         codes += [field.numpy_code(">" if field.is_big_endian else "<") for field in fields]
         offsets = [*frame.offsets.values(), *(frame.size + field.offset for field in fields)]
+        names = [*frame.offsets, *self.fields]
         return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.frame_size})
 
     def encode(self, columns: dict[str, NDArray[np.generic]], count: int) -> NDArray[np.void]:
-        """Framed messages from columns; a column that is not given stays zero.
-
-        Args:
-            columns: per field an array of shape (count,).
-
-        Returns:
-            Shape (count,), of `dtype`.
+        """So many framed messages, of `dtype`, from columns by field; a column that is not given stays zero.
 
         Raises:
             ValueError: the format has another framing, or groups or data.
@@ -207,22 +193,6 @@ class SourceMessageType(SourceBlock):
 
 
 @dataclass(frozen=True, slots=True)
-class VenuePacket:
-    """The venue's packet header, for readers that put a source packet's header in its place.
-
-    Attributes:
-        header_size: bytes before the first frame.
-        sequence, count, sent_at: where the header has them; None: it has not.
-    """
-
-    name: str
-    header_size: int
-    sequence: SourceField | None
-    count: SourceField | None
-    sent_at: SourceField | None
-
-
-@dataclass(frozen=True, slots=True)
 class SourceFormat:
     """All message types of a feed source."""
 
@@ -230,4 +200,3 @@ class SourceFormat:
     messages: dict[str, SourceMessageType]
     document: str
     framing: Framing = FRAMING_DEFAULT
-    packet: VenuePacket | None = None

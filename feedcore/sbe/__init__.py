@@ -6,7 +6,6 @@ part of a message or group entry as a numpy structure.
 
 from feedcore.sbe.loading import load_schema
 from feedcore.sbe.messages import Schema
-from feedcore.sbe.reading import SbeReader
-from feedcore.sbe.values import SbeMessage, SbeReadError, Unlisted, as_decimal
+from feedcore.sbe.reading import SbeMessage, SbeReader, SbeReadError, Unlisted, as_decimal
 
 __all__ = ["SbeMessage", "SbeReadError", "SbeReader", "Schema", "Unlisted", "as_decimal", "load_schema"]

@@ -61,10 +61,8 @@ def unsigned(node: Node, name: str, default: int) -> int:
 def presence_of(node: Node) -> Presence | None:
     """The presence attribute; None where it is not given."""
     text = node.attributes.get("presence")
-    if text is None:
-        return None
     try:
-        return Presence(text)
+        return None if text is None else Presence(text)
     except ValueError:
         raise node.error(f"presence={text!r} is none of required, optional, constant") from None
 

@@ -13,7 +13,7 @@ from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, 
 INCLUDE_COUNT_MAX = 64  # more is a document that includes itself
 HEADER_PARTS = ("blockLength", "templateId", "schemaId", "version")
 DIMENSION_PARTS = ("blockLength", "numInGroup")
-DIMENSION_DEFAULT = "groupSizeEncoding"
+DEFAULT = "groupSizeEncoding"  # of dimensions
 ORDER = {"field": 0, "group": 1, "data": 2}
 
 
@@ -88,22 +88,13 @@ class _SchemaLoader:
         messages: dict[str, MessageType] = {}
         by_template: dict[int, MessageType] = {}
         for node in root.all("message"):
-            message = MessageType(*self._block(node), _unsigned_id(node))
+            message = MessageType(*self._block(node), node.need_int("id"))
             if message.name in messages or message.template_id in by_template:
                 raise node.error(f"message {message.name!r} (id {message.template_id}) is defined twice")
             messages[message.name] = by_template[message.template_id] = message
         header = self._frame(root.attributes.get("headerType", "messageHeader"), root, HEADER_PARTS)
-        self._types.check_all()
-        return Schema(
-            unsigned(root, "id", 0),
-            self._version,
-            ">" if order == "bigEndian" else "<",
-            header,
-            self._default_dimension(),
-            messages,
-            by_template,
-            root.document,
-        )
+        number, byte_order, default = unsigned(root, "id", 0), ">" if order == "bigEndian" else "<", self._dimension()
+        return Schema(number, self._version, byte_order, header, default, messages, by_template, root.document)
 
     def _frame(self, name: str, user: Node, parts: tuple[str, ...]) -> Frame:
         """A composite that frames something: the parts named are single unsigned integers, the others integers."""
@@ -125,19 +116,20 @@ class _SchemaLoader:
             checked[member.name] = FramePart(kind.primitive, member.offset, int(low), int(high))
         return Frame(found.size, checked)
 
-    def _default_dimension(self) -> Frame | None:
+    def _dimension(self) -> Frame | None:
         try:
-            return self._frame(DIMENSION_DEFAULT, self._root, DIMENSION_PARTS)
+            return self._frame(DEFAULT, self._root, DIMENSION_PARTS)
         except DocumentError:  # no group of this schema needs it, or it would have been refused there
             return None
 
-    def _element(self, node: Node) -> tuple[str, int, int]:
-        """(name, version that added it, line) of a field, group, variable data or message."""
+    def _element(self, node: Node) -> tuple[str, int]:
+        """(name, version that added it) of a field, group, variable data or message."""
         version = since_version(node, self._version)
-        _unsigned_id(node)
-        return node.name(), version, node.line
+        node.need("id")
+        unsigned(node, "id", 0)
+        return node.name(), version
 
-    def _block(self, node: Node) -> tuple[str, int, int, dict[str, Field], dict[str, Group], dict[str, VarData], int]:
+    def _block(self, node: Node) -> tuple[str, int, dict[str, Field], dict[str, Group], dict[str, VarData], int]:
         """What a `Block` is made of."""
         element = self._element(node)
         fields: dict[str, Field] = {}
@@ -157,9 +149,7 @@ class _SchemaLoader:
                 fields[name] = field = self._field(child, end)
                 end = max(end, field.offset + field.size)
             elif child.tag == "group":
-                dimension = self._frame(
-                    child.attributes.get("dimensionType", DIMENSION_DEFAULT), child, DIMENSION_PARTS
-                )
+                dimension = self._frame(child.attributes.get("dimensionType", DEFAULT), child, DIMENSION_PARTS)
                 groups[name] = Group(*self._block(child), dimension)
             else:
                 data[name] = self._data(child)
@@ -167,9 +157,7 @@ class _SchemaLoader:
         if length < end:
             raise node.error(f"blockLength={length} is less than its fields' {end} bytes")
         if length > BLOCK_SIZE_MAX:
-            raise node.error(
-                f"{node.name()!r} has a fixed part of {length} bytes, at most {BLOCK_SIZE_MAX} are possible"
-            )
+            raise node.error(f"the fixed part of {node.name()!r} has {length} bytes, at most {BLOCK_SIZE_MAX}")
         return (*element, fields, groups, data, length)
 
     def _field(self, node: Node, end: int) -> Field:
@@ -185,7 +173,7 @@ class _SchemaLoader:
         offset = unsigned(node, "offset", end)
         if offset < end and presence is not Presence.CONSTANT:
             raise node.error(f"offset={offset} overlaps the field before, which ends at {end}")
-        return Field(*element, kind, offset, presence, constant)
+        return Field(*element, kind, offset, presence, constant, node.line)
 
     def _constant(self, node: Node, kind: EncodingType) -> object:
         if "valueRef" in node.attributes:
@@ -198,8 +186,9 @@ class _SchemaLoader:
         if isinstance(kind, SimpleType):
             return kind.constant if kind.constant is not None else constant_text(node, kind.primitive, kind.length)[0]
         if isinstance(kind, EnumType):
+            text, is_char = node.text.strip(), kind.primitive.name == "char"
             for name, value in kind.values.items():
-                if node.text.strip() in (name, str(value), chr(value)):
+                if text in (name, str(value)) or (is_char and text == chr(value)):
                     return name
         raise node.error("presence='constant' needs a valueRef or the value as the element's text")
 
@@ -217,12 +206,6 @@ class _SchemaLoader:
         high = length.primitive.maximum - 1 if length.maximum is None else length.maximum
         encoding = octets.character_encoding or encoding_of(node, "")
         return VarData(*element, length.primitive, int(length.minimum or 0), int(high), encoding)
-
-
-def _unsigned_id(node: Node) -> int:
-    """The id attribute."""
-    node.need("id")
-    return unsigned(node, "id", 0)
 
 
 def _agreeing_presence(node: Node, kind: EncodingType) -> Presence:

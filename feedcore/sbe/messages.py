@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from feedcore.documents.primitive_types import Number, Primitive
+from feedcore.documents.primitive_types import Number, Place, Primitive
 from feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
 
 
@@ -29,7 +29,6 @@ class Column:
         length: elements; more than 1 only for char, and for an SBE array of numbers.
         exponent: the number stands for `value * 10**exponent`.
         null: what means "not set" on the wire; None where it must be set.
-        line: in the document.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Column:
     length: int
     exponent: int
     null: Number | None
-    line: int
 
     @property
     def size(self) -> int:
@@ -59,12 +57,10 @@ class Element:
 
     Attributes:
         since_version: the schema's version that added it.
-        line: in the document.
     """
 
     name: str
     since_version: int
-    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +70,14 @@ class Field(Element):
     Attributes:
         offset: from the start of its block, bytes.
         constant: where presence is constant: the value as reading gives it.
+        line: in the document.
     """
 
     type: EncodingType
     offset: int
     presence: Presence
     constant: object
+    line: int
 
     @property
     def size(self) -> int:
@@ -91,20 +89,18 @@ class Field(Element):
         if self.presence is not Presence.CONSTANT:
             yield from self._columns(self.name, self.type, self.offset, self.presence is Presence.OPTIONAL, 0)
 
-    def _columns(
-        self, name: str, kind: EncodingType, offset: int, is_optional: bool, exponent: int
-    ) -> Iterator[Column]:
+    def _columns(self, name: str, kind: EncodingType, offset: int, is_optional: bool, power: int) -> Iterator[Column]:
         if isinstance(kind, CompositeType):
             on_wire = [member for member in kind.members.values() if member.type.size]
             for member in on_wire:
                 inner = name if len(on_wire) == 1 else f"{name}.{member.name}"
-                power = constant_exponent(kind) or 0 if member.name == "mantissa" else 0
+                exponent = constant_exponent(kind) or 0 if member.name == "mantissa" else 0
                 optional = is_optional and member.is_first
-                yield from self._columns(inner, member.type, offset + member.offset, optional, power)
+                yield from self._columns(inner, member.type, offset + member.offset, optional, exponent)
         else:
             length = kind.length if isinstance(kind, SimpleType) else 1
             null = kind.null if not isinstance(kind, SetType) and may_be_null(kind, is_optional) else None
-            yield Column(name, kind.primitive, offset, length, exponent, null, self.line)
+            yield Column(name, kind.primitive, offset, length, power, null)
 
 
 def constant_exponent(kind: CompositeType) -> int | None:
@@ -151,36 +147,17 @@ class Block(Element):
         """The values of the fixed part by name, in the order of the wire."""
         return {column.name: column for field in self.fields.values() for column in field.columns()}
 
-    def dtype(
-        self, byte_order: str, prefix: Mapping[str, str] | None = None, block_length: int | None = None
-    ) -> np.dtype[np.void]:
-        """The fixed part as a numpy structure.
-
-        Args:
-            byte_order: "<" or ">".
-            prefix: numpy types, by name, of what stands before the block, such as a header, packed.
-            block_length: bytes of the block on the wire, if a newer schema made it longer.
-        """
-        names, codes, offsets, start = [], [], [], 0
-        for name, code in (prefix or {}).items():
-            names.append(name)
-            codes.append(code)
-            offsets.append(start)
-            start += np.dtype(code).itemsize
-        for column in self.columns.values():
-            names.append(column.name)
-            codes.append(column.numpy_code(byte_order))
-            offsets.append(start + column.offset)
-        size = start + (self.block_length if block_length is None else block_length)
-        return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": size})
+    def dtype(self, byte_order: str) -> np.dtype[np.void]:
+        """The fixed part as a numpy structure; the byte order is "<" or ">"."""
+        names, columns = list(self.columns), self.columns.values()
+        codes, offsets = [column.numpy_code(byte_order) for column in columns], [column.offset for column in columns]
+        return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.block_length})
 
 
 @dataclass(frozen=True, slots=True)
-class FramePart:
+class FramePart(Place):
     """An integer of a frame, and what the schema allows it to be."""
 
-    kind: Primitive
-    offset: int
     minimum: int
     maximum: int
 

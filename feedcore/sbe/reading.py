@@ -1,4 +1,4 @@
-"""Reading a message of a schema into plain Python values (`feedcore.sbe.values` says which).
+"""Reading a message of a schema into plain Python values: docs/sbe.md has a table of them.
 
 A reader is made once from the schema: a function per field, so that reading looks nothing up. Never reads beyond the
 buffer: what is too short is an `SbeReadError` that names the field.
@@ -8,20 +8,56 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact
 from typing import Any, TypeAlias
 
-from feedcore.documents.primitive_types import Number, Primitive
 from feedcore.sbe.messages import Block, Field, Frame, Group, Schema, VarData
 from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
-from feedcore.sbe.values import SbeMessage, SbeReadError, Unlisted
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ReadValue: TypeAlias = Callable[[Buffer, int], Any]
+ReadFrame: TypeAlias = Callable[["_Walk", str], dict[str, int]]
 
 # Entries of no bytes in a message: of constants alone, or of a version that had no field of theirs yet. The largest
 # datagram has so many bytes. Without a limit the few bytes of a count would make the reader build billions of entries.
 EMPTY_ENTRIES_MAX = 8_192
+
+
+class SbeReadError(ValueError):
+    """A message is truncated, of an unknown template, or its lengths do not add up; the text names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """A value that an enumeration does not list: of a newer schema, or wrong."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class SbeMessage:
+    """A message that was read.
+
+    Attributes:
+        fields: fields, groups and variable data by name.
+        header: the message header's members.
+        size: bytes of header and body.
+    """
+
+    name: str
+    header: Mapping[str, int]
+    fields: dict[str, Any]
+    size: int
+
+
+_EXACT = Context(prec=60, traps=[Inexact])
+
+
+def as_decimal(value: Mapping[str, int] | None) -> Decimal | None:
+    """A composite of mantissa and exponent as the number it is."""
+    return None if value is None else _EXACT.scaleb(Decimal(value["mantissa"]), value["exponent"])
 
 
 class SbeReader:
@@ -29,7 +65,7 @@ class SbeReader:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._header = _FrameReader(schema.header, schema.byte_order)
+        self._header = _frame_reader(schema.header, schema.byte_order)
         self._blocks = {template: _BlockReader(message, schema) for template, message in schema.by_template.items()}
 
     def read(self, data: Buffer, offset: int = 0) -> SbeMessage:
@@ -39,7 +75,7 @@ class SbeReader:
             SbeReadError: truncated, of another schema or an unknown template, or lengths that do not add up.
         """
         walk, schema = _Walk(data, offset), self.schema
-        header = self._header.read(walk, "the header")
+        header = self._header(walk, "the header")
         if header["schemaId"] != schema.schema_id:
             raise SbeReadError(f"the message is of schema {header['schemaId']}, not {schema.schema_id}")
         message = schema.by_template.get(header["templateId"])
@@ -83,18 +119,15 @@ class _Walk:
                 raise SbeReadError(f"{self.path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
 
 
-class _FrameReader:
-    """Reads the message header or a group's dimensions."""
+def _frame_reader(frame: Frame, order: str) -> ReadFrame:
+    """The function that reads the message header or a group's dimensions."""
+    parts = [(name, struct.Struct(order + part.kind.struct_code), part.offset) for name, part in frame.parts.items()]
 
-    def __init__(self, frame: Frame, order: str) -> None:
-        self._size = frame.size
-        self._parts = [
-            (name, struct.Struct(order + part.kind.struct_code), part.offset) for name, part in frame.parts.items()
-        ]
+    def read(walk: _Walk, what: str) -> dict[str, int]:
+        start = walk.take(frame.size, what)
+        return {name: part.unpack_from(walk.data, start + place)[0] for name, part, place in parts}
 
-    def read(self, walk: _Walk, what: str) -> dict[str, int]:
-        start = walk.take(self._size, what)
-        return {name: part.unpack_from(walk.data, start + place)[0] for name, part, place in self._parts}
+    return read
 
 
 class _BlockReader:
@@ -103,13 +136,11 @@ class _BlockReader:
     def __init__(self, block: Block, schema: Schema) -> None:
         order = schema.byte_order
         self._fields = [(field, _field_reader(field, order)) for field in block.fields.values()]
-        self._groups = [
-            (group, _FrameReader(group.dimension, order), _BlockReader(group, schema))
-            for group in block.groups.values()
-        ]
+        groups = block.groups.values()
+        self._groups = [(each, _frame_reader(each.dimension, order), _BlockReader(each, schema)) for each in groups]
         self._data = [(data, struct.Struct(order + data.length_kind.struct_code)) for data in block.data.values()]
         default = schema.default_dimension
-        self._default_frame = None if default is None else _FrameReader(default, order)
+        self._default_frame = None if default is None else _frame_reader(default, order)
 
     def read(self, walk: _Walk, frame: dict[str, int]) -> dict[str, Any]:
         """The values of a block that this frame announces.
@@ -146,7 +177,7 @@ class _BlockReader:
         dimension = self._groups[-1][1] if self._groups else self._default_frame
         if dimension is None:
             raise SbeReadError(f"{walk.path}: a group of a newer schema, and none of ours shows how groups begin")
-        frame = dimension.read(walk, "a group's dimensions")
+        frame = dimension(walk, "a group's dimensions")
         for _ in range(frame["numInGroup"]):
             start = walk.take(frame["blockLength"], "an entry")
             for _ in range(frame.get("numGroups", 0)):
@@ -161,10 +192,10 @@ class _BlockReader:
         walk.octets(self._data[-1][1], "data")
 
 
-def _read_group(walk: _Walk, group: Group, dimension: _FrameReader, entry: _BlockReader) -> list[dict[str, Any]]:
+def _read_group(walk: _Walk, group: Group, dimension: ReadFrame, entry: _BlockReader) -> list[dict[str, Any]]:
     outer = walk.path
     walk.path = f"{outer}.{group.name}"
-    frame = dimension.read(walk, "its dimensions")
+    frame = dimension(walk, "its dimensions")
     entries = []
     for place in range(frame["numInGroup"]):
         walk.path, start = f"{outer}.{group.name}[{place}]", walk.position
@@ -200,81 +231,51 @@ def _value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValu
     """The function that reads an encoding."""
     if isinstance(kind, CompositeType):
         return _composite_reader(kind, order, is_optional)
-    if isinstance(kind, SetType):
-        return _set_reader(kind, order)
-    is_nullable = may_be_null(kind, is_optional)
-    if isinstance(kind, EnumType):
-        return _enum_reader(kind, order, is_nullable)
-    if kind.presence is Presence.CONSTANT:
+    if isinstance(kind, SimpleType) and kind.presence is Presence.CONSTANT:
         return lambda _data, _offset: kind.constant
+    code, value_of = _value_maker(kind, may_be_null(kind, is_optional))
+    unpack = struct.Struct(order + code).unpack_from
+    return lambda data, offset: value_of(*unpack(data, offset))
+
+
+def _value_maker(kind: SimpleType | EnumType | SetType, is_nullable: bool) -> tuple[str, Callable[..., Any]]:
+    """(code for `struct`, what makes a value of what that unpacks)."""
+    code = kind.primitive.struct_code
+    if isinstance(kind, SetType):
+        names = {bit: name for name, bit in kind.choices.items()}
+        choices = [(bit, names.get(bit, bit)) for bit in range(8 * kind.size)]
+        return code, lambda raw: frozenset(choice for bit, choice in choices if raw >> bit & 1)
+    null = kind.null if is_nullable else None
+    if isinstance(kind, EnumType):
+        listed = {value: name for name, value in kind.values.items()}
+        return code, lambda raw: None if raw == null else listed.get(raw) or Unlisted(raw)
     if kind.primitive.name == "char":
-        return _text_reader(kind, is_nullable)
+        return f"{kind.length}s", _text_maker(kind, is_nullable)
+    if kind.length != 1 and kind.primitive.name == "uint8":
+        return f"{kind.length}s", lambda octets: octets
     if kind.length != 1:
-        return _array_reader(kind, order)
-    return _number_reader(kind.primitive, order, kind.null if is_nullable else None)
+        return f"{kind.length}{code}", lambda *raw: list(raw)
+    if null is not None and math.isnan(null):
+        return code, lambda raw: None if math.isnan(raw) else raw
+    return code, lambda raw: None if raw == null else raw
 
 
-def _number_reader(primitive: Primitive, order: str, null: Number | None) -> ReadValue:
-    unpack = struct.Struct(order + primitive.struct_code).unpack_from
-    if null is None:
-        return lambda data, offset: unpack(data, offset)[0]
-    is_nan = math.isnan(null)
+def _text_maker(kind: SimpleType, is_nullable: bool) -> Callable[[bytes], str | None]:
+    encoding, nulls = kind.character_encoding or "latin-1", {""}
+    if kind.length == 1:
+        nulls.add(chr(int(kind.null)))
 
-    def read(data: Buffer, offset: int) -> Number | None:
-        raw = unpack(data, offset)[0]
-        return None if raw == null or (is_nan and math.isnan(raw)) else raw
+    def text_of(octets: bytes) -> str | None:
+        text = _text(octets.rstrip(b"\0"), encoding, kind.name)
+        return None if is_nullable and text in nulls else text
 
-    return read
-
-
-def _text_reader(kind: SimpleType, is_nullable: bool) -> ReadValue:
-    size, encoding, null = kind.length, kind.character_encoding or "latin-1", chr(int(kind.null))
-
-    def read(data: Buffer, offset: int) -> str | None:
-        text = _text(bytes(data[offset : offset + size]).rstrip(b"\0"), encoding, kind.name)
-        if is_nullable and (not text or (size == 1 and text == null)):
-            return None
-        return text
-
-    return read
-
-
-def _array_reader(kind: SimpleType, order: str) -> ReadValue:
-    size = kind.size
-    if kind.primitive.name == "uint8":
-        return lambda data, offset: bytes(data[offset : offset + size])
-    unpack = struct.Struct(f"{order}{kind.length}{kind.primitive.struct_code}").unpack_from
-    return lambda data, offset: list(unpack(data, offset))
-
-
-def _enum_reader(kind: EnumType, order: str, is_nullable: bool) -> ReadValue:
-    read = _number_reader(kind.primitive, order, kind.null if is_nullable else None)
-    names: dict[int | None, str | None] = {value: name for name, value in kind.values.items()} | {None: None}
-
-    def read_name(data: Buffer, offset: int) -> str | Unlisted | None:
-        raw = read(data, offset)
-        return names[raw] if raw in names else Unlisted(raw)
-
-    return read_name
-
-
-def _set_reader(kind: SetType, order: str) -> ReadValue:
-    read = _number_reader(kind.primitive, order, None)
-    names = {bit: name for name, bit in kind.choices.items()}
-    choices = [(bit, names.get(bit, bit)) for bit in range(8 * kind.size)]
-
-    def read_choices(data: Buffer, offset: int) -> frozenset[str | int]:
-        raw = read(data, offset)
-        return frozenset(choice for bit, choice in choices if raw >> bit & 1)
-
-    return read_choices
+    return text_of
 
 
 def _composite_reader(kind: CompositeType, order: str, is_optional: bool) -> ReadValue:
     """Null if its first member is; an optional field makes the first member optional."""
-    members = [
-        (member, _value_reader(member.type, order, is_optional and member.is_first)) for member in kind.members.values()
-    ]
+    parts = kind.members.values()
+    members = [(part, _value_reader(part.type, order, is_optional and part.is_first)) for part in parts]
 
     def read(data: Buffer, offset: int) -> dict[str, Any] | None:
         values: dict[str, Any] = {}

@@ -11,9 +11,7 @@ BUILT_IN: dict[str, EncodingType] = {
     name: SimpleType(name, "", Presence.REQUIRED, kind, kind.null, character_encoding="ascii" if name == "char" else "")
     for name, kind in PRIMITIVES.items()
 }
-REFERENCES_MAX = (
-    32  # types that refer one to another: loading calls itself for each, and Python allows a thousand calls
-)
+REFERENCES_MAX = 32  # types that refer one to another: each takes a few calls, and Python allows a thousand
 BLOCK_SIZE_MAX = 65_535  # bytes of a message's or an entry's fixed part: what a blockLength of uint16 can say
 COMPOSITE_VALUES_MAX = 256  # in all its composites; by <ref>s to composites of <ref>s thirty lines would make a billion
 _MONTH_YEAR_OPTIONAL = ("year", "day", "week")  # the standard's MonthYear: these may be null without saying so
@@ -34,10 +32,7 @@ class TypeLoader:
             if name in self._nodes:
                 raise node.error(f"type {name!r} is defined twice, first in line {self._nodes[name].line}")
             self._nodes[name] = node
-
-    def check_all(self) -> None:
-        """Resolve every type that the schema defines, as what no message uses may be wrong too."""
-        for name, node in self._nodes.items():
+        for name, node in self._nodes.items():  # what no message uses may be wrong too
             self.resolve(name, node)
 
     def resolve(self, name: str, user: Node) -> EncodingType:

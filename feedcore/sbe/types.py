@@ -32,7 +32,19 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class SimpleType(Encoding):
+class Scalar(Encoding):
+    """One primitive on the wire, or an array of them."""
+
+    primitive: Primitive
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return self.primitive.size
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleType(Scalar):
     """A primitive or an array of them.
 
     Attributes:
@@ -43,7 +55,6 @@ class SimpleType(Encoding):
         character_encoding: Python's codec name; empty for octets.
     """
 
-    primitive: Primitive
     null: Number
     length: int = 1
     minimum: Number | None = None
@@ -58,39 +69,18 @@ class SimpleType(Encoding):
 
 
 @dataclass(frozen=True, slots=True)
-class EnumType(Encoding):
-    """One choice of several; optional where its encoding type is.
+class EnumType(Scalar):
+    """One of several values, known by name; optional where its encoding type is, and null as that is."""
 
-    Attributes:
-        null: what an optional field of it is when it is not set.
-        values: by name.
-    """
-
-    primitive: Primitive
     null: Number
     values: Mapping[str, int]
 
-    @property
-    def size(self) -> int:
-        """Bytes on the wire."""
-        return self.primitive.size
-
 
 @dataclass(frozen=True, slots=True)
-class SetType(Encoding):
-    """Any of several choices, a bit each: with none made all bits are off, so there is no null.
+class SetType(Scalar):
+    """Any of several choices, a bit number each: with none made all bits are off, so there is no null."""
 
-    Attributes:
-        choices: bit numbers by name.
-    """
-
-    primitive: Primitive
     choices: Mapping[str, int]
-
-    @property
-    def size(self) -> int:
-        """Bytes on the wire."""
-        return self.primitive.size
 
 
 @dataclass(frozen=True, slots=True)

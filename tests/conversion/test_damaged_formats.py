@@ -35,8 +35,8 @@ def frames_of(source_format: SourceFormat, seed: int) -> bytes:
         frame = bytearray(chance.randbytes(size))
         length = (size - framing.length_adds) // framing.length_unit
         for value, kind, offset in (
-            (length, framing.length, framing.length_offset),
-            (message.type_id, framing.type, framing.type_offset),
+            (length, framing.length, framing.length.offset),
+            (message.type_id, framing.type, framing.type.offset),
         ):
             frame[offset : offset + kind.size] = value.to_bytes(kind.size, "big" if order == "big" else "little")
         out += frame

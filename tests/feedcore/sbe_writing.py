@@ -1,4 +1,4 @@
-"""Writing a message of a schema from plain Python values (`feedcore.sbe.values` says which).
+"""Writing a message of a schema from plain Python values (docs/sbe.md says which).
 
 Nothing is guessed: a required value that is missing, a value out of its range, a name that the schema has not, are
 `SbeWriteError`s that name the field. Padding is zero. Invariant: reading what was written gives the values back.
