@@ -40,7 +40,7 @@ def peers(*others: int) -> Peers:
 
 
 def test_every_time_follows_from_the_sync_interval() -> None:
-    assert ConsentConfig.of(100 * MS) == ConsentConfig(250 * MS, 400 * MS, 300 * MS, 2_000 * MS)  # protocol clause 8
+    assert ConsentConfig.of(100 * MS) == ConsentConfig(250 * MS, 400 * MS, 300 * MS, 2_000 * MS)  # protocol 6.7, 8
 
 
 def test_a_report_is_taken_only_if_it_is_newer_in_this_life_or_of_a_later_one() -> None:
