@@ -5,11 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from feedcore.merge.gap_repair import RepairConfig
-
 MS = 1_000_000
 HEARTBEAT_NS = 10 * MS  # docs/protocol.md clause 8: every adapter's, however busy the stream is
 CompareMode = Literal["full", "sampled", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairConfig:
+    """Timers of gap repair at the client.
+
+    Attributes:
+        request_after_ns: how long to wait for another adapter's copy before asking a replay service.
+        retry_every_ns: pause before the second request; doubled for each further one.
+        retry_every_max_ns: cap of that pause.
+        declare_after_ns: how long to go on asking before the gap is declared.
+        reorder_ns: how long to wait once every live stream is past it: the network may have changed packets' order.
+    """
+
+    request_after_ns: int = 4 * MS
+    retry_every_ns: int = 20 * MS
+    retry_every_max_ns: int = 250 * MS
+    declare_after_ns: int = 5_000 * MS
+    reorder_ns: int = MS // 5
+
+    def __post_init__(self) -> None:
+        assert self.reorder_ns <= self.request_after_ns
+        assert self.request_after_ns <= self.retry_every_ns <= self.retry_every_max_ns < self.declare_after_ns
 
 
 @dataclass(frozen=True, slots=True)

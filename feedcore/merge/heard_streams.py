@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
 from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
@@ -12,22 +13,20 @@ class HeardStreams:
     """The adapters of one channel, as heard.
 
     Args:
-        stale_after_ns: silence after which a stream is stale.
-        confirm: how many live streams it takes to deliver.
+        config: after which silence a stream is stale, and how many live ones it takes to deliver.
 
     Attributes:
         next_deadline_ns: when to look for silence next; not moved by what is heard meanwhile, so that asking for it on
             every turn of a loop costs nothing.
     """
 
-    def __init__(self, channel_id: int, stale_after_ns: int, confirm: int) -> None:
+    def __init__(self, channel_id: int, config: MergerConfig) -> None:
         self._channel_id = channel_id
-        self._stale_after_ns = stale_after_ns
-        self._confirm = confirm
+        self._stale_after_ns = config.stale_after_ns
+        self._confirm = config.confirm
         self._heard_at_ns: dict[int, int] = {}  # by adapter_id
         self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard of it
         self._stale: set[int] = set()
-        self._first_heard_ns: int | None = None
         self._is_paused = False
         self.next_deadline_ns: int | None = None
 
@@ -57,15 +56,11 @@ class HeardStreams:
             if adapter_id not in self._stale and now_ns - heard_at_ns >= self._stale_after_ns:
                 self._stale.add(adapter_id)
                 effects.append(Stale(self._channel_id, adapter_id))
-        alone_at_ns = self._alone_at_ns()
-        if alone_at_ns is not None and now_ns >= alone_at_ns:
+        if 1 < self._confirm > len(self.live) and not self._is_paused:
             self._is_paused = True
             effects.append(ConfirmationPaused(self._channel_id, self.live))
-            alone_at_ns = None
         live = [at for adapter, at in self._heard_at_ns.items() if adapter not in self._stale]
         self.next_deadline_ns = min(live) + self._stale_after_ns if live else None
-        if alone_at_ns is not None and (self.next_deadline_ns is None or alone_at_ns < self.next_deadline_ns):
-            self.next_deadline_ns = alone_at_ns
 
     def are_all_past(self, input_seq: int) -> bool:
         """True if every live stream is past it: no copy will come by itself."""
@@ -76,17 +71,7 @@ class HeardStreams:
         """How far streams had come beyond here counts no more."""
         self._ends = {adapter: min(end, input_seq) for adapter, end in self._ends.items()}
 
-    def _alone_at_ns(self) -> int | None:
-        """When to say that there are too few: at the start others may just not have been heard yet."""
-        if self._confirm < 2 or self._is_paused or self._first_heard_ns is None:
-            return None
-        if len(self._heard_at_ns) - len(self._stale) >= self._confirm:
-            return None
-        return self._first_heard_ns + self._stale_after_ns
-
     def _come_alive(self, adapter_id: int, now_ns: int, effects: list[MergeEffect]) -> None:
-        if self._first_heard_ns is None:
-            self._first_heard_ns = now_ns
         self._stale.discard(adapter_id)
         self._heard_at_ns[adapter_id] = now_ns
         if self.next_deadline_ns is None or self.next_deadline_ns > now_ns + self._stale_after_ns:

@@ -6,12 +6,35 @@ it came under. What was passed over is remembered by identity too, so it is `Fil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
-from feedcore.merge.remembered_gaps import RememberedGaps
+from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap, SourceRange
+from feedcore.range_set import RangeSet
 from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.packet_parts import message_input_seqs, part_of
 from feedcore.wire.position import FIRST_SEQ, Run
+
+
+class RememberedGaps(RangeSet):
+    """Numbers that were passed over and may still turn up.
+
+    Args:
+        range_count_max: beyond it the lowest range is forgotten: a late copy of it is then a mere duplicate.
+    """
+
+    __slots__ = ("_range_count_max",)
+
+    def __init__(self, range_count_max: int) -> None:
+        super().__init__()
+        self._range_count_max = range_count_max
+
+    def add(self, first: int, end: int) -> None:
+        """Remember `[first, end)`."""
+        super().add(first, end)
+        while self.range_count > self._range_count_max:
+            self.remove(*next(iter(self)))
 
 
 class SourceOrder:
@@ -60,7 +83,7 @@ class SourceOrder:
             stream = run.source_stream_id
             expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)
             if run.first_source_seq != expected or run.is_source_gap:
-                self._take_pieces(packet, effects, is_late=is_late)
+                self._hand_over(packet, self._pieces_of(packet, is_late=is_late), effects)
                 return
             ends[stream] = run.first_source_seq + run.source_count
         for run in packet.runs:
@@ -82,68 +105,66 @@ class SourceOrder:
             before.add(FIRST_SEQ, run.first_source_seq)
             (self._missed if self._is_from_start else self._before)[stream] = before
 
-    def _take_pieces(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool) -> None:
-        """Some of the packet is known, or a source gap, or what precedes it in its source stream was passed over."""
+    def _pieces_of(self, packet: OutputPacket, *, is_late: bool) -> list[_Piece]:
+        """What to hand over of a packet that is known in part, or a source gap, or follows what was passed over."""
         message_input_seqs(packet)  # refuses what cannot be cut before anything changes
-        pieces = _Pieces(packet, effects)
+        pieces: list[_Piece] = []
         for run in packet.runs:
-            stream, to_input = run.source_stream_id, run.first_input_seq - run.first_source_seq
+            stream = run.source_stream_id
             self._begin(run)
             next_source = self.next_source_seqs[stream]
             new_from = min(max(next_source, run.first_source_seq), run.end_source_seq)
             for known in (self._missed, self._before) if is_late else (self._missed,):
                 if new_from > run.first_source_seq and stream in known:
-                    for first, end in known[stream].take(run.first_source_seq, new_from):
-                        self._hand_over(pieces, run, first + to_input, end + to_input, is_fill=True)
+                    taken = known[stream].take(run.first_source_seq, new_from)
+                    pieces += (_piece(run, first, end, is_fill=True) for first, end in taken)
             if run.end_source_seq > next_source:
                 if run.first_source_seq > next_source:
                     self.pass_over(stream, run.first_source_seq)
-                self._hand_over(pieces, run, new_from + to_input, run.end_input_seq, is_fill=is_late)
+                pieces.append(_piece(run, new_from, run.end_source_seq, is_fill=is_late))
                 self.next_source_seqs[stream] = run.end_source_seq
-        pieces.flush()
-        self._counters.counts[Counter.MERGE_DELIVERED] += pieces.delivered_count
-        in_gaps = sum(run.message_count for run in packet.runs if run.is_source_gap)
-        handed_over = pieces.delivered_count + pieces.filled_count + in_gaps
-        self._counters.counts[Counter.MERGE_RENUMBERED] += packet.message_count - handed_over
+        return pieces
 
-    def _hand_over(self, pieces: _Pieces, run: Run, first_input: int, end_input: int, *, is_fill: bool) -> None:
-        if run.is_source_gap:
-            first_source = run.first_source_seq + first_input - run.first_input_seq
-            last_source = first_source + end_input - first_input - 1
-            pieces.interrupt(SourceGap(self._channel_id, run.source_stream_id, first_source, last_source))
+    def _hand_over(self, packet: OutputPacket, pieces: list[_Piece], effects: list[MergeEffect]) -> None:
+        counts = self._counters.counts
+        counts[Counter.MERGE_RENUMBERED] += sum(run.message_count for run in packet.runs if not run.is_source_gap)
+        for piece in _joined(pieces):
+            if piece.lost is not None:
+                stream, first, end = piece.lost
+                effects.append(SourceGap(self._channel_id, stream, first, end - 1))
+                continue
+            part = part_of(packet, piece.first_input_seq, piece.end_input_seq)
+            counts[Counter.MERGE_RENUMBERED] -= part.message_count
+            counts[Counter.MERGE_DELIVERED] += 0 if piece.is_fill else part.message_count
+            effects.append(Filled(part) if piece.is_fill else Deliver(part))
+
+
+class _Piece(NamedTuple):
+    """Consecutive source messages of a packet on their way to the application.
+
+    Attributes:
+        is_fill: they had been passed over.
+        lost: if the source declares them lost, which they are.
+    """
+
+    first_input_seq: int
+    end_input_seq: int
+    is_fill: bool
+    lost: SourceRange | None
+
+
+def _piece(run: Run, first_source: int, end_source: int, *, is_fill: bool) -> _Piece:
+    to_input = run.first_input_seq - run.first_source_seq
+    lost = (run.source_stream_id, first_source, end_source) if run.is_source_gap else None
+    return _Piece(first_source + to_input, end_source + to_input, is_fill, lost)
+
+
+def _joined(pieces: Iterable[_Piece]) -> list[_Piece]:
+    """Pieces that continue each other go together: cutting one is work per message of the packet."""
+    joined: list[_Piece] = []
+    for piece in pieces:
+        if joined and piece.lost is None and joined[-1][1:] == (piece.first_input_seq, piece.is_fill, None):
+            joined[-1] = joined[-1]._replace(end_input_seq=piece.end_input_seq)
         else:
-            pieces.add(first_input, end_input, is_fill=is_fill)
-
-
-class _Pieces:
-    """Parts of a packet on their way to the application: consecutive ones go together."""
-
-    def __init__(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
-        self.delivered_count = 0
-        self.filled_count = 0
-        self._packet = packet
-        self._effects = effects
-        self._first = self._end = 0
-        self._is_fill = False
-
-    def add(self, first_input_seq: int, end_input_seq: int, *, is_fill: bool) -> None:
-        if (first_input_seq, is_fill) != (self._end, self._is_fill):
-            self.flush()
-            self._first, self._is_fill = first_input_seq, is_fill
-        self._end = end_input_seq
-
-    def interrupt(self, event: SourceGap) -> None:
-        self.flush()
-        self._effects.append(event)
-
-    def flush(self) -> None:
-        if self._first == self._end:
-            return
-        part = part_of(self._packet, self._first, self._end)
-        self._first = self._end = 0
-        if self._is_fill:
-            self.filled_count += part.message_count
-            self._effects.append(Filled(part))
-        else:
-            self.delivered_count += part.message_count
-            self._effects.append(Deliver(part))
+            joined.append(piece)
+    return joined

@@ -27,9 +27,8 @@ from client_lib import (
 )
 from client_lib.items import Filled, Item
 from client_lib.live_view import LiveFigures, render
-from feedcore.merge.config import MergerConfig
+from feedcore.merge.config import MergerConfig, RepairConfig
 from feedcore.merge.effects import Ended, Stale, Takeover
-from feedcore.merge.gap_repair import RepairConfig
 from feedcore.wire.output_packet import OutputFlag, encode_runs
 from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal

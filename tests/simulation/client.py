@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from feedcore.counters import CounterSet
-from feedcore.merge.config import MergerConfig
+from feedcore.merge.config import MergerConfig, RepairConfig
 from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.gap_repair import RepairConfig
 from feedcore.merge.sessions import SessionMerger
 from feedcore.wire.output_packet import OutputPacket
 from tests.simulation.plan import MS, ClientPlan, Plan

@@ -11,8 +11,7 @@ from feedcore.merge.gap_repair import GapRepair
 from feedcore.merge.history_gate import CLOSED, HistoryGate
 from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.merger import StreamMerger
-from feedcore.merge.remembered_gaps import RememberedGaps
-from feedcore.merge.source_order import SourceOrder
+from feedcore.merge.source_order import RememberedGaps, SourceOrder
 from feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenes import Scene
@@ -27,8 +26,8 @@ def _forgets_sources(right: Method) -> Method:
 
 
 def _judges_nothing(right: Method) -> Method:
-    def counted_end(self: HistoryGate, packet: Any, end_input_seq: int, now_ns: int) -> int | None:
-        return None if right(self, packet, end_input_seq, now_ns) is None else end_input_seq
+    def counted_end(self: HistoryGate, packet: Any, now_ns: int) -> int | None:
+        return None if right(self, packet, now_ns) is None else packet.end_input_seq
 
     return counted_end
 
@@ -142,7 +141,7 @@ MERGE = (
     Mutant(
         "everything missing is declared a gap, held packets or not",
         HoldQueue,
-        "first_place",
+        "first_packet",
         _sees_nothing_held,
         scene=Scene.COPIES,
     ),
