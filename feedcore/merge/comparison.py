@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Diverged, MergeEffect
 from feedcore.wire.output_packet import OutputPacket, decode_runs
-from feedcore.wire.packet_parts import IdentifiedMessage, identified_messages
+from feedcore.wire.packet_parts import identified_messages
 from feedcore.wire.refusal import PacketRefused
 
 TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
@@ -22,42 +22,28 @@ TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
 Remembered: TypeAlias = tuple[int, bytes, int, int, int, int]
 
 
-class Content(NamedTuple):
-    """What a range of a packet says, however its runs are cut."""
-
-    sources: tuple[tuple[int, int, int, bool], ...]  # from an input_seq on: stream, source_seq less it, is_source_gap
-    messages: tuple[IdentifiedMessage, ...]
-
-
-def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> Content:
-    """What `input_seq` first … end - 1 of a packet say.
+def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> list[tuple[object, ...]]:
+    """What `input_seq` first … end - 1 of a packet say, however its runs are cut: its sources, then its messages.
 
     Raises:
         PacketRefused: MALFORMED frames.
     """
-    sources: list[tuple[int, int, int, bool]] = []
+    content: list[tuple[object, ...]] = []
     for run in packet.runs:
         first = max(first_input_seq, run.first_input_seq)
         source = (run.source_stream_id, run.first_source_seq - run.first_input_seq, run.is_source_gap)
-        is_continued = sources and sources[-1][1:] == source  # however many runs it was cut into
+        is_continued = content and content[-1][1:] == source
         if first < min(end_input_seq, run.end_input_seq) and not is_continued:
-            sources.append((first, *source))
-    return Content(tuple(sources), tuple(identified_messages(packet, first_input_seq, end_input_seq)))
+            content.append((first, *source))
+    return [*content, *identified_messages(packet, first_input_seq, end_input_seq)]
 
 
 def digest_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> int:
     """CRC-32 over what `input_seq` first … end - 1 say; over the payload if it is broken."""
     try:
-        content = content_of(packet, first_input_seq, end_input_seq)
+        return zlib.crc32(repr(content_of(packet, first_input_seq, end_input_seq)).encode())
     except PacketRefused:
         return zlib.crc32(packet.payload)
-    digest = 0
-    for source in content.sources:
-        digest = zlib.crc32(b"%d %d %d %d " % source, digest)
-    for message_seq, stream, source_seq, lost_count, body in content.messages:
-        digest = zlib.crc32(b"%d %d %d %d %d " % (message_seq, stream, source_seq, lost_count, len(body)), digest)
-        digest = zlib.crc32(body, digest)
-    return digest
 
 
 def is_same_packet(one: OutputPacket, other: OutputPacket) -> bool:

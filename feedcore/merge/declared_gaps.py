@@ -7,7 +7,7 @@ from feedcore.merge.confirmation import Stretch
 from feedcore.merge.effects import Gap, GapReason, MergeEffect
 from feedcore.merge.source_order import RememberedGaps, SourceOrder
 from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import message_input_seqs, part_of
+from feedcore.wire.packet_parts import part_of, placed_frames
 
 
 class DeclaredGaps:
@@ -49,7 +49,7 @@ class DeclaredGaps:
         """
         if not self.ranges.overlaps(packet.first_input_seq, end_input_seq):
             return False
-        message_input_seqs(packet)  # refuses what cannot be cut before anything changes
+        placed_frames(packet)  # refuses what cannot be cut before anything changes
         for first, end in self.ranges.take(packet.first_input_seq, end_input_seq):
             self._order.take(part_of(packet, first, end), effects, is_late=True)
         return True

@@ -24,25 +24,25 @@ class HeardStreams:
         self._channel_id = channel_id
         self._stale_after_ns = config.stale_after_ns
         self._confirm = config.confirm
-        self._heard_at_ns: dict[int, int] = {}  # by adapter_id
+        self._heard_at_ns: dict[int, int] = {}  # by adapter_id, of those that are live
         self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard of it
-        self._stale: set[int] = set()
+        self._silent: set[int] = set()
         self._is_paused = False
         self.next_deadline_ns: int | None = None
 
     @property
     def live(self) -> tuple[int, ...]:
         """The adapters heard."""
-        return tuple(sorted(self._heard_at_ns.keys() - self._stale))
+        return tuple(sorted(self._heard_at_ns))
 
     @property
     def silent(self) -> tuple[int, ...]:
         """The adapters that were heard and have fallen silent."""
-        return tuple(sorted(self._stale))
+        return tuple(sorted(self._silent))
 
     def hear(self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]) -> None:
         """A packet that came by multicast; `end_input_seq`: its own, or a heartbeat's next."""
-        if adapter_id in self._stale or adapter_id not in self._heard_at_ns:
+        if adapter_id not in self._heard_at_ns:
             self._come_alive(adapter_id, now_ns, effects)
         self._heard_at_ns[adapter_id] = now_ns
         if end_input_seq > self._ends.get(adapter_id, 0) and not flags & UNNUMBERED_BITS:
@@ -52,19 +52,20 @@ class HeardStreams:
         """Say which streams have fallen silent, and whether that leaves too few."""
         if self.next_deadline_ns is None or now_ns < self.next_deadline_ns:
             return
-        for adapter_id, heard_at_ns in self._heard_at_ns.items():
-            if adapter_id not in self._stale and now_ns - heard_at_ns >= self._stale_after_ns:
-                self._stale.add(adapter_id)
+        for adapter_id, heard_at_ns in list(self._heard_at_ns.items()):
+            if now_ns - heard_at_ns >= self._stale_after_ns:
+                del self._heard_at_ns[adapter_id]
+                self._silent.add(adapter_id)
                 effects.append(Stale(self._channel_id, adapter_id))
         if 1 < self._confirm > len(self.live) and not self._is_paused:
             self._is_paused = True
             effects.append(ConfirmationPaused(self._channel_id, self.live))
-        live = [at for adapter, at in self._heard_at_ns.items() if adapter not in self._stale]
-        self.next_deadline_ns = min(live) + self._stale_after_ns if live else None
+        oldest_ns = min(self._heard_at_ns.values(), default=None)
+        self.next_deadline_ns = None if oldest_ns is None else oldest_ns + self._stale_after_ns
 
     def are_all_past(self, input_seq: int) -> bool:
         """True if every live stream is past it: no copy will come by itself."""
-        live = [end for adapter, end in self._ends.items() if adapter not in self._stale]
+        live = [end for adapter, end in self._ends.items() if adapter in self._heard_at_ns]
         return bool(live) and min(live) > input_seq
 
     def renumbered_from(self, input_seq: int) -> None:
@@ -72,7 +73,7 @@ class HeardStreams:
         self._ends = {adapter: min(end, input_seq) for adapter, end in self._ends.items()}
 
     def _come_alive(self, adapter_id: int, now_ns: int, effects: list[MergeEffect]) -> None:
-        self._stale.discard(adapter_id)
+        self._silent.discard(adapter_id)
         self._heard_at_ns[adapter_id] = now_ns
         if self.next_deadline_ns is None or self.next_deadline_ns > now_ns + self._stale_after_ns:
             self.next_deadline_ns = now_ns + self._stale_after_ns

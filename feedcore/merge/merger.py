@@ -54,11 +54,13 @@ class StreamMerger:
         counters: what is counted goes here.
         config: timers and limits.
         start_message_seq: the first message to deliver; None: live, from the first packet heard.
+        session: what is asked for belongs to it; 0: to the one that the services are in.
 
     Attributes:
         next_input_seq: one past what was delivered or passed over; None until it is known where to begin.
         next_message_seq: of the next message; None while beginning live.
         next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or passed over.
+        has_ended: the active said that every source stream ended, and all of it was delivered then.
     """
 
     def __init__(
@@ -67,10 +69,13 @@ class StreamMerger:
         counters: CounterSet,
         config: MergerConfig | None = None,
         start_message_seq: int | None = None,
+        session: int = 0,
     ) -> None:
         self.channel_id = channel_id
         self.next_input_seq = FIRST_SEQ if start_message_seq == FIRST_SEQ else None
         self.next_message_seq = start_message_seq
+        self.has_ended = False
+        self._session = session
         self._config = config = config or MergerConfig()
         self._counters = counters
         self._gate = HistoryGate(counters, config)
@@ -86,7 +91,6 @@ class StreamMerger:
         self._comparison = CopyComparison(channel_id, counters, config)
         self._gap = ChannelRepair(config.repair)
         self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
-        self._ended = False
 
     @property
     def lineage(self) -> Lineage:
@@ -129,10 +133,9 @@ class StreamMerger:
         if is_hopeless := self._gap.is_hopeless(now_ns):
             self._declare(now_ns, effects)
         is_due = not is_hopeless and self._gap.is_request_due(now_ns, jitter)
-        request = self._request(source_ranges, with_numbered=is_due)
-        if request.input_ranges or request.message_range or request.source_ranges:
+        if is_due or source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
-            effects.append(request)
+            effects.append(self._request(source_ranges, with_numbered=is_due))
         return effects
 
     def next_deadline_ns(self) -> int | None:
@@ -151,9 +154,7 @@ class StreamMerger:
         try:
             if packet.flags & HEARTBEAT_BIT:
                 self._on_heartbeat(packet, now_ns, effects)
-            elif not (
-                packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self._ended
-            ):  # after the end all is old
+            elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self.has_ended):  # then all is old
                 self._provisional.on_packet(packet, self.lineage, self.next_input_seq, now_ns, effects)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
@@ -175,8 +176,8 @@ class StreamMerger:
             self._begin(packet, effects)
         self._watch(now_ns)
         is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.lineage.epoch
-        if is_end and not self._ended and packet.first_input_seq == self.next_input_seq:
-            self._ended = True
+        if is_end and not self.has_ended and packet.first_input_seq == self.next_input_seq:
+            self.has_ended = True
             effects.append(Ended(self.channel_id, packet.first_input_seq, packet.first_message_seq))
 
     def _on_other_epoch(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
@@ -341,7 +342,6 @@ class StreamMerger:
 
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """What to ask for now."""
-        silent = self._streams.silent
         ranges: tuple[Range, ...] = ()
         message_range: Range | None = None
         count_max = self._config.request_count_max
@@ -354,7 +354,8 @@ class StreamMerger:
             message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
         holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
         copy_count = max(1, self._config.confirm - len(holders)) if ranges or message_range else 1
-        return RequestReplay(self.channel_id, ranges, message_range, source_ranges, copy_count, holders, silent)
+        asked = (ranges, message_range, source_ranges)
+        return RequestReplay(self.channel_id, *asked, copy_count, holders, self._streams.silent, self._session)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """What is missing first cannot be had: say so and go on after it. Only what was known when patience began: what

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import message_input_seqs
+from feedcore.wire.packet_parts import placed_frames
 from feedcore.wire.position import FIRST_SEQ
 
 
@@ -51,5 +51,5 @@ def place_of_message(packet: OutputPacket, message_seq: int) -> Place | None:
     if message_seq == packet.end_message_seq:
         return end_place(packet)
     if packet.first_message_seq < message_seq < packet.end_message_seq:
-        return Place(message_input_seqs(packet)[message_seq - packet.first_message_seq], message_seq)
+        return Place(placed_frames(packet)[message_seq - packet.first_message_seq][0], message_seq)
     return None

@@ -13,7 +13,7 @@ from feedcore.counters import Counter, CounterSet
 from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap, SourceRange
 from feedcore.range_set import RangeSet
 from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import message_input_seqs, part_of
+from feedcore.wire.packet_parts import part_of, placed_frames
 from feedcore.wire.position import FIRST_SEQ, Run
 
 
@@ -107,7 +107,7 @@ class SourceOrder:
 
     def _pieces_of(self, packet: OutputPacket, *, is_late: bool) -> list[_Piece]:
         """What to hand over of a packet that is known in part, or a source gap, or follows what was passed over."""
-        message_input_seqs(packet)  # refuses what cannot be cut before anything changes
+        placed_frames(packet)  # refuses what cannot be cut before anything changes
         pieces: list[_Piece] = []
         for run in packet.runs:
             stream = run.source_stream_id
