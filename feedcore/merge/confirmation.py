@@ -48,9 +48,6 @@ class Confirmation:
         self._longest = 0  # source messages in the longest packet that ever waited
         self._alarmed: dict[tuple[int, int, int, int], None] = {}  # (first, end, adapters): each difference once
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def on_packet(self, packet: OutputPacket, effects: list[MergeEffect]) -> list[OutputPacket]:
         """A copy of any adapter's.
 
@@ -60,14 +57,28 @@ class Confirmation:
         Raises:
             PacketRefused: MALFORMED frames.
         """
-        low, high = (bisect(self._waiting, packet.first_input_seq, key=FIRST) for bisect in (bisect_left, bisect_right))
-        for known in self._waiting[low:high]:
-            if is_same_packet(known, packet):
-                if known.adapter_id == packet.adapter_id:
-                    return []
-                self._remove(known)
-                return [known]
-        return self._match_parts(packet, effects)
+        confirmed = []
+        pieces = [packet]
+        while pieces:
+            piece = pieces.pop()
+            for known in self._overlapping(piece.first_input_seq, piece.end_input_seq):
+                begin = max(known.first_input_seq, piece.first_input_seq)
+                end = min(known.end_input_seq, piece.end_input_seq)
+                if known.adapter_id == piece.adapter_id:
+                    if known.first_input_seq == piece.first_input_seq and is_same_packet(known, piece):
+                        break  # it waits already
+                elif are_equal(known, piece, begin, end):
+                    confirmed.append(part_of(piece, begin, end))
+                    self._remove(known)
+                    for rest in _without(known, begin, end):
+                        self.keep(rest)
+                    pieces += _without(piece, begin, end)
+                    break
+                else:
+                    self._alarm(known, piece, begin, end, effects)
+            else:
+                self.keep(piece)
+        return sorted(confirmed, key=FIRST)
 
     def keep(self, packet: OutputPacket) -> None:
         """Let a copy wait."""
@@ -109,28 +120,6 @@ class Confirmation:
         return tuple(sorted({packet.adapter_id for packet in self._overlapping(first_input_seq, end_input_seq)}))
 
     # ---- inside ----
-
-    def _match_parts(self, packet: OutputPacket, effects: list[MergeEffect]) -> list[OutputPacket]:
-        confirmed = []
-        pieces = [packet]
-        while pieces:
-            piece = pieces.pop()
-            for known in self._overlapping(piece.first_input_seq, piece.end_input_seq):
-                if known.adapter_id == packet.adapter_id:
-                    continue
-                begin = max(known.first_input_seq, piece.first_input_seq)
-                end = min(known.end_input_seq, piece.end_input_seq)
-                if are_equal(known, piece, begin, end):
-                    confirmed.append(part_of(piece, begin, end))
-                    self._remove(known)
-                    for rest in _without(known, begin, end):
-                        self.keep(rest)
-                    pieces += _without(piece, begin, end)
-                    break
-                self._alarm(known, piece, begin, end, effects)
-            else:
-                self.keep(piece)
-        return sorted(confirmed, key=FIRST)
 
     def _alarm(
         self, known: OutputPacket, piece: OutputPacket, begin: int, end: int, effects: list[MergeEffect]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.merge.config import RepairConfig
+from feedcore.merge.config import MergerConfig
 from feedcore.merge.place import BEGINNING, Place
 
 
@@ -13,7 +13,7 @@ class GapRepair:
         config: timers.
     """
 
-    def __init__(self, config: RepairConfig) -> None:
+    def __init__(self, config: MergerConfig) -> None:
         self._config = config
         self._since_ns: int | None = None  # None: nothing is missing
         self._first_missing = 0
@@ -81,7 +81,7 @@ class ChannelRepair(GapRepair):
         patience_end: how much of it was known when patience with this gap began: only that has been waited for.
     """
 
-    def __init__(self, config: RepairConfig) -> None:
+    def __init__(self, config: MergerConfig) -> None:
         super().__init__(config)
         self.known_end_input_seq, self.known_end_message_seq = BEGINNING
         self.patience_end = BEGINNING

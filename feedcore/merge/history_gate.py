@@ -50,20 +50,6 @@ class HistoryGate:
 
     def admit(self, packet: OutputPacket, now_ns: int) -> OutputPacket | None:
         """What of a packet counts; None: nothing, or it waits here."""
-        counted_end = self.counted_end(packet, now_ns)
-        if counted_end is None:
-            return None
-        if counted_end <= packet.first_input_seq:
-            self._counters.add(Counter.STALE_EPOCH_PACKETS)
-            return None
-        try:
-            return part_of(packet, packet.first_input_seq, counted_end)
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return None
-
-    def counted_end(self, packet: OutputPacket, now_ns: int) -> int | None:
-        """Up to which `input_seq` a packet counts, at most its own end; None: it waits here."""
         epoch = packet.epoch
         if self.lineage.entries and epoch > self.lineage.epoch and epoch > self._awaited_epoch:
             self._awaited_epoch = epoch
@@ -73,7 +59,13 @@ class HistoryGate:
             if len(self._waiting) < self._config.held_count_max:
                 self._waiting.append(packet)
             return None
-        return min(packet.end_input_seq, self.lineage.end_of(epoch))
+        try:
+            if (counted_end := self.lineage.end_of(epoch)) > packet.first_input_seq:
+                return part_of(packet, packet.first_input_seq, counted_end)
+            self._counters.add(Counter.STALE_EPOCH_PACKETS)
+        except PacketRefused as refused:
+            self._counters.refuse(refused.reason)
+        return None
 
     def take_waiting(self) -> list[OutputPacket]:
         """What has waited and need not any longer, in order of arrival."""

@@ -89,7 +89,7 @@ class StreamMerger:
         self._late_confirmation = Confirmation(channel_id, counters, config.declared_count_max)
         self._held = HoldQueue(config.held_count_max)
         self._comparison = CopyComparison(channel_id, counters, config)
-        self._gap = ChannelRepair(config.repair)
+        self._gap = ChannelRepair(config)
         self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
 
     @property

@@ -159,8 +159,7 @@ class ProvisionalMerge:
         if sum(len(gap.held) for gap in self.gaps.values()) >= count_max:
             return  # it can be asked for again
         if run.source_stream_id not in self.gaps:
-            repair = GapRepair(self._config.repair)
-            self.gaps[run.source_stream_id] = SourceStreamGap(HoldQueue(count_max), repair)
+            self.gaps[run.source_stream_id] = SourceStreamGap(HoldQueue(count_max), GapRepair(self._config))
         known = self.gaps[run.source_stream_id].held.add(run.first_source_seq, run.end_source_seq, part)
         self._counters.add(Counter.MERGE_HELD if known is None else Counter.MERGE_DUPLICATES)
 

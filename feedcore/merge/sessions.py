@@ -94,8 +94,6 @@ class SessionMerger:
         return self.present.has_ended and not self.present.is_behind
 
     def _is_settled(self, now_ns: int) -> bool:
-        if not self._held:
-            return False
         merger = self.present
         if self._is_at_end or (merger.next_input_seq is None and merger.next_message_seq is None):
             return True  # all of it was delivered, or nothing of it was heard that a live client is owed

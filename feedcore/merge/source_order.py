@@ -6,15 +6,17 @@ it came under. What was passed over is remembered by identity too, so it is `Fil
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from operator import itemgetter
+from typing import TypeAlias
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap, SourceRange
+from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
 from feedcore.range_set import RangeSet
 from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.packet_parts import part_of, placed_frames
 from feedcore.wire.position import FIRST_SEQ, Run
+
+Piece: TypeAlias = tuple[int, int, type[Deliver] | type[Filled] | SourceGap]  # first input_seq, end, what it becomes
 
 
 class RememberedGaps(RangeSet):
@@ -83,7 +85,7 @@ class SourceOrder:
             stream = run.source_stream_id
             expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)
             if run.first_source_seq != expected or run.is_source_gap:
-                self._hand_over(packet, self._pieces_of(packet, is_late=is_late), effects)
+                self._take_pieces(packet, effects, is_late=is_late)
                 return
             ends[stream] = run.first_source_seq + run.source_count
         for run in packet.runs:
@@ -105,66 +107,38 @@ class SourceOrder:
             before.add(FIRST_SEQ, run.first_source_seq)
             (self._missed if self._is_from_start else self._before)[stream] = before
 
-    def _pieces_of(self, packet: OutputPacket, *, is_late: bool) -> list[_Piece]:
-        """What to hand over of a packet that is known in part, or a source gap, or follows what was passed over."""
+    def _take_pieces(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool) -> None:
+        """Some of the packet is known, or a source gap, or what precedes it in its source stream was passed over."""
         placed_frames(packet)  # refuses what cannot be cut before anything changes
-        pieces: list[_Piece] = []
+        new, filling = RangeSet(), RangeSet()  # of input_seq: what goes together is handed over together
+        lost: list[Piece] = []
         for run in packet.runs:
-            stream = run.source_stream_id
+            stream, to_input = run.source_stream_id, run.first_input_seq - run.first_source_seq
             self._begin(run)
             next_source = self.next_source_seqs[stream]
             new_from = min(max(next_source, run.first_source_seq), run.end_source_seq)
+            ranges: list[tuple[int, int, bool]] = []
             for known in (self._missed, self._before) if is_late else (self._missed,):
                 if new_from > run.first_source_seq and stream in known:
-                    taken = known[stream].take(run.first_source_seq, new_from)
-                    pieces += (_piece(run, first, end, is_fill=True) for first, end in taken)
+                    ranges += ((*each, True) for each in known[stream].take(run.first_source_seq, new_from))
             if run.end_source_seq > next_source:
                 if run.first_source_seq > next_source:
                     self.pass_over(stream, run.first_source_seq)
-                pieces.append(_piece(run, new_from, run.end_source_seq, is_fill=is_late))
+                ranges.append((new_from, run.end_source_seq, is_late))
                 self.next_source_seqs[stream] = run.end_source_seq
-        return pieces
-
-    def _hand_over(self, packet: OutputPacket, pieces: list[_Piece], effects: list[MergeEffect]) -> None:
-        counts = self._counters.counts
-        counts[Counter.MERGE_RENUMBERED] += sum(run.message_count for run in packet.runs if not run.is_source_gap)
-        for piece in _joined(pieces):
-            if piece.lost is not None:
-                stream, first, end = piece.lost
-                effects.append(SourceGap(self._channel_id, stream, first, end - 1))
+            for first, end, is_fill in ranges:
+                if run.is_source_gap:
+                    lost.append((first + to_input, end + to_input, SourceGap(self._channel_id, stream, first, end - 1)))
+                else:
+                    (filling if is_fill else new).add(first + to_input, end + to_input)
+        dropped_count = sum(run.message_count for run in packet.runs if not run.is_source_gap)
+        pieces: list[Piece] = [*((*each, Deliver) for each in new), *((*each, Filled) for each in filling), *lost]
+        for first, end, event in sorted(pieces, key=itemgetter(0)):
+            if isinstance(event, SourceGap):
+                effects.append(event)
                 continue
-            part = part_of(packet, piece.first_input_seq, piece.end_input_seq)
-            counts[Counter.MERGE_RENUMBERED] -= part.message_count
-            counts[Counter.MERGE_DELIVERED] += 0 if piece.is_fill else part.message_count
-            effects.append(Filled(part) if piece.is_fill else Deliver(part))
-
-
-class _Piece(NamedTuple):
-    """Consecutive source messages of a packet on their way to the application.
-
-    Attributes:
-        is_fill: they had been passed over.
-        lost: if the source declares them lost, which they are.
-    """
-
-    first_input_seq: int
-    end_input_seq: int
-    is_fill: bool
-    lost: SourceRange | None
-
-
-def _piece(run: Run, first_source: int, end_source: int, *, is_fill: bool) -> _Piece:
-    to_input = run.first_input_seq - run.first_source_seq
-    lost = (run.source_stream_id, first_source, end_source) if run.is_source_gap else None
-    return _Piece(first_source + to_input, end_source + to_input, is_fill, lost)
-
-
-def _joined(pieces: Iterable[_Piece]) -> list[_Piece]:
-    """Pieces that continue each other go together: cutting one is work per message of the packet."""
-    joined: list[_Piece] = []
-    for piece in pieces:
-        if joined and piece.lost is None and joined[-1][1:] == (piece.first_input_seq, piece.is_fill, None):
-            joined[-1] = joined[-1]._replace(end_input_seq=piece.end_input_seq)
-        else:
-            joined.append(piece)
-    return joined
+            part = part_of(packet, first, end)
+            effects.append(event(part))
+            self._counters.counts[Counter.MERGE_DELIVERED] += part.message_count if event is Deliver else 0
+            dropped_count -= part.message_count
+        self._counters.counts[Counter.MERGE_RENUMBERED] += dropped_count

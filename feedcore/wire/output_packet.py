@@ -155,10 +155,25 @@ def encode_output_header(
     packet: OutputPacket, *, key_id: int, incarnation: int, packet_counter: int, sent_at_ns: int
 ) -> bytes:
     """The header's bytes."""
-    ids = (packet.flags, packet.feed_id, packet.channel_id, packet.adapter_id, packet.session, packet.epoch)
-    counts = (packet.message_count, len(packet.runs), packet_counter)
-    numbers = (packet.first_message_seq, packet.first_input_seq, packet.source_sent_at_ns, sent_at_ns)
-    return OUTPUT_HEADER.pack(OUTPUT_MAGIC, OUTPUT_VERSION, *ids, key_id, incarnation, *counts, *numbers)
+    return OUTPUT_HEADER.pack(
+        OUTPUT_MAGIC,
+        OUTPUT_VERSION,
+        packet.flags,
+        packet.feed_id,
+        packet.channel_id,
+        packet.adapter_id,
+        packet.session,
+        packet.epoch,
+        key_id,
+        incarnation,
+        packet.message_count,
+        len(packet.runs),
+        packet_counter,
+        packet.first_message_seq,
+        packet.first_input_seq,
+        packet.source_sent_at_ns,
+        sent_at_ns,
+    )
 
 
 def encode_output_packet(packet: OutputPacket) -> bytes:

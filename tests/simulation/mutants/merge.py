@@ -26,10 +26,12 @@ def _forgets_sources(right: Method) -> Method:
 
 
 def _judges_nothing(right: Method) -> Method:
-    def counted_end(self: HistoryGate, packet: Any, now_ns: int) -> int | None:
-        return None if right(self, packet, now_ns) is None else packet.end_input_seq
+    def admit(self: HistoryGate, packet: Any, now_ns: int) -> Any:
+        waiting = len(self._waiting)
+        counted = right(self, packet, now_ns)
+        return packet if counted is not None or len(self._waiting) == waiting else None
 
-    return counted_end
+    return admit
 
 
 def _never_waits(right: Method) -> Method:
@@ -88,7 +90,7 @@ MERGE = (
     Mutant(
         "the client takes packets of epochs that ended",
         HistoryGate,
-        "counted_end",
+        "admit",
         _judges_nothing,
         scene=Scene.OUTAGES,
     ),
