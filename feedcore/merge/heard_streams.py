@@ -57,7 +57,7 @@ class HeardStreams:
                 del self._heard_at_ns[adapter_id]
                 self._silent.add(adapter_id)
                 effects.append(Stale(self._channel_id, adapter_id))
-        if 1 < self._confirm > len(self.live) and not self._is_paused:
+        if self._confirm > 1 and len(self._heard_at_ns) < self._confirm and not self._is_paused:
             self._is_paused = True
             effects.append(ConfirmationPaused(self._channel_id, self.live))
         oldest_ns = min(self._heard_at_ns.values(), default=None)
@@ -78,6 +78,6 @@ class HeardStreams:
         if self.next_deadline_ns is None or self.next_deadline_ns > now_ns + self._stale_after_ns:
             self.next_deadline_ns = now_ns + self._stale_after_ns
         effects.append(Live(self._channel_id, adapter_id))
-        if self._is_paused and len(self.live) >= self._confirm:
+        if self._is_paused and len(self._heard_at_ns) >= self._confirm:
             self._is_paused = False
             effects.append(ConfirmationResumed(self._channel_id, self.live))
