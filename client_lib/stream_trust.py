@@ -25,11 +25,12 @@ from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
 from feedcore.counters import CounterSet
+from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
 from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.refusal import PacketRefused, Refusal
 from transport.announced_starts import AnnouncedStart
 from transport.opening import HeardPacket
-from transport.stream_signatures import SignedDigests
+from transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignedDigests
 
 MS = 1_000_000
 VerifyMode: TypeAlias = Literal["alarm", "signed"]
@@ -37,11 +38,17 @@ AHEAD_MAX = 4_096  # counters beyond the last signature: some hundred packets co
 MISSED_MAX = 4_096  # signed packets not heard yet, which may be late
 WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second leaves them 160 ms
 UNSIGNED_MESSAGES_MAX = 16_384  # believed beyond what is signed: 16 ms of a million messages a second
-WAIT_MAX_NS = 1_000 * MS  # of a packet for its signature, which is sent within 10 ms
+SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * HEARTBEAT_NS  # a heartbeat; packets with messages within HEARTBEAT_NS
+WAIT_MAX_NS = 1_000 * MS  # of a packet for its signature
 OVERTAKEN_NS = 100 * MS  # a packet that came so long before a signature that does not reach it was not sent then
-SILENCE_MAX_NS = 1_000 * MS  # of signatures, while packets come: a hundred are due in it
+SILENCE_MAX_NS = 1_000 * MS  # of signatures, while packets come: twenty are due in it, and a hundred with messages
 PAUSE_MAX_NS = 100 * MS  # a longer silence between two packets is the adapter's pause, and not counted as theirs
-assert OVERTAKEN_NS > 5 * 10 * MS  # five signatures: no reordering on a network is that long
+assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # no reordering on a network is that long
+assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # loss does not look like a forger, also where few messages come
+assert WAIT_MAX_NS >= 20 * SIGNED_WITHIN_NS
+assert MergerConfig().stale_after_ns > 3 * SIGNED_WITHIN_NS  # an idle stream survives two lost signatures
+# News is signed with two heartbeats; if both are lost, it is in what the heartbeats say that the next signature covers.
+assert MergerConfig().lineage_wait_ns > 2 * HEARTBEAT_NS + SIGNED_WITHIN_NS
 
 
 class DistrustReason(StrEnum):
