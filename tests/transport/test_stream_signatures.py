@@ -13,7 +13,7 @@ from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
-from transport.opening import StreamOpener
+from transport.opening import HeardSignature, StreamOpener
 from transport.sealing import Sealer
 from transport.stream_signatures import (
     DIGEST_SIZE,
@@ -34,14 +34,18 @@ GOLDEN = (
 
 
 def signed_by(made: Sealer, by: StreamOpener | None = None) -> SignedDigests:
-    opened = (by or stream_opener()).open(made.sign(CHANNEL_ID, 12))
-    assert isinstance(opened, SignedDigests)
-    return opened
+    return verified(made.sign(CHANNEL_ID, 12), by or stream_opener())
+
+
+def verified(datagram: bytes, by: StreamOpener) -> SignedDigests:
+    opened = by.open(datagram)
+    assert isinstance(opened, HeardSignature)
+    return opened.verified()
 
 
 def refusal_of(datagram: bytes, by: StreamOpener) -> Refusal:
     with pytest.raises(PacketRefused) as refused:
-        by.open(datagram)
+        verified(datagram, by)
     return refused.value.reason
 
 
@@ -80,8 +84,7 @@ def test_what_was_sealed_in_one_go_takes_as_many_signatures_as_it_needs(count: i
     while made.channels_to_sign():
         signature = made.sign(CHANNEL_ID, 12)
         assert len(signature) <= datagram_size_max
-        opened = stream_opener().open(signature)
-        assert isinstance(opened, SignedDigests)
+        opened = verified(signature, stream_opener())
         listed.update(enumerate(opened.digests, opened.first_counter))
     assert listed == dict(enumerate(sealed, 1))
 
@@ -157,8 +160,7 @@ def test_news_is_listed_at_two_heartbeats_and_repetitions_within_five(kinds: lis
         while made.channels_to_sign():
             signature = made.sign(CHANNEL_ID, 12)
             assert len(signature) <= datagram_size_max
-            opened = stream_opener().open(signature)
-            assert isinstance(opened, SignedDigests)
+            opened = verified(signature, stream_opener())
             for counter in range(opened.first_counter, opened.end_counter):
                 listed.setdefault(counter, []).append(beats[-1])
     for counter, (kind, beat) in enumerate(zip(kinds, beats, strict=True), 1):
