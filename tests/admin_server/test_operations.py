@@ -195,7 +195,7 @@ def test_a_failed_adapter_stays_failed_over_restarts_until_it_is_readmitted(tmp_
         feed.close()
     with running_server(tmp_path, cluster_text=UNHURRIED) as server, channel_as(server, "operator") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
-        adapter = Adapter(server, "c")
+        adapter = Adapter(server, "c", replace=True)
         assert adapter.await_order("failed").failed.reason == "being repaired"
         operations.ReadmitAdapter(readmission)
         adapter.await_order("readmitted")
