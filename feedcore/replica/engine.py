@@ -17,7 +17,7 @@ from feedcore.lease.failing import is_repeated, should_leave
 from feedcore.lease.lease_view import LeaseLapsed, LeaseView
 from feedcore.lease.peers import Peers, known_epoch
 from feedcore.replica.answers import NotActive, PeerAnswers
-from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus, PeerState
+from feedcore.replica.channel_state import Answer, ChannelSnapshot, PeerState
 from feedcore.replica.config import ChannelConfig, EngineConfig
 from feedcore.replica.converter import Converter
 from feedcore.replica.decision_log import DecisionLogTooShort
@@ -101,7 +101,7 @@ class AdapterEngine(PeerAnswers):
             return effects
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
         produced = replica.on_source_packet(packet, now_ns)
-        if sessions.is_change_ahead:
+        if sessions.coming:
             produced += self._go_on(now_ns)
         return effects + produced if effects else produced
 
@@ -122,7 +122,7 @@ class AdapterEngine(PeerAnswers):
             if packet.session != of_session.session:
                 of_session = sessions.hear_adapter(packet.session, now_ns)
             effects += of_session.replicas[packet.channel_id].on_output_packet(packet, now_ns)
-            if sessions.is_change_ahead:
+            if sessions.coming:
                 effects += self._go_on(now_ns)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
@@ -283,10 +283,6 @@ class AdapterEngine(PeerAnswers):
         self.peers.on_report_sent(now_ns)
         return self._state(now_ns, incarnation, abstains=abstains)
 
-    def channel_status(self, channel_id: int) -> ChannelStatus:
-        """State, position and newest digest of a channel."""
-        return self.replicas[channel_id].status()
-
     # ---- inside: the lease ----
 
     def _fence(self, now_ns: int) -> list[AdapterEffect]:
@@ -361,7 +357,5 @@ class AdapterEngine(PeerAnswers):
 
     def _go_on(self, now_ns: int) -> list[AdapterEffect]:
         """Begin the next session, if it is time."""
-        if not self._sessions.is_change_ahead:
-            return []
         is_deciding = self.lease.is_held and self._promote_at_ns is None
         return self._sessions.go_on(self.lease.epoch if is_deciding else 0, now_ns)
