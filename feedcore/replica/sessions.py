@@ -31,6 +31,10 @@ LAST_WORDS_KEPT = COMING_MAX  # sessions: a client may hold as many changes
 AWAY = (ReplicaState.JOINING, ReplicaState.FAILED)
 
 
+class NotActive(Exception):
+    """Only the active answers this: ask the adapter that the admin server names."""
+
+
 class SessionReplicas:
     """Everything of the session `config.session` at this adapter.
 
@@ -83,11 +87,18 @@ class Sessions:
         if config.session_state is SessionState.RESET:
             self._initial = {channel_id: converter.snapshot() for channel_id, converter in converters.items()}
 
-    def of(self, session: int) -> SessionReplicas | None:
-        """The replicas of the present session (0 as well) or the one before it; None: of neither."""
+    def of(self, session: int, *, or_former: bool = False) -> SessionReplicas:
+        """The replicas of the present session (0 as well) or, if that will do, of the one before it.
+
+        Raises:
+            NotActive: it is another session.
+        """
         if session in (0, self.current.session):
             return self.current
-        return self.former if self.former is not None and self.former.session == session else None
+        if or_former and self.former is not None and session == self.former.session:
+            return self.former
+        adapter_id, present = self._config.adapter_id, self.current.session
+        raise NotActive(f"session {session} was asked for; adapter {adapter_id} is in {present}")
 
     # ---- what is heard ----
 
