@@ -26,8 +26,8 @@ class AdminContact:
         """An admin server said something. True if it had been out of contact.
 
         Back in contact this adapter settles, for as long as it was out of it: the active's connection may take as
-        long to come back. A start that takes its time is no outage: it has so much to load, and on a busy machine so
-        many to share it with, that it hears late what came in time.
+        long to come back. A start that takes its time is not an outage: on a busy machine it hears late what came in
+        time.
 
         Args:
             epoch: the newest that is known here.
@@ -52,9 +52,8 @@ class AdminContact:
     def is_settling(self, epoch: int, now_ns: int) -> bool:
         """True while it is back for so short a time that others may still be on their way back.
 
-        Args:
-            epoch: the newest that is known here. One that began during the outage was granted by a server that others
-                were in contact with: then the outage was this adapter's alone.
+        Not if `epoch`, the newest known here, began during the outage: it was granted by a server that others were in
+        contact with, and the outage was this adapter's alone.
         """
         return now_ns < self._settles_until_ns and epoch <= self._epoch_before_outage
 

@@ -47,12 +47,7 @@ def is_repeated(troubles_at_ns: Iterable[int], config: FailConfig, now_ns: int) 
 
 
 def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> str | None:
-    """Why this backup is the one to leave; None if it is not.
-
-    Args:
-        own: this adapter's state.
-        peers: the fresh states of the others.
-    """
+    """Why this backup is the one to leave, as its own state and the fresh ones of the others say; None if it is not."""
     backups = [peer for peer in peers if is_backup(peer)]
     if not is_backup(own) or not any(each.out_of_sync for each in (own, *backups)):
         return None
@@ -65,9 +60,8 @@ def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> 
         is_unfit = own.health < min(scores)
     else:
         is_unfit = min((peer.health, -peer.adapter_id) for peer in (own, *backups)) == (own.health, -own.adapter_id)
-    if not is_unfit:
-        return None
-    return f"backups are repeatedly out of sync and this one's health {own.health:.2f} is {config.policy.value}"
+    reason = f"backups are repeatedly out of sync and this one's health {own.health:.2f} is {config.policy.value}"
+    return reason if is_unfit else None
 
 
 def is_backup(state: PeerState) -> bool:

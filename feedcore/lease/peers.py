@@ -7,7 +7,6 @@ only promises in its queues that have run out.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from feedcore.replica.channel_state import PeerState
@@ -34,7 +33,6 @@ class ConsentConfig:
 
     @classmethod
     def of(cls, sync_interval_ns: int) -> ConsentConfig:
-        """For a sync interval."""
         contact_ns = 2 * sync_interval_ns + sync_interval_ns // 2
         return cls(contact_ns, 4 * sync_interval_ns, 3 * sync_interval_ns, 20 * sync_interval_ns)
 
@@ -55,15 +53,13 @@ class Peers:
         self.report_id = 0
         self._own_id, self._config = own_id, config
         self._states: dict[int, tuple[PeerState, int]] = {}
-        self._sent_at_ns: OrderedDict[int, int] = OrderedDict()  # by report_id
+        self._sent_at_ns: dict[int, int] = {}  # by report_id
 
     def note(self, state: PeerState, now_ns: int) -> bool:
         """Take a state; False if a newer one of the same adapter is known."""
-        known = self._states.get(state.adapter_id)
-        if known is not None:
-            was = known[0]
-            if (state.incarnation, state.report_id) <= (was.incarnation, was.report_id):
-                return False
+        known, _ = self._states.get(state.adapter_id, (None, 0))
+        if known is not None and (state.incarnation, state.report_id) <= (known.incarnation, known.report_id):
+            return False
         self._states[state.adapter_id] = state, now_ns
         return True
 
@@ -71,8 +67,7 @@ class Peers:
         """Our own state leaves, as the next report."""
         self.report_id += 1
         self._sent_at_ns[self.report_id] = now_ns
-        if len(self._sent_at_ns) > REPORTS_REMEMBERED:
-            self._sent_at_ns.popitem(last=False)
+        self._sent_at_ns.pop(self.report_id - REPORTS_REMEMBERED, None)
 
     def heard_report_ids(self) -> dict[int, int]:
         """The newest report heard of each."""
@@ -86,10 +81,10 @@ class Peers:
         """Until when all others have promised to accept no grant, none of them knowing a newer epoch; 0 if not."""
         until_ns = 1 << 62
         for adapter_id in self.others:
-            known = self._states.get(adapter_id)
-            if known is None or not known[0].abstains or known_epoch(known[0]) > epoch:
+            state, _ = self._states.get(adapter_id, (None, 0))
+            if state is None or not state.abstains or known_epoch(state) > epoch:
                 return 0
-            sent_at_ns = self._sent_at_ns.get(known[0].heard_report_ids.get(self._own_id, 0))
+            sent_at_ns = self._sent_at_ns.get(state.heard_report_ids.get(self._own_id, 0))
             if sent_at_ns is None:
                 return 0
             until_ns = min(until_ns, sent_at_ns + self._config.abstain_ns)

@@ -9,10 +9,7 @@ from feedcore.replica.source_tracker import Slice
 
 
 class Backlog:
-    """In-order slices per source stream.
-
-    Bounded by what the trackers pass on between two decisions; `message_count` lets the owner set a limit.
-    """
+    """In-order slices per source stream; the owner limits `message_count`, which is of all of them."""
 
     def __init__(self, source_stream_ids: Iterable[int]) -> None:
         self._slices: dict[int, deque[Slice]] = {stream: deque() for stream in source_stream_ids}
@@ -43,21 +40,15 @@ class Backlog:
 
     def take_all(self) -> list[Slice]:
         """Remove everything, in order of arrival: what a new active decides first."""
-        pieces = [piece for stream in self._slices for piece in self.take_stream(stream)]
-        pieces.sort(key=lambda piece: piece.arrival)
-        return pieces
+        pieces = (piece for stream in self._slices for piece in self.take_stream(stream))
+        return sorted(pieces, key=lambda piece: piece.arrival)
 
     def take_stream(self, source_stream_id: int) -> list[Slice]:
         """Remove everything of a stream."""
-        queue = self._slices[source_stream_id]
-        pieces = list(queue)
-        queue.clear()
-        self.message_count -= sum(piece.message_count for piece in pieces)
-        return pieces
+        return self.take(source_stream_id, sum(piece.message_count for piece in self._slices[source_stream_id]))
 
     def drop_before(self, source_stream_id: int, source_seq: int) -> None:
         """Remove the stream's messages before `source_seq`."""
         queue = self._slices[source_stream_id]
         while queue and queue[0].first_source_seq < source_seq:
-            excess = min(source_seq - queue[0].first_source_seq, queue[0].message_count)
-            self.take(source_stream_id, excess)
+            self.take(source_stream_id, min(source_seq - queue[0].first_source_seq, queue[0].message_count))

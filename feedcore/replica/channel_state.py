@@ -1,4 +1,7 @@
-"""What adapters exchange about one channel: its state at every sync interval, and whole states to continue from."""
+"""What adapters exchange about one channel: its state at every sync interval, and answers to continue from.
+
+An answer belongs to a session; 0: to the one that its receiver is in.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,8 @@ class ChannelSnapshot:
     """Conversion state of one channel at a position, enough for another adapter to continue from there.
 
     Attributes:
-        position: the message stream state the conversion state belongs to.
-        lineage: the history that the position stands in.
         conversion_state: the converter's own bytes (`Converter.snapshot`).
         digests: of the conversion state, one per bucket; checked after restoring. Empty: not known.
-        session: the session that the position belongs to; 0: whichever the receiver is in.
     """
 
     channel_id: int
@@ -37,7 +37,6 @@ class Buckets:
     Attributes:
         data: the converter's own bytes (`Converter.snapshot_buckets`).
         digests: of the whole state there, one per bucket.
-        session: as in `ChannelSnapshot`.
     """
 
     position: MessageStreamState
@@ -48,13 +47,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class RunsReply:
-    """Decisions after a position.
-
-    Attributes:
-        lineage: the history they belong to, the replying adapter's.
-        runs: consecutive decisions; empty if there are none yet.
-        session: as in `ChannelSnapshot`.
-    """
+    """Consecutive decisions after a position, if there are any yet, in the history of the adapter that replies."""
 
     lineage: Lineage
     runs: tuple[Run, ...]
@@ -63,7 +56,7 @@ class RunsReply:
 
 @dataclass(frozen=True, slots=True)
 class RunsRefused:
-    """The decisions asked for are not available any more. Attributes: session: as in `ChannelSnapshot`."""
+    """The decisions asked for are not available any more."""
 
     reason: str
     session: int = 0
@@ -74,12 +67,9 @@ Answer: TypeAlias = RunsReply | RunsRefused | ChannelSnapshot | Buckets
 
 @dataclass(frozen=True, slots=True)
 class DigestPoint:
-    """Conversion-state digests at a position. Two are comparable where both `epoch` and `input_seq` are equal.
+    """Conversion-state digests, one per bucket of symbols, where `epoch` decided last and `input_seq` is next.
 
-    Attributes:
-        epoch: of the last decision before the position.
-        input_seq: the next one at the position; 0: no digest was taken yet.
-        digests: one per bucket of symbols.
+    Two are comparable where both numbers are equal; 0: no digest was taken yet.
     """
 
     epoch: int = 0
@@ -89,12 +79,8 @@ class DigestPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What an adapter reports of one channel at a sync interval.
-
-    Attributes:
-        available_source_seqs: per source stream, one past the last message that is here without a gap, converted or
-            not.
-    """
+    """What an adapter reports of one channel at a sync interval. `available_source_seqs`: per source stream, one past
+    the last message that it has without a gap, converted or not."""
 
     channel_id: int
     state: ReplicaState

@@ -99,10 +99,8 @@ class EngineConfig:
 
     Attributes:
         session: the session to begin in: a growing number, usually the trading day, YYYYMMDD.
-        session_state: what becomes of the conversion state when the next session begins.
         session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
         datagram_size_max: bytes of an output datagram, header and seal included.
-        lease_ttl_ns: the lease's term as the admin server announced it.
         former_life_ended_ns: not later than this, by the same monotonic clock, the process ended that was this adapter
             before; it may have promised just then to abstain from grants. None: there was none.
     """
@@ -122,9 +120,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         if not 256 <= self.datagram_size_max <= DATAGRAM_SIZE_MAX:
-            raise ValueError(
-                f"datagram_size_max {self.datagram_size_max} is not within 256 and {DATAGRAM_SIZE_MAX} bytes"
-            )
+            raise ValueError(f"datagram_size_max is {self.datagram_size_max} bytes, not 256 to {DATAGRAM_SIZE_MAX}")
         streams = [stream for channel in self.channels for stream in channel.source_stream_ids]
         if len(streams) != len(set(streams)):
             raise ValueError(f"a source stream feeds two channels: {sorted(streams)}")

@@ -52,8 +52,7 @@ class RequestSource:
 
 @dataclass(frozen=True, slots=True)
 class RequestRuns:
-    """Ask the adapter (`on_answer`, or nothing: the core asks again) for the decisions of a session after
-    `position`."""
+    """Ask the adapter for a session's decisions after `position` (`on_answer`, or nothing: the core asks again)."""
 
     channel_id: int
     adapter_id: int
@@ -63,7 +62,7 @@ class RequestRuns:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Ask the adapter for a channel snapshot of a session (`on_answer`, or nothing: the core asks again)."""
+    """Ask the adapter for a snapshot of the channel (`on_answer`, or nothing: the core asks again)."""
 
     channel_id: int
     adapter_id: int
@@ -72,8 +71,7 @@ class RequestSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RequestBuckets:
-    """Ask the adapter for these buckets of a channel's conversion state (`on_answer`, or nothing: the core asks again
-    or takes a snapshot)."""
+    """Ask the adapter for these buckets of conversion state (`on_answer`, or nothing: the core asks again)."""
 
     channel_id: int
     adapter_id: int
@@ -95,8 +93,7 @@ class CommitProvisional:
 
 @dataclass(frozen=True, slots=True)
 class AcceptOffer:
-    """Report to the lease store that this adapter has the offer of `epoch`; now the holder may be ordered to end its
-    own."""
+    """Report to the lease store that the offer of `epoch` is here; now the holder may be ordered to end its own."""
 
     epoch: int
 
@@ -152,11 +149,8 @@ class StateMoved:
 @dataclass(frozen=True, slots=True)
 class SessionBegun:
     """This adapter has gone from one session to the next: log it, report it, accept requests of the new one. Comes
-    after every packet of the old session that it decided, and before any packet of the new one.
-
-    Attributes:
-        is_complete: all of the old session has been applied here.
-    """
+    after every packet of the old session that it decided, and before any packet of the new one. `is_complete`: all of
+    the old session has been applied here."""
 
     old_session: int
     new_session: int

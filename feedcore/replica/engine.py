@@ -126,14 +126,13 @@ class AdapterEngine:
             self.counters.refuse(refused.reason)
             return effects
         if packet.flags & EPOCH_ENDED_BIT and self._offer is not None and packet.epoch == self._offer[1]:
-            effects += self._take_offer(now_ns)
+            effects += self._take_offer(*self._offer, now_ns)
         return effects
 
     # ---- events: other adapters' calls ----
 
     def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
-        """What another adapter answered to `RequestRuns`, `RequestSnapshot` or `RequestBuckets`. It counts only in the
-        session that was asked about."""
+        """What another adapter answered to `RequestRuns`, `RequestSnapshot` or `RequestBuckets` of this session."""
         effects = self._fence(now_ns)
         if answer.session in (0, self.session):
             effects += self.replicas[channel_id].on_answer(answer, now_ns)
@@ -263,7 +262,7 @@ class AdapterEngine:
             *replicas, self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()
         )
 
-    # ---- queries, between events ----
+    # ---- queries, between events; `session`: the one that another adapter asks about, 0: the present one ----
 
     def has_admin(self, now_ns: int) -> bool:
         """True while an admin server is in contact."""
@@ -278,8 +277,6 @@ class AdapterEngine:
             self._contact.abstain(now_ns)
         self.peers.on_report_sent(now_ns)
         return self._state(now_ns, incarnation, abstains=abstains)
-
-    # ---- what other adapters ask for, between events; `session` is the one asked about, 0: the present one ----
 
     def snapshot(self, channel_id: int, session: int = 0) -> ChannelSnapshot:
         """Conversion state of a channel at the present position.
@@ -343,9 +340,8 @@ class AdapterEngine:
         self._promote_at_ns = None
         return self._on_replicas(lambda replica: replica.promote(self.lease.epoch, now_ns))
 
-    def _take_offer(self, now_ns: int) -> list[AdapterEffect]:
-        assert self._offer is not None
-        (epoch, after_epoch, valid_until_ns), self._offer = self._offer, None
+    def _take_offer(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
+        self._offer = None
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return []
         self.lease.renew_at_once(now_ns)  # the store learns by it that the hand-over is done

@@ -171,37 +171,24 @@ class ProductionLine:
         assert run.first_source_seq == self.next_source_seqs[run.source_stream_id]
         self._enter(run, lineage)
         packets: list[OutputPacket] = []
-        message_seq = run.first_message_seq
-        input_seq = run.end_input_seq - sum(piece.message_count for piece in pieces)
+        source_count = sum(piece.message_count for piece in pieces)
+        input_seq, message_seq = run.end_input_seq - source_count, run.first_message_seq
         for piece in pieces:
             packets += self._convert(piece, OutputFlag.NONE, input_seq, message_seq)
             input_seq, message_seq = packets[-1].end_input_seq, packets[-1].end_message_seq
+        sent_before = run.end_message_seq - message_seq
+        if sent_before < 0 or (sent_before and source_count == run.source_count):
+            raise ConversionDiverged(
+                f"source stream {run.source_stream_id}, source_seq {run.first_source_seq} to {run.end_source_seq - 1}: "
+                f"the active made {run.message_count} messages, this adapter {message_seq - run.first_message_seq}"
+            )
+        if sent_before:  # the front of the run: the rest takes the run's last numbers
+            packets = [_shifted(packet, sent_before) for packet in packets]
         if self.provisional is not None:
-            packets = self._after_what_was_sent(run, packets, self.provisional)
-        elif message_seq != run.end_message_seq:
-            raise self._diverged(run, message_seq - run.first_message_seq)
+            self.provisional.note_decided(run)
         self._close_run(run)
         self._counters.add(Counter.RUNS_FOLLOWED)
         return packets
-
-    def _after_what_was_sent(
-        self, run: Run, packets: list[OutputPacket], provisional: Provisional
-    ) -> list[OutputPacket]:
-        """The front of the run was converted and sent before: the rest takes the run's last numbers."""
-        made = sum(packet.message_count for packet in packets)
-        sent_before = provisional.unconverted_from(run) - run.first_source_seq
-        if made > run.message_count or (sent_before == 0 and made != run.message_count):
-            raise self._diverged(run, made)
-        shift = run.message_count - made
-        provisional.ends[run.source_stream_id] = max(provisional.ends[run.source_stream_id], run.end_source_seq)
-        return [_shifted(packet, shift) for packet in packets] if shift else packets
-
-    @staticmethod
-    def _diverged(run: Run, made: int) -> ConversionDiverged:
-        return ConversionDiverged(
-            f"source stream {run.source_stream_id}, source_seq {run.first_source_seq} to {run.end_source_seq - 1}: "
-            f"the active made {run.message_count} messages, this adapter {made}"
-        )
 
     def follow_gap(self, run: Run, flags: int, lineage: Lineage) -> OutputPacket:
         """Skip source messages that the active declared lost, even if they are here."""
@@ -210,7 +197,7 @@ class ProductionLine:
         if self.provisional is not None:
             if self.provisional.unconverted_from(run) != run.first_source_seq:
                 raise ConversionDiverged(f"{run} declares lost what was converted and sent here")
-            self.provisional.ends[run.source_stream_id] = run.end_source_seq
+            self.provisional.note_decided(run)
         self._enter(run, lineage)
         self._close_run(run)
         return self._packet((run,), 0, encode_runs((run,)) + encode_source_gap(run), flags)
@@ -234,28 +221,23 @@ class ProductionLine:
         provisional, self.provisional = self.provisional, None
         if provisional is None:
             return self.next_input_seq
+        if provisional.runs and provisional.runs[0].first_input_seq > self.next_input_seq:  # the oldest are forgotten
+            self.log.restart(provisional.runs[0].first_input_seq)
         for run in provisional.runs:
             self.log.append(run._replace(epoch=epoch))
         self.next_input_seq = provisional.next_input_seq
         self.next_message_seq = provisional.next_message_seq
         self.next_source_seqs.update(provisional.ends)
-        if not provisional.is_whole:
-            self.log.restart(self.next_input_seq)
         self._restart_digests()
         return self.next_input_seq
 
     def heartbeat(self, flags: int, released: tuple[int, int] | None = None) -> OutputPacket:
-        """The next numbers, so that the loss of the last message is seen, and the history they stand in.
-
-        Args:
-            released: the next `input_seq` and `message_seq`, where not everything decided has left.
-        """
+        """The next numbers, so that the loss of the last message is seen, and the history they stand in. `released`:
+        the next `input_seq` and `message_seq` where not everything decided has left."""
         packet = self._packet((), 0, self.lineage.encode(self._payload_end), flags | OutputFlag.HEARTBEAT)
         if released is None:
             return packet
         return packet._replace(first_input_seq=released[0], first_message_seq=released[1])
-
-    # ---- inside ----
 
     def _enter(self, run: Run, lineage: Lineage) -> None:
         if run.epoch != self.lineage.epoch:

@@ -16,25 +16,24 @@ RUNS_MAX = 65_536  # as many as a decision log remembers: an adapter that missed
 
 
 class Provisional:
-    """One stretch of provisional output of one channel.
-
-    Args:
-        decided: the decided position, from which the provisional count continues.
-    """
+    """One stretch of provisional output of one channel, whose count continues from the decided position."""
 
     def __init__(self, decided: MessageStreamState) -> None:
         self.next_input_seq = decided.next_input_seq
         self.next_message_seq = decided.next_message_seq
         self.ends = dict(decided.next_source_seqs)
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
-        self.is_whole = True  # no run was forgotten
 
     def note(self, run: Run) -> None:
         """A run was converted and sent."""
-        self.is_whole = self.is_whole and len(self.runs) < RUNS_MAX
         self.runs.append(run)
         self.next_input_seq, self.next_message_seq = run.end_input_seq, run.end_message_seq
         self.ends[run.source_stream_id] = run.end_source_seq
+
+    def note_decided(self, run: Run) -> None:
+        """A decided run was applied; what of it had not been sent is converted now."""
+        stream = run.source_stream_id
+        self.ends[stream] = max(self.ends[stream], run.end_source_seq)
 
     def unconverted_from(self, run: Run) -> int:
         """The first source message of a decided run that was not converted yet; its end if all were."""
@@ -46,30 +45,24 @@ class Provisional:
 
 
 class Throttle:
-    """Pauses after every k-th message, so that the active gets past the backup that is ahead (duty 3).
+    """Pauses after every `message_count` messages, so that the active gets past the backup that is ahead (duty 3).
 
-    Args:
-        message_count: k.
-        pause_ns: how long.
+    Attributes:
+        until_ns: when the newest pause ends, or ended.
     """
 
     def __init__(self, message_count: int, pause_ns: int) -> None:
         self._every, self._pause_ns = message_count, pause_ns
         self._sent = 0
-        self._until_ns = 0
+        self.until_ns = 0
 
     def may_send(self, now_ns: int) -> bool:
         """False during a pause."""
-        return now_ns >= self._until_ns
+        return now_ns >= self.until_ns
 
     def on_sent(self, message_count: int, now_ns: int) -> None:
         """Messages were sent; a pause may begin."""
         self._sent += message_count
         if self._sent >= self._every:
             self._sent = 0
-            self._until_ns = now_ns + self._pause_ns
-
-    @property
-    def until_ns(self) -> int:
-        """When the newest pause ends, or ended."""
-        return self._until_ns
+            self.until_ns = now_ns + self._pause_ns

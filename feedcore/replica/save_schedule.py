@@ -9,11 +9,7 @@ NEVER_NS = 1 << 62
 
 
 class SaveSchedule:
-    """Savings of one channel.
-
-    Args:
-        interval_ns: between two savings.
-    """
+    """Savings of one channel."""
 
     def __init__(self, interval_ns: int, now_ns: int) -> None:
         self._interval_ns = interval_ns
@@ -25,10 +21,9 @@ class SaveSchedule:
         if now_ns < self._due_at_ns:
             return False
         self._due_at_ns = now_ns + self._interval_ns
-        if next_input_seq == self._saved_input_seq:
-            return False
+        has_moved = next_input_seq != self._saved_input_seq
         self._saved_input_seq = next_input_seq
-        return True
+        return has_moved
 
     def is_small_enough(self, size: int) -> bool:
         """False if a state of so many bytes is not worth a pause of the channel; then none is saved any more."""

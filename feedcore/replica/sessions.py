@@ -100,8 +100,6 @@ class Sessions:
         adapter_id, present = self._config.adapter_id, self.current.session
         raise NotActive(f"session {session} was asked for; adapter {adapter_id} is in {present}")
 
-    # ---- what is heard ----
-
     def hear_source(self, session: int, now_ns: int) -> SessionReplicas:
         """The source speaks in another session than the present one: whose replicas to give it to.
 
@@ -114,11 +112,7 @@ class Sessions:
         return coming
 
     def hear_adapter(self, session: int, now_ns: int) -> SessionReplicas:
-        """An adapter speaks in another session than the present one, and is believed: whose replicas to give it to.
-
-        Raises:
-            PacketRefused: WRONG_SESSION: it is over, or too many are to come.
-        """
+        """An adapter speaks in another session, and is believed; returns and raises as `hear_source`."""
         for skipped in [each for each in self.coming if each < session]:
             del self.coming[skipped]  # the feed has left it: it cannot be entered any more
         coming = self._hear(session, now_ns)
@@ -129,21 +123,15 @@ class Sessions:
     def _hear(self, session: int, now_ns: int) -> SessionReplicas:
         if session in self.coming:
             return self.coming[session]
-        is_left = any(session < heard and of.adapter_heard_at_ns is not None for heard, of in self.coming.items())
+        is_left = any(session < each.session and each.adapter_heard_at_ns is not None for each in self.coming.values())
         if session < self.current.session or is_left or len(self.coming) >= COMING_MAX:
             raise PacketRefused(Refusal.WRONG_SESSION, f"session {session}, ours is {self.current.session}")
         config = replace(self._config, session=session)
         self.coming[session] = SessionReplicas(config, self._converters, self._counters, now_ns)
         return self.coming[session]
 
-    # ---- going on ----
-
     def go_on(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """Begin the next session if it is time.
-
-        Args:
-            epoch: the epoch that this adapter decides in; 0: it does not.
-        """
+        """Begin the next session if it is time. `epoch`: the one that this adapter decides in; 0: it does not."""
         effects: list[AdapterEffect] = []
         while self.coming:
             self._look_at_ns = now_ns + self._config.replica.heartbeat_interval_ns
@@ -193,8 +181,6 @@ class Sessions:
         if self._config.session_state is SessionState.RESET:
             return self._initial[channel_id]
         return self._converters[channel_id].snapshot() if epoch else None
-
-    # ---- last words ----
 
     def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
         """What this adapter's former life said last in the sessions before."""

@@ -24,9 +24,12 @@ class ReplicaState(Enum):
 
 
 _S = ReplicaState
-_REJOINED = "contradiction, or decisions no longer available"
-_GRANTED = "lease granted"
 _FAILED = "failed by the admin server"
+_FROM_A_PLACE = {
+    _S.JOINING: "contradiction, or decisions no longer available",
+    _S.ACTIVE: "lease granted",
+    _S.FAILED: _FAILED,
+}
 MOVES: dict[ReplicaState, dict[ReplicaState, str]] = {
     _S.JOINING: {
         _S.RESYNCHRONIZING: "snapshot installed, or its own journal continued",
@@ -36,29 +39,22 @@ MOVES: dict[ReplicaState, dict[ReplicaState, str]] = {
     _S.RESYNCHRONIZING: {
         _S.SYNCHRONIZED: "nothing outstanding",
         _S.DETACHED: "the active silent for 100 ms",
-        _S.JOINING: _REJOINED,
-        _S.ACTIVE: _GRANTED,
-        _S.FAILED: _FAILED,
+        **_FROM_A_PLACE,
     },
     _S.SYNCHRONIZED: {
         _S.RESYNCHRONIZING: "decisions or source messages outstanding for 50 ms",
         _S.DETACHED: "the active silent for 100 ms",
-        _S.JOINING: _REJOINED,
-        _S.ACTIVE: _GRANTED,
-        _S.FAILED: _FAILED,
+        **_FROM_A_PLACE,
     },
     _S.DETACHED: {
         _S.SYNCHRONIZED: "the active is heard",
         _S.AHEAD: "no admin server either, on_silence = proceed",
-        _S.JOINING: _REJOINED,
-        _S.ACTIVE: _GRANTED,
-        _S.FAILED: _FAILED,
+        **_FROM_A_PLACE,
     },
     _S.AHEAD: {
         _S.RESYNCHRONIZING: "the active is past all that was sent ahead",
-        _S.JOINING: _REJOINED,
+        **_FROM_A_PLACE,
         _S.ACTIVE: "lease granted, what was sent is committed",
-        _S.FAILED: _FAILED,
     },
     _S.ACTIVE: {
         _S.SYNCHRONIZED: "handed over",
@@ -75,11 +71,7 @@ class IllegalMove(AssertionError):
 
 
 class StateRecord:
-    """The present state of one replica, and how it came to be.
-
-    Attributes:
-        state: JOINING at first, always.
-    """
+    """The present state of one replica, and how it came to be."""
 
     def __init__(self) -> None:
         self.state = ReplicaState.JOINING
