@@ -27,7 +27,6 @@ _MERGE_MODULES = (
     "gap_repair",
     "heard_streams",
     "history_gate",
-    "hold_queue",
     "merger",
     "place",
     "provisional_merge",
@@ -35,6 +34,7 @@ _MERGE_MODULES = (
     "source_order",
 )
 TESTS_OF: dict[str, tuple[str, ...]] = {
+    "feedcore/hold_queue.py": ("tests/feedcore/test_hold_queue.py", *_MERGE),
     "admin_server/lease_core.py": _LEASE,
     "admin_server/candidates.py": ("tests/admin_server/test_candidates.py", *_LEASE),
     "admin_server/lease_decisions.py": _LEASE,
