@@ -177,7 +177,7 @@ class FeedBroker:
             if report.next_epoch_after:
                 self._perform(self.lease.next_epoch(adapter_id, report.next_epoch_after, time.monotonic_ns()))
             if report.hand_over_epoch and (adapter_id, report.hand_over_epoch) == (self.lease.holder, self.lease.epoch):
-                self.operations.relieve(adapter_id)
+                self.operations.relieve(adapter_id, report.hand_over_heir)
         if report.fail_reason:
             self.operations.fail_as_asked(attendance.adapter, report.fail_reason)
 
