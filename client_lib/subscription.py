@@ -175,10 +175,10 @@ class Subscription:
         channels = {
             channel_id: ChannelStatistics(
                 self._grant.topics_by_channel[channel_id],
-                merger.epoch,
-                merger.next_input_seq,
-                merger.next_message_seq,
-                dict(merger.next_source_seqs),
+                merger.present.lineage.epoch,
+                merger.present.next_input_seq,
+                merger.present.next_message_seq,
+                dict(merger.present.next_source_seqs),
                 tuple(self._trusts[channel_id].distrusted()),
                 merger.session,
             )

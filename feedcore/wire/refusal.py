@@ -40,4 +40,3 @@ class PacketRefused(Exception):
     def __init__(self, reason: Refusal, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
-        self.detail = detail

@@ -252,7 +252,7 @@ class Cluster:
     def on_client_begun(self, client: ClientActor) -> None:
         """A client has made its mergers."""
         for channel, merger in client.mergers.items() if not self.plan.new_sessions else ():
-            reader, patience_ns = self.checks.of[client.first_session].reader, client.repair.declare_after_ns
+            reader, patience_ns = self.checks.of[client.first_session].reader, client.declare_after_ns
             self.checks.events[client.name, channel] = EventChecker(
                 client.name, merger, reader, patience_ns, is_confirming=client.is_confirming
             )

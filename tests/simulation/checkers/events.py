@@ -86,15 +86,19 @@ class EventChecker:
             self._heard.append(Heard(packet.epoch, first, packet.end_input_seq, now_ns, is_here))
         if not packet.flags & ASIDE_BITS:
             self._newest_packet_epoch = max(self._newest_packet_epoch, packet.epoch)
-            is_judged = packet.epoch == self._merger.epoch == max(self._lineage.epoch, self._newest_packet_epoch)
-            if is_judged and not self._is_confirming and self._merger.next_input_seq is not None:
+            is_judged = (
+                packet.epoch
+                == self._merger.present.lineage.epoch
+                == max(self._lineage.epoch, self._newest_packet_epoch)
+            )
+            if is_judged and not self._is_confirming and self._merger.present.next_input_seq is not None:
                 self._compare(packet)
                 self._expect_fill(packet)
 
     def _compare(self, packet: OutputPacket) -> None:
         """A second copy of what was delivered, or of what is held."""
         first, own = packet.first_input_seq, _copy_of(packet)
-        is_early = first > (self._merger.next_input_seq or 0)
+        is_early = first > (self._merger.present.next_input_seq or 0)
         known = self._held.setdefault(first, own) if is_early else self._delivered.get(first, own)
         if known != own and known[:2] == own[:2] and first not in self._diverged:
             self._owed.append("Diverged")
@@ -155,7 +159,7 @@ class EventChecker:
         if not first:
             return  # the subscription's beginning was looked for, and not found
         self._gaps.append((first, end))
-        end_of = self._merger.lineage.end_of
+        end_of = self._merger.present.lineage.end_of
         for heard in self._heard if not self._is_confirming else ():
             if heard.is_here and heard.first < end and min(heard.end, end_of(heard.epoch)) > first:
                 raise Violation("events", f"{self._name}: {gap}, but it was given {heard}")

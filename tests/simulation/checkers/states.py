@@ -118,7 +118,8 @@ class ConvergenceChecker:
         }
         clients = {
             client.name: {
-                channel: (channel in client.ended, m.session, m.next_input_seq) for channel, m in client.mergers.items()
+                channel: (channel in client.ended, m.session, m.present.next_input_seq)
+                for channel, m in client.mergers.items()
             }
             for client in self._clients
         }
