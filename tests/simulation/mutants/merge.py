@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from feedcore.hold_queue import HoldQueue
 from feedcore.merge.comparison import CopyComparison
 from feedcore.merge.confirmation import Confirmation
 from feedcore.merge.declared_gaps import DeclaredGaps
 from feedcore.merge.gap_repair import GapRepair
 from feedcore.merge.history_gate import CLOSED, HistoryGate
-from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.merger import StreamMerger
-from feedcore.merge.remembered_gaps import RememberedGaps
-from feedcore.merge.source_order import SourceOrder
+from feedcore.merge.source_order import RememberedGaps, SourceOrder
 from feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenes import Scene
@@ -27,10 +26,12 @@ def _forgets_sources(right: Method) -> Method:
 
 
 def _judges_nothing(right: Method) -> Method:
-    def counted_end(self: HistoryGate, packet: Any, end_input_seq: int, now_ns: int) -> int | None:
-        return None if right(self, packet, end_input_seq, now_ns) is None else end_input_seq
+    def admit(self: HistoryGate, packet: Any, now_ns: int) -> Any:
+        waiting = len(self._waiting)
+        counted = right(self, packet, now_ns)
+        return packet if counted is not None or len(self._waiting) == waiting else None
 
-    return counted_end
+    return admit
 
 
 def _never_waits(right: Method) -> Method:
@@ -89,7 +90,7 @@ MERGE = (
     Mutant(
         "the client takes packets of epochs that ended",
         HistoryGate,
-        "counted_end",
+        "admit",
         _judges_nothing,
         scene=Scene.OUTAGES,
     ),
@@ -125,8 +126,8 @@ MERGE = (
     ),
     Mutant(
         "superseded packets stay held",
-        HoldQueue,
-        "cut_superseded",
+        StreamMerger,
+        "_cut_held",
         always(None),
         killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_history",
     ),
@@ -142,7 +143,7 @@ MERGE = (
     Mutant(
         "everything missing is declared a gap, held packets or not",
         HoldQueue,
-        "first_place",
+        "first_item",
         _sees_nothing_held,
         scene=Scene.COPIES,
     ),
