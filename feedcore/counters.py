@@ -13,7 +13,6 @@ class Counter(Enum):
     __hash__ = object.__hash__  # members are singletons, and Enum's own hash is Python code on the hot path
 
     SOURCE_PACKETS = "Source packets received and accepted."
-    SOURCE_DUPLICATES = "Source packets that held nothing new."
     SOURCE_MESSAGES_LOST = "Source messages declared lost after the gap limit."
     SOURCE_GAP_REQUESTS = "Requests to the source journal."
     RUNS_DECIDED = "Runs decided as active."

@@ -25,16 +25,11 @@ class RangeSet:
     range is empty, which changes nothing.
     """
 
-    __slots__ = ("_count", "_ends", "_firsts")
-
-    _firsts: list[int]
-    _ends: list[int]  # as long as _firsts; _firsts[i] < _ends[i] < _firsts[i + 1]
-    _count: int
+    __slots__ = ("_ends", "_firsts")
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self._firsts = []
-        self._ends = []
-        self._count = 0
+        self._firsts: list[int] = []
+        self._ends: list[int] = []  # as long as _firsts; _firsts[i] < _ends[i] < _firsts[i + 1]
         for first, end in ranges:
             self.add(first, end)
 
@@ -54,8 +49,8 @@ class RangeSet:
 
     @property
     def count(self) -> int:
-        """How many integers are held."""
-        return self._count
+        """How many integers are held: work per range."""
+        return sum(self._ends) - sum(self._firsts)
 
     @property
     def range_count(self) -> int:
@@ -69,23 +64,8 @@ class RangeSet:
         """The ranges `(first, end)`, lowest first. The set must not change meanwhile."""
         return zip(self._firsts, self._ends, strict=True)
 
-    def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._ends, number)
-        return at < len(self._firsts) and self._firsts[at] <= number
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RangeSet):
-            return NotImplemented
-        return self._firsts == other._firsts and self._ends == other._ends
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
     def __repr__(self) -> str:
         return f"RangeSet({list(self)})"
-
-    def copy(self) -> RangeSet:
-        """A set of the same numbers that changes by itself."""
-        return _of(self._firsts.copy(), self._ends.copy(), self._count)
 
     def add(self, first: int, end: int) -> None:
         """Add every number of `[first, end)`, joining it with the ranges it overlaps or touches."""
@@ -96,11 +76,8 @@ class RangeSet:
         if not ends or first > ends[-1]:
             firsts.append(first)
             ends.append(end)
-            self._count += end - first
         elif first >= firsts[-1]:
-            if end > ends[-1]:
-                self._count += end - ends[-1]
-                ends[-1] = end
+            ends[-1] = max(end, ends[-1])
         else:
             self._join(first, end)
 
@@ -111,21 +88,13 @@ class RangeSet:
         if low < high:
             first = min(first, firsts[low])
             end = max(end, ends[high - 1])
-            self._count -= _held(firsts[low:high], ends[low:high])
-        self._count += end - first
         firsts[low:high] = [first]
         ends[low:high] = [end]
-
-    def update(self, ranges: Iterable[Range]) -> None:
-        """Add every one of `ranges`, pairs `(first, end)`; another `RangeSet` serves."""
-        for first, end in ranges:
-            self.add(first, end)
 
     def remove(self, first: int, end: int) -> None:
         """Remove every number of `[first, end)` that is held."""
         firsts, ends = self._firsts, self._ends
         if firsts and first <= firsts[0] < end < ends[0]:
-            self._count -= end - firsts[0]
             firsts[0] = end
         else:
             self.take(first, end)
@@ -138,11 +107,9 @@ class RangeSet:
             low = bisect_right(ends, first)
             high = low + taken.range_count
             lowest_first, highest_end = firsts[low], ends[high - 1]
-            below = lowest_first < first
-            above = highest_end > end
+            below, above = lowest_first < first, highest_end > end
             firsts[low:high] = [lowest_first] * below + [end] * above
             ends[low:high] = [first] * below + [highest_end] * above
-            self._count -= taken._count
         return taken
 
     def within(self, first: int, end: int) -> RangeSet:
@@ -155,7 +122,7 @@ class RangeSet:
         firsts, ends = self._firsts[low:high], self._ends[low:high]
         firsts[0] = max(first, firsts[0])
         ends[-1] = min(end, ends[-1])
-        return _of(firsts, ends, _held(firsts, ends))
+        return _of(firsts, ends)
 
     def missing(self, first: int, end: int) -> RangeSet:
         """The numbers of `[first, end)` that are not held: the gaps inside that window."""
@@ -166,17 +133,13 @@ class RangeSet:
             del gap_firsts[0], gap_ends[0]
         if gap_ends and gap_firsts[-1] == gap_ends[-1]:
             del gap_firsts[-1], gap_ends[-1]
-        return _of(gap_firsts, gap_ends, end - first - held._count)
-
-    def first_missing(self, first: int) -> int:
-        """The lowest number at or above `first` that is not held."""
-        at = bisect_right(self._ends, first)
-        return self._ends[at] if at < len(self._firsts) and self._firsts[at] <= first else first
+        return _of(gap_firsts, gap_ends)
 
     def covers(self, first: int, end: int) -> bool:
         """Whether every number of `[first, end)` is held; an empty range always is."""
         _refuse_backwards(first, end)
-        return first == end or self.first_missing(first) >= end
+        at = bisect_right(self._ends, first)
+        return first == end or (at < len(self._firsts) and self._firsts[at] <= first and end <= self._ends[at])
 
     def overlaps(self, first: int, end: int) -> bool:
         """Whether any number of `[first, end)` is held; of an empty range none is."""
@@ -194,26 +157,14 @@ class RangeSet:
         if self._ends and self._ends[-1] > number:
             self.remove(number, self._ends[-1])
 
-    def clear(self) -> None:
-        """Remove every number."""
-        self._firsts.clear()
-        self._ends.clear()
-        self._count = 0
 
-
-def _of(firsts: list[int], ends: list[int], count: int) -> RangeSet:
+def _of(firsts: list[int], ends: list[int]) -> RangeSet:
     """A set that owns these lists, which hold its invariant already."""
     made = RangeSet()
-    made._firsts, made._ends, made._count = firsts, ends, count
+    made._firsts, made._ends = firsts, ends
     return made
-
-
-def _held(firsts: list[int], ends: list[int]) -> int:
-    return sum(ends) - sum(firsts)
 
 
 def _refuse_backwards(first: int, end: int) -> None:
     if end < first:
-        raise ValueError(
-            f"a range's end is exclusive and not below its first number, but first is {first} and end {end}"
-        )
+        raise ValueError(f"a range's end is exclusive and at least its first number: first is {first} and end {end}")

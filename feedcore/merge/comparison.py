@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import CompareMode
+from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Diverged, MergeEffect
 from feedcore.wire.output_packet import OutputPacket, decode_runs
-from feedcore.wire.packet_parts import IdentifiedMessage, identified_messages
-from feedcore.wire.position import Run
+from feedcore.wire.packet_parts import identified_messages
 from feedcore.wire.refusal import PacketRefused
 
 TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
@@ -23,40 +22,28 @@ TRIM_COUNT = 1_024  # forgotten keys are dropped from the list so many at a time
 Remembered: TypeAlias = tuple[int, bytes, int, int, int, int]
 
 
-class Content(NamedTuple):
-    """What a range of a packet says, however its runs are cut."""
-
-    sources: tuple[tuple[int, int, int, bool], ...]  # source_stream_id, first source_seq, end, is_source_gap
-    messages: tuple[IdentifiedMessage, ...]
-
-
-def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> Content:
-    """What `input_seq` first … end - 1 of a packet say.
+def content_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> list[tuple[object, ...]]:
+    """What `input_seq` first … end - 1 of a packet say, however its runs are cut: its sources, then its messages.
 
     Raises:
         PacketRefused: MALFORMED frames.
     """
-    sources: list[tuple[int, int, int, bool]] = []
+    content: list[tuple[object, ...]] = []
     for run in packet.runs:
-        first, end = max(first_input_seq, run.first_input_seq), min(end_input_seq, run.end_input_seq)
-        if first < end:
-            _append_joined(sources, run, first, end)
-    return Content(tuple(sources), tuple(identified_messages(packet, first_input_seq, end_input_seq)))
+        first = max(first_input_seq, run.first_input_seq)
+        source = (run.source_stream_id, run.first_source_seq - run.first_input_seq, run.is_source_gap)
+        is_continued = content and content[-1][1:] == source
+        if first < min(end_input_seq, run.end_input_seq) and not is_continued:
+            content.append((first, *source))
+    return [*content, *identified_messages(packet, first_input_seq, end_input_seq)]
 
 
 def digest_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> int:
     """CRC-32 over what `input_seq` first … end - 1 say; over the payload if it is broken."""
     try:
-        content = content_of(packet, first_input_seq, end_input_seq)
+        return zlib.crc32(repr(content_of(packet, first_input_seq, end_input_seq)).encode())
     except PacketRefused:
         return zlib.crc32(packet.payload)
-    digest = 0
-    for stream, first, end, is_gap in content.sources:
-        digest = zlib.crc32(b"%d %d %d %d " % (stream, first, end, is_gap), digest)
-    for message_seq, stream, source_seq, lost_count, body in content.messages:
-        digest = zlib.crc32(b"%d %d %d %d %d " % (message_seq, stream, source_seq, lost_count, len(body)), digest)
-        digest = zlib.crc32(body, digest)
-    return digest
 
 
 def is_same_packet(one: OutputPacket, other: OutputPacket) -> bool:
@@ -93,19 +80,15 @@ class CopyComparison:
     are plain values in a plain tuple, which collections of cyclic garbage need not look at.
 
     Args:
-        mode: "full", "sampled" or "off".
-        sampled_every: of delivered packets, every how many-th is compared in "sampled".
-        remembered_count: delivered packets remembered.
+        config: which copies are compared, and how many packets are remembered.
     """
 
-    def __init__(
-        self, channel_id: int, counters: CounterSet, mode: CompareMode, sampled_every: int, remembered_count: int
-    ) -> None:
+    def __init__(self, channel_id: int, counters: CounterSet, config: MergerConfig) -> None:
         self._channel_id = channel_id
         self._counters = counters
-        self._every = {"full": 1, "sampled": sampled_every, "off": 0}[mode]
+        self._every = {"full": 1, "sampled": config.sampled_every, "off": 0}[config.compare]
         self._skipped = 0
-        self._remembered_count = remembered_count
+        self._remembered_count = config.compared_count
         self._packets: dict[int, Remembered] = {}  # by first_input_seq
         self._firsts: list[int] = []  # its keys, ascending, after some forgotten ones
         self._begin = 0  # how many of them are forgotten
@@ -152,9 +135,8 @@ class CopyComparison:
     def compare_held(self, one: OutputPacket, other: OutputPacket, effects: list[MergeEffect]) -> None:
         """Two copies that begin at the same place and wait for what precedes them."""
         first, end = one.first_input_seq, min(one.end_input_seq, other.end_input_seq)
-        if self._every and not are_equal(one, other, first, end):
-            self._counters.add(Counter.MERGE_DIVERGED)
-            effects.append(divergence(self._channel_id, one, other, first, end))
+        if self._every:
+            self._judge(one, other, first, end, effects)
 
     def renumbered_from(self, input_seq: int) -> None:
         """What was delivered under these numbers is not what they stand for now."""
@@ -176,26 +158,16 @@ class CopyComparison:
             index += 1
             known = _restored(self._channel_id, first, self._packets[first])
             begin, end = max(first, packet.first_input_seq), min(end_input_seq, known.end_input_seq)
-            if begin >= end:
-                continue
-            is_compared = True
-            if not are_equal(known, packet, begin, end):
-                self._counters.add(Counter.MERGE_DIVERGED)
-                effects.append(divergence(self._channel_id, known, packet, begin, end))
+            if begin < end:
+                is_compared = True
+                self._judge(known, packet, begin, end, effects)
         if not is_compared and self._every == 1:
             self._counters.add(Counter.MERGE_NOT_COMPARED)
 
-
-def _append_joined(sources: list[tuple[int, int, int, bool]], run: Run, first_input: int, end_input: int) -> None:
-    """Add a part of a run; one that continues the part before is joined with it."""
-    stream, to_source = run.source_stream_id, run.first_source_seq - run.first_input_seq
-    first, end = first_input + to_source, end_input + to_source
-    if sources and not run.is_source_gap:
-        known_stream, known_first, known_end, is_gap = sources[-1]
-        if (known_stream, known_end, is_gap) == (stream, first, False):
-            sources[-1] = (stream, known_first, end, False)
-            return
-    sources.append((stream, first, end, run.is_source_gap))
+    def _judge(self, one: OutputPacket, other: OutputPacket, begin: int, end: int, effects: list[MergeEffect]) -> None:
+        if not are_equal(one, other, begin, end):
+            self._counters.add(Counter.MERGE_DIVERGED)
+            effects.append(divergence(self._channel_id, one, other, begin, end))
 
 
 def _restored(channel_id: int, first_input_seq: int, known: Remembered) -> OutputPacket:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
-
-from feedcore.merge.gap_repair import RepairConfig
 
 MS = 1_000_000
 HEARTBEAT_NS = 10 * MS  # docs/protocol.md clause 8: every adapter's, however busy the stream is
@@ -30,7 +28,11 @@ class MergerConfig:
         session_grace_ns: how long a session whose end no adapter says is waited for once a later one is heard.
         session_look_ns: after that, pause between two looks whether what is missing has come or been declared.
         confirm: how many adapters must have transmitted a message before it is delivered, 1 or 2.
-        repair: patience with gaps.
+        request_after_ns: how long to wait for another adapter's copy before asking a replay service for a gap.
+        reorder_ns: how long once every live stream is past it: the network may have changed packets' order.
+        retry_every_ns: pause before the second request; doubled for each further one.
+        retry_every_max_ns: cap of that pause.
+        declare_after_ns: how long to go on asking before the gap is declared.
     """
 
     stale_after_ns: int = 200 * MS
@@ -45,7 +47,11 @@ class MergerConfig:
     session_grace_ns: int = 10_000 * MS
     session_look_ns: int = 10 * MS
     confirm: int = 1
-    repair: RepairConfig = field(default_factory=RepairConfig)
+    request_after_ns: int = 4 * MS
+    reorder_ns: int = MS // 5
+    retry_every_ns: int = 20 * MS
+    retry_every_max_ns: int = 250 * MS
+    declare_after_ns: int = 5_000 * MS
 
     def __post_init__(self) -> None:
         if self.confirm not in (1, 2):
@@ -55,4 +61,6 @@ class MergerConfig:
         if self.sampled_every < 1:
             raise ValueError(f"sampled_every is {self.sampled_every}: at least 1")
         assert self.lineage_wait_ns > 3 * HEARTBEAT_NS  # survives two lost beats
-        assert self.lineage_wait_ns < self.repair.declare_after_ns  # nothing is declared lost meanwhile
+        assert self.lineage_wait_ns < self.declare_after_ns  # nothing is declared lost meanwhile
+        assert self.reorder_ns <= self.request_after_ns
+        assert self.request_after_ns <= self.retry_every_ns <= self.retry_every_max_ns < self.declare_after_ns

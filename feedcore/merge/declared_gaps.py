@@ -5,11 +5,9 @@ from __future__ import annotations
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.confirmation import Stretch
 from feedcore.merge.effects import Gap, GapReason, MergeEffect
-from feedcore.merge.remembered_gaps import RememberedGaps
-from feedcore.merge.source_order import SourceOrder
+from feedcore.merge.source_order import RememberedGaps, SourceOrder
 from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import message_input_seqs, part_of
-from feedcore.wire.refusal import PacketRefused
+from feedcore.wire.packet_parts import part_of, placed_frames
 
 
 class DeclaredGaps:
@@ -44,14 +42,14 @@ class DeclaredGaps:
         effects.append(Gap(self._channel_id, *numbers, reason))
 
     def fill(self, packet: OutputPacket, end_input_seq: int, effects: list[MergeEffect]) -> bool:
-        """Hand over what of a late copy, before `end_input_seq`, a gap had named; False if nothing."""
+        """Hand over what of a late copy, before `end_input_seq`, a gap had named; False if nothing.
+
+        Raises:
+            PacketRefused: MALFORMED frames; nothing has changed.
+        """
         if not self.ranges.overlaps(packet.first_input_seq, end_input_seq):
             return False
-        try:
-            message_input_seqs(packet)  # refuses what cannot be cut before anything changes
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return False
+        placed_frames(packet)  # refuses what cannot be cut before anything changes
         for first, end in self.ranges.take(packet.first_input_seq, end_input_seq):
             self._order.take(part_of(packet, first, end), effects, is_late=True)
         return True

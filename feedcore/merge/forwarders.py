@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.merge.place import Place
-from feedcore.wire.lineage import Lineage, decode_lineage
-from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
+from feedcore.merge.place import Place, first_place
+from feedcore.wire.lineage import Lineage
+from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.position import FIRST_SEQ
 
 
@@ -30,7 +30,7 @@ class Standing(NamedTuple):
         parting = self.lineage.parts_at(followed) if followed.entries else None
         if parting is None or parting.first_input_seq >= self.place.input_seq:
             return self.place
-        return Place(parting.first_input_seq, parting.first_message_seq)
+        return first_place(parting)
 
 
 class Forwarders:
@@ -49,15 +49,10 @@ class Forwarders:
         self._standings: dict[int, Standing] = {}  # by adapter_id
         self._begun_after: list[Standing] = []  # of those by whom source streams began, before numbers did
 
-    def on_heartbeat(self, packet: OutputPacket) -> None:
-        """A heartbeat of any kind.
-
-        Raises:
-            PacketRefused: MALFORMED.
-        """
-        if packet.flags & PROVISIONAL_BIT and self._is_live:
-            place = Place(packet.first_input_seq, packet.first_message_seq)
-            self._standings[packet.adapter_id] = Standing(decode_lineage(packet.payload), place)
+    def on_heartbeat(self, packet: OutputPacket, lineage: Lineage) -> None:
+        """A forwarder's heartbeat, and the lineage in it."""
+        if self._is_live:
+            self._standings[packet.adapter_id] = Standing(lineage, first_place(packet))
 
     def may_begin(self, packet: OutputPacket, followed: Lineage, next_input_seq: int | None) -> bool:
         """True if a source stream that nothing has come of yet may begin with this provisional packet.
@@ -85,5 +80,4 @@ class Forwarders:
         If source streams have begun with forwarded messages, that is where their forwarders stood: all that is decided
         after that may belong to those streams, and what was delivered of it is known by its source identity.
         """
-        stood = (standing.within(followed) for standing in self._begun_after)
-        return min((Place(packet.first_input_seq, packet.first_message_seq), *stood))
+        return min([first_place(packet), *(standing.within(followed) for standing in self._begun_after)])

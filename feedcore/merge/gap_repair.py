@@ -1,70 +1,41 @@
-"""When to ask for missing messages, how often, and when to give up: the client's patience, as a core of its own."""
+"""When to ask for what is missing, how often, and when to give up: the client's patience, one gap at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-MS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class RepairConfig:
-    """Timers of gap repair at the client.
-
-    Attributes:
-        request_after_ns: how long to wait for another adapter's copy before asking a replay service.
-        retry_every_ns: pause before the second request; doubled for each further one.
-        retry_every_max_ns: cap of that pause.
-        declare_after_ns: how long to go on asking before the gap is declared.
-        reorder_ns: how long to wait once every live stream is past it: the network may have changed packets' order.
-    """
-
-    request_after_ns: int = 4 * MS
-    retry_every_ns: int = 20 * MS
-    retry_every_max_ns: int = 250 * MS
-    declare_after_ns: int = 5_000 * MS
-    reorder_ns: int = MS // 5
-
-    def __post_init__(self) -> None:
-        assert self.reorder_ns <= self.request_after_ns
-        assert self.request_after_ns <= self.retry_every_ns <= self.retry_every_max_ns < self.declare_after_ns
+from feedcore.merge.config import MergerConfig
+from feedcore.merge.place import BEGINNING, Place
 
 
 class GapRepair:
-    """The patience for one gap at a time: the first one, because nothing after it can be delivered.
+    """The patience for the first gap of a sequence: nothing after it can be delivered.
 
     Args:
         config: timers.
     """
 
-    def __init__(self, config: RepairConfig) -> None:
+    def __init__(self, config: MergerConfig) -> None:
         self._config = config
-        self._since_ns: int | None = None
+        self._since_ns: int | None = None  # None: nothing is missing
+        self._first_missing = 0
         self._request_at_ns = 0
         self._attempts = 0
         self._has_asked = False
         self._jitter = 0.0  # the newest we were given: clients that lost the same packet do not ask in step
 
-    @property
-    def is_open(self) -> bool:
-        """True while something is missing."""
-        return self._since_ns is not None
+    def watch(self, first_missing: int, now_ns: int) -> bool:
+        """Something is missing from this number on; True if patience begins anew, because it is another gap.
 
-    def opened(self, now_ns: int) -> bool:
-        """there is a gap; True if that is news."""
-        if self._since_ns is not None:
+        If one gap follows another, a request under way is not repeated early.
+        """
+        if self._since_ns is None:
+            self._request_at_ns = now_ns + int(self._config.request_after_ns * (1 + self._jitter / 2))
+            self._has_asked = False
+        elif first_missing == self._first_missing:
             return False
+        self._first_missing = first_missing
         self._since_ns = now_ns
-        self._request_at_ns = now_ns + int(self._config.request_after_ns * (1 + self._jitter / 2))
         self._attempts = 0
-        self._has_asked = False
         return True
-
-    def progressed(self, now_ns: int) -> None:
-        """What is missing now is another gap: patience begins anew, but a request under way is not repeated early."""
-        if self._since_ns is not None:
-            self._since_ns = now_ns
-            self._attempts = 0
 
     def hurry(self, now_ns: int) -> None:
         """Every live stream is past the gap: waiting long for another copy is in vain."""
@@ -72,7 +43,7 @@ class GapRepair:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
 
     def closed(self) -> None:
-        """The gap is gone."""
+        """Nothing is missing."""
         self._since_ns = None
 
     def next_deadline_ns(self) -> int | None:
@@ -99,3 +70,41 @@ class GapRepair:
         self._has_asked = True
         self._request_at_ns = now_ns + pause + int(pause * jitter)
         return True
+
+
+class ChannelRepair(GapRepair):
+    """The patience for a channel's first gap, and how far the channel is known to go.
+
+    Attributes:
+        known_end_input_seq, known_end_message_seq: the furthest place any packet or heartbeat showed. Plain
+            numbers, because every packet looks at them.
+        patience_end: how much of it was known when patience with this gap began: only that has been waited for.
+    """
+
+    def __init__(self, config: MergerConfig) -> None:
+        super().__init__(config)
+        self.known_end_input_seq, self.known_end_message_seq = BEGINNING
+        self.patience_end = BEGINNING
+
+    @property
+    def known_end(self) -> Place:
+        """The furthest place any packet or heartbeat showed."""
+        return Place(self.known_end_input_seq, self.known_end_message_seq)
+
+    def hear_of(self, place: Place) -> None:
+        """The channel goes at least to here."""
+        if place.input_seq > self.known_end_input_seq:
+            self.known_end_input_seq, self.known_end_message_seq = place
+
+    def forget_from(self, place: Place) -> None:
+        """Nothing that was heard beyond here counts."""
+        if self.known_end_input_seq > place.input_seq:
+            self.known_end_input_seq, self.known_end_message_seq = place
+        self.patience_end = min(self.patience_end, place)
+
+    def watch(self, first_missing: int, now_ns: int) -> bool:
+        """As of `GapRepair`."""
+        is_another = super().watch(first_missing, now_ns)
+        if is_another:
+            self.patience_end = self.known_end
+        return is_another

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
 from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
@@ -12,38 +13,36 @@ class HeardStreams:
     """The adapters of one channel, as heard.
 
     Args:
-        stale_after_ns: silence after which a stream is stale.
-        confirm: how many live streams it takes to deliver.
+        config: after which silence a stream is stale, and how many live ones it takes to deliver.
 
     Attributes:
         next_deadline_ns: when to look for silence next; not moved by what is heard meanwhile, so that asking for it on
             every turn of a loop costs nothing.
     """
 
-    def __init__(self, channel_id: int, stale_after_ns: int, confirm: int) -> None:
+    def __init__(self, channel_id: int, config: MergerConfig) -> None:
         self._channel_id = channel_id
-        self._stale_after_ns = stale_after_ns
-        self._confirm = confirm
-        self._heard_at_ns: dict[int, int] = {}  # by adapter_id
+        self._stale_after_ns = config.stale_after_ns
+        self._confirm = config.confirm
+        self._heard_at_ns: dict[int, int] = {}  # by adapter_id, of those that are live
         self._ends: dict[int, int] = {}  # by adapter_id, one past the newest input_seq heard of it
-        self._stale: set[int] = set()
-        self._first_heard_ns: int | None = None
+        self._silent: set[int] = set()
         self._is_paused = False
         self.next_deadline_ns: int | None = None
 
     @property
     def live(self) -> tuple[int, ...]:
         """The adapters heard."""
-        return tuple(sorted(self._heard_at_ns.keys() - self._stale))
+        return tuple(sorted(self._heard_at_ns))
 
     @property
     def silent(self) -> tuple[int, ...]:
         """The adapters that were heard and have fallen silent."""
-        return tuple(sorted(self._stale))
+        return tuple(sorted(self._silent))
 
     def hear(self, adapter_id: int, flags: int, end_input_seq: int, now_ns: int, effects: list[MergeEffect]) -> None:
         """A packet that came by multicast; `end_input_seq`: its own, or a heartbeat's next."""
-        if adapter_id in self._stale or adapter_id not in self._heard_at_ns:
+        if adapter_id not in self._heard_at_ns:
             self._come_alive(adapter_id, now_ns, effects)
         self._heard_at_ns[adapter_id] = now_ns
         if end_input_seq > self._ends.get(adapter_id, 0) and not flags & UNNUMBERED_BITS:
@@ -53,45 +52,32 @@ class HeardStreams:
         """Say which streams have fallen silent, and whether that leaves too few."""
         if self.next_deadline_ns is None or now_ns < self.next_deadline_ns:
             return
-        for adapter_id, heard_at_ns in self._heard_at_ns.items():
-            if adapter_id not in self._stale and now_ns - heard_at_ns >= self._stale_after_ns:
-                self._stale.add(adapter_id)
+        for adapter_id, heard_at_ns in list(self._heard_at_ns.items()):
+            if now_ns - heard_at_ns >= self._stale_after_ns:
+                del self._heard_at_ns[adapter_id]
+                self._silent.add(adapter_id)
                 effects.append(Stale(self._channel_id, adapter_id))
-        alone_at_ns = self._alone_at_ns()
-        if alone_at_ns is not None and now_ns >= alone_at_ns:
+        if self._confirm > 1 and len(self._heard_at_ns) < self._confirm and not self._is_paused:
             self._is_paused = True
             effects.append(ConfirmationPaused(self._channel_id, self.live))
-            alone_at_ns = None
-        live = [at for adapter, at in self._heard_at_ns.items() if adapter not in self._stale]
-        self.next_deadline_ns = min(live) + self._stale_after_ns if live else None
-        if alone_at_ns is not None and (self.next_deadline_ns is None or alone_at_ns < self.next_deadline_ns):
-            self.next_deadline_ns = alone_at_ns
+        oldest_ns = min(self._heard_at_ns.values(), default=None)
+        self.next_deadline_ns = None if oldest_ns is None else oldest_ns + self._stale_after_ns
 
     def are_all_past(self, input_seq: int) -> bool:
         """True if every live stream is past it: no copy will come by itself."""
-        live = [end for adapter, end in self._ends.items() if adapter not in self._stale]
+        live = [end for adapter, end in self._ends.items() if adapter in self._heard_at_ns]
         return bool(live) and min(live) > input_seq
 
     def renumbered_from(self, input_seq: int) -> None:
         """How far streams had come beyond here counts no more."""
         self._ends = {adapter: min(end, input_seq) for adapter, end in self._ends.items()}
 
-    def _alone_at_ns(self) -> int | None:
-        """When to say that there are too few: at the start others may just not have been heard yet."""
-        if self._confirm < 2 or self._is_paused or self._first_heard_ns is None:
-            return None
-        if len(self._heard_at_ns) - len(self._stale) >= self._confirm:
-            return None
-        return self._first_heard_ns + self._stale_after_ns
-
     def _come_alive(self, adapter_id: int, now_ns: int, effects: list[MergeEffect]) -> None:
-        if self._first_heard_ns is None:
-            self._first_heard_ns = now_ns
-        self._stale.discard(adapter_id)
+        self._silent.discard(adapter_id)
         self._heard_at_ns[adapter_id] = now_ns
         if self.next_deadline_ns is None or self.next_deadline_ns > now_ns + self._stale_after_ns:
             self.next_deadline_ns = now_ns + self._stale_after_ns
         effects.append(Live(self._channel_id, adapter_id))
-        if self._is_paused and len(self.live) >= self._confirm:
+        if self._is_paused and len(self._heard_at_ns) >= self._confirm:
             self._is_paused = False
             effects.append(ConfirmationResumed(self._channel_id, self.live))

@@ -20,16 +20,15 @@ from feedcore.merge.config import MergerConfig
 from feedcore.merge.confirmation import Confirmation, Stretch
 from feedcore.merge.declared_gaps import DeclaredGaps
 from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
-from feedcore.merge.first_gap import LOOKING_FOR_START, FirstGap
+from feedcore.merge.gap_repair import ChannelRepair
 from feedcore.merge.heard_streams import HeardStreams
-from feedcore.merge.history_gate import HistoryGate
+from feedcore.merge.history_gate import CLOSED, HistoryGate
 from feedcore.merge.hold_queue import HoldQueue
-from feedcore.merge.place import Place
+from feedcore.merge.place import Place, first_place, place_of_message
 from feedcore.merge.provisional_merge import ProvisionalMerge
 from feedcore.merge.source_order import SourceOrder
-from feedcore.merge.starting import place_of_message
 from feedcore.range_set import Range
-from feedcore.wire.lineage import Lineage
+from feedcore.wire.lineage import Lineage, decode_lineage
 from feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     END_OF_STREAM_BIT,
@@ -43,6 +42,7 @@ from feedcore.wire.packet_parts import part_of
 from feedcore.wire.position import FIRST_SEQ
 from feedcore.wire.refusal import PacketRefused
 
+LOOKING_FOR_START = 0  # no input_seq: the subscription's first message is looked for
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 
 
@@ -54,10 +54,13 @@ class StreamMerger:
         counters: what is counted goes here.
         config: timers and limits.
         start_message_seq: the first message to deliver; None: live, from the first packet heard.
+        session: what is asked for belongs to it; 0: to the one that the services are in.
 
     Attributes:
         next_input_seq: one past what was delivered or passed over; None until it is known where to begin.
         next_message_seq: of the next message; None while beginning live.
+        next_source_seqs: by source stream, one past the newest `source_seq` that was delivered or passed over.
+        has_ended: the active said that every source stream ended, and all of it was delivered then.
     """
 
     def __init__(
@@ -66,32 +69,28 @@ class StreamMerger:
         counters: CounterSet,
         config: MergerConfig | None = None,
         start_message_seq: int | None = None,
+        session: int = 0,
     ) -> None:
         self.channel_id = channel_id
         self.next_input_seq = FIRST_SEQ if start_message_seq == FIRST_SEQ else None
         self.next_message_seq = start_message_seq
+        self.has_ended = False
+        self._session = session
         self._config = config = config or MergerConfig()
         self._counters = counters
-        self._gate = HistoryGate(config.lineage_wait_ns, config.held_count_max)
-        self._streams = HeardStreams(channel_id, config.stale_after_ns, config.confirm)
+        self._gate = HistoryGate(counters, config)
+        self._streams = HeardStreams(channel_id, config)
         is_from_start = start_message_seq == FIRST_SEQ
         self._order = SourceOrder(channel_id, counters, config.declared_count_max, is_from_start=is_from_start)
+        self.next_source_seqs = self._order.next_source_seqs
         self._provisional = ProvisionalMerge(channel_id, self._order, counters, config, start_message_seq)
         self._is_confirming = config.confirm > 1
         self._confirmation = Confirmation(channel_id, counters, config.held_count_max)
         self._late_confirmation = Confirmation(channel_id, counters, config.declared_count_max)
         self._held = HoldQueue(config.held_count_max)
-        self._comparison = CopyComparison(
-            channel_id, counters, config.compare, config.sampled_every, config.compared_count
-        )
-        self._gap = FirstGap(config.repair)
+        self._comparison = CopyComparison(channel_id, counters, config)
+        self._gap = ChannelRepair(config)
         self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
-        self._ended = False
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch whose history is known; 0 before any."""
-        return self._gate.lineage.epoch
 
     @property
     def lineage(self) -> Lineage:
@@ -99,14 +98,11 @@ class StreamMerger:
         return self._gate.lineage
 
     @property
-    def next_source_seqs(self) -> dict[int, int]:
-        """By source stream, one past the newest `source_seq` that was delivered or passed over."""
-        return self._order.next_source_seqs
-
-    @property
     def is_behind(self) -> bool:
         """True while messages are known that were neither delivered nor declared missing."""
-        return self._gap.is_after(self.next_input_seq, self.next_message_seq)
+        if self.next_input_seq is None:  # it was not found yet where to begin: by messages alone
+            return 0 < (self.next_message_seq or 0) < self._gap.known_end_message_seq
+        return self.next_input_seq < self._gap.known_end_input_seq
 
     # ---- events ----
 
@@ -124,29 +120,28 @@ class StreamMerger:
         elif packet.epoch == self._gate.passing_epoch:
             self._take(packet, end, now_ns, effects)
         else:
-            self._on_other_epoch(packet, end, now_ns, effects)
+            self._on_other_epoch(packet, now_ns, effects)
         return effects
 
     def on_timer(self, now_ns: int, jitter: float = 0.0) -> list[MergeEffect]:
         """Requests, declared gaps and stale streams that are due; `jitter` in [0, 1) spreads requests."""
         effects: list[MergeEffect] = []
         self._streams.on_timer(now_ns, effects)
-        if self._gate.on_timer(now_ns):
-            self._take_waiting(now_ns, effects)
+        for packet in self._gate.on_timer(now_ns):
+            self._on_other_epoch(packet, now_ns, effects)
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
-        if is_hopeless := self._gap.repair.is_hopeless(now_ns):
+        if is_hopeless := self._gap.is_hopeless(now_ns):
             self._declare(now_ns, effects)
-        is_due = not is_hopeless and self._gap.repair.is_request_due(now_ns, jitter)
-        request = self._request(source_ranges, with_numbered=is_due)
-        if request.input_ranges or request.message_range or request.source_ranges:
+        is_due = not is_hopeless and self._gap.is_request_due(now_ns, jitter)
+        if is_due or source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
-            effects.append(request)
+            effects.append(self._request(source_ranges, with_numbered=is_due))
         return effects
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next."""
         deadline_ns = self._streams.next_deadline_ns
-        for core in (self._gap.repair, self._provisional, self._gate):
+        for core in (self._gap, self._provisional, self._gate):
             at_ns = core.next_deadline_ns()
             if at_ns is not None and (deadline_ns is None or at_ns < deadline_ns):
                 deadline_ns = at_ns
@@ -156,66 +151,54 @@ class StreamMerger:
 
     def _on_aside(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """Heartbeats, provisional packets, announcements."""
-        if packet.flags & HEARTBEAT_BIT:
-            self._on_heartbeat(packet, now_ns, effects)
-        elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self._ended):  # after the end all is old
-            self._provisional.on_packet(packet, self.lineage, self.next_input_seq, now_ns, effects)
-
-    def _on_heartbeat(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         try:
-            lineage = self._gate.news(packet)
-            self._provisional.forwarders.on_heartbeat(packet)
+            if packet.flags & HEARTBEAT_BIT:
+                self._on_heartbeat(packet, now_ns, effects)
+            elif not (packet.flags & ANNOUNCEMENT_BIT or self._is_confirming or self.has_ended):  # then all is old
+                self._provisional.on_packet(packet, self.lineage, self.next_input_seq, now_ns, effects)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
-            return
-        if lineage is not None:
+
+    def _on_heartbeat(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
+        lineage = decode_lineage(packet.payload)
+        if lineage.epoch > self.lineage.epoch:
             self._follow(lineage, packet, now_ns, effects)
-        if packet.flags & PROVISIONAL_BIT or self._gate.is_closed:
-            return  # its numbers mean nothing to others, or nothing yet
-        if packet.first_input_seq > self._gate.lineage.end_of(packet.epoch):
+        if packet.flags & PROVISIONAL_BIT:
+            self._provisional.forwarders.on_heartbeat(packet, lineage)
+            return  # its numbers mean nothing to others
+        if self._gate.passing_epoch == CLOSED:
+            return  # its numbers mean nothing yet
+        if packet.first_input_seq > self.lineage.end_of(packet.epoch):
             self._counters.add(Counter.STALE_EPOCH_PACKETS)
             return
-        self._gap.hear_of(Place(packet.first_input_seq, packet.first_message_seq))
+        self._gap.hear_of(first_place(packet))
         if self.next_input_seq is None:
             self._begin(packet, effects)
         self._watch(now_ns)
-        is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.epoch
-        if is_end and not self._ended and packet.first_input_seq == self.next_input_seq:
-            self._ended = True
+        is_end = packet.flags & END_OF_STREAM_BIT and packet.epoch == self.lineage.epoch
+        if is_end and not self.has_ended and packet.first_input_seq == self.next_input_seq:
+            self.has_ended = True
             effects.append(Ended(self.channel_id, packet.first_input_seq, packet.first_message_seq))
 
-    def _on_other_epoch(self, packet: OutputPacket, end: int, now_ns: int, effects: list[MergeEffect]) -> None:
+    def _on_other_epoch(self, packet: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """A packet of another epoch than the one followed, or any while a lineage is waited for."""
-        counted_end = self._gate.counted_end(packet, end, now_ns)
-        if counted_end is None:
-            return
-        if counted_end <= packet.first_input_seq:
-            self._counters.add(Counter.STALE_EPOCH_PACKETS)
-            return
-        if counted_end < end:
-            try:
-                packet = part_of(packet, packet.first_input_seq, counted_end)
-            except PacketRefused as refused:
-                self._counters.refuse(refused.reason)
-                return
-        self._take(packet, counted_end, now_ns, effects)
-
-    def _take_waiting(self, now_ns: int, effects: list[MergeEffect]) -> None:
-        for packet in self._gate.take_waiting():
-            self._on_other_epoch(packet, packet.end_input_seq, now_ns, effects)
+        counted = self._gate.admit(packet, now_ns)
+        if counted is not None:
+            self._take(counted, counted.end_input_seq, now_ns, effects)
 
     def _follow(self, lineage: Lineage, heartbeat: OutputPacket, now_ns: int, effects: list[MergeEffect]) -> None:
         """Follow a newer history: what it numbers otherwise is forgotten."""
-        epoch_before = self.epoch
+        is_first = not self.lineage.epoch
         parting = self._gate.follow(lineage)
         if parting is not None:
-            self._go_back(Place(parting.first_input_seq, parting.first_message_seq))
-        self._gap.hear_of(Place(lineage.first_input_seq, lineage.first_message_seq))
-        if epoch_before:
+            self._go_back(first_place(parting))
+        self._gap.hear_of(first_place(lineage))
+        if not is_first:
             sender = heartbeat.adapter_id if heartbeat.flags & FROM_ACTIVE_BIT else 0
             first_seq, resumes_at = lineage.first_message_seq, self.next_input_seq or 0
             effects.append(Takeover(self.channel_id, lineage.epoch, sender, first_seq, now_ns, resumes_at))
-        self._take_waiting(now_ns, effects)
+        for packet in self._gate.take_waiting():
+            self._on_other_epoch(packet, now_ns, effects)
         self._watch(now_ns)
 
     def _go_back(self, parting: Place) -> None:
@@ -239,22 +222,25 @@ class StreamMerger:
         if end > gap.known_end_input_seq:
             gap.known_end_input_seq = end
             gap.known_end_message_seq = packet.first_message_seq + packet.message_count
-        if self._is_confirming:
-            self._confirm(packet, end, effects)
-        else:
-            self._place(packet, end, effects)
-        if self._provisional.held_count:
+        try:
+            if self._is_confirming:
+                self._confirm(packet, end, effects)
+            else:
+                self._place(packet, end, effects)
+        except PacketRefused as refused:  # as if it had been lost
+            self._counters.refuse(refused.reason)
+        if self._provisional.gaps:
             self._provisional.go_on(now_ns, effects)
         if self.next_input_seq is None or gap.known_end_input_seq > self.next_input_seq:
             self._watch(now_ns)
         else:
-            gap.repair.closed()
+            gap.closed()
 
     def _place(self, packet: OutputPacket, end: int, effects: list[MergeEffect]) -> None:
         next_input_seq = self.next_input_seq
         if next_input_seq is None:
             if packet.end_message_seq > (self.next_message_seq or 0):
-                self._held.add(packet)
+                self._held.add(packet.first_input_seq, end, packet)
             self._begin(packet, effects)
         elif end <= next_input_seq:
             self._counters.counts[Counter.MERGE_DUPLICATES] += 1
@@ -265,7 +251,7 @@ class StreamMerger:
                 self._release(effects)
         else:
             self._counters.add(Counter.MERGE_HELD)
-            other = self._held.add(packet)
+            other = self._held.add(packet.first_input_seq, end, packet)
             if other is not None:
                 self._comparison.compare_held(other, packet, effects)
 
@@ -275,11 +261,7 @@ class StreamMerger:
         if self.next_message_seq is None:
             place = self._provisional.forwarders.numbers_begin(packet, self.lineage)
         else:
-            try:
-                place = place_of_message(packet, self.next_message_seq)
-            except PacketRefused as refused:
-                self._counters.refuse(refused.reason)
-                return
+            place = place_of_message(packet, self.next_message_seq)
         if place is not None:
             self.next_input_seq, self.next_message_seq = place
             self._release(effects)
@@ -311,7 +293,7 @@ class StreamMerger:
         self.next_input_seq = end
         self.next_message_seq = packet.first_message_seq + packet.message_count
         self._comparison.remember(packet, end)
-        if self._provisional.is_waiting_for_numbers:
+        if self._provisional.unnumbered:
             self._provisional.on_numbered(packet, effects)
 
     def _release(self, effects: list[MergeEffect]) -> None:
@@ -335,12 +317,7 @@ class StreamMerger:
                 self._place(packet, end, effects)
                 return
             confirmation = self._late_confirmation
-        try:
-            confirmed = confirmation.on_packet(packet, effects)
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return
-        for part in confirmed:
+        for part in confirmation.on_packet(packet, effects):
             self._place(part, part.end_input_seq, effects)
         self._confirmation.passed(self.next_input_seq or 0)
 
@@ -357,15 +334,14 @@ class StreamMerger:
         """Look after the first gap."""
         gap, next_input_seq = self._gap, self.next_input_seq
         if not self.is_behind:
-            gap.repair.closed()
+            gap.closed()
             return
-        gap.is_open_at(LOOKING_FOR_START if next_input_seq is None else next_input_seq, now_ns)
+        gap.watch(next_input_seq or LOOKING_FOR_START, now_ns)
         if next_input_seq is not None and self._streams.are_all_past(next_input_seq):
-            gap.repair.hurry(now_ns)
+            gap.hurry(now_ns)
 
     def _request(self, source_ranges: tuple[SourceRange, ...], *, with_numbered: bool) -> RequestReplay:
         """What to ask for now."""
-        silent = self._streams.silent
         ranges: tuple[Range, ...] = ()
         message_range: Range | None = None
         count_max = self._config.request_count_max
@@ -378,14 +354,16 @@ class StreamMerger:
             message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
         holders = self._confirmation.adapters_with(*ranges[0]) if self._is_confirming and ranges else ()
         copy_count = max(1, self._config.confirm - len(holders)) if ranges or message_range else 1
-        return RequestReplay(self.channel_id, ranges, message_range, source_ranges, copy_count, holders, silent)
+        asked = (ranges, message_range, source_ranges)
+        return RequestReplay(self.channel_id, *asked, copy_count, holders, self._streams.silent, self._session)
 
     def _declare(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """What is missing first cannot be had: say so and go on after it. Only what was known when patience began: what
         came into being since has not been waited for long enough."""
         assert self.next_message_seq is not None
-        self._gap.repair.closed()
-        end = min(self._held.first_place or self._gap.known_end, self._gap.patience_end)
+        self._gap.closed()
+        held = self._held.first_packet
+        end = min(self._gap.known_end if held is None else first_place(held), self._gap.patience_end)
         first = Place(self.next_input_seq or 0, self.next_message_seq)
         is_begun = self.next_input_seq is not None
         if end.input_seq <= first.input_seq if is_begun else end.message_seq <= first.message_seq:

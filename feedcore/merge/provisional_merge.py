@@ -9,20 +9,32 @@ Invariant: delivers only what continues a source stream without a seam, or after
 
 from __future__ import annotations
 
-from bisect import insort
+from typing import NamedTuple
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
 from feedcore.merge.forwarders import Forwarders
 from feedcore.merge.gap_repair import GapRepair
+from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.source_order import SourceOrder
-from feedcore.range_set import RangeSet
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.packet_parts import part_of
 from feedcore.wire.position import FIRST_SEQ
 from feedcore.wire.refusal import PacketRefused
+
+
+class SourceStreamGap(NamedTuple):
+    """The first gap of a source stream.
+
+    Attributes:
+        held: what waits after it, by `source_seq`; packets of one run each.
+        repair: the patience with it.
+    """
+
+    held: HoldQueue
+    repair: GapRepair
 
 
 class ProvisionalMerge:
@@ -35,8 +47,8 @@ class ProvisionalMerge:
 
     Attributes:
         forwarders: who forwards, and where they stand.
-        is_waiting_for_numbers: something was delivered that has no final number yet.
-        held_count: packets of one run each that wait after gaps.
+        unnumbered: by source stream, one past the newest that was delivered and has no final number yet.
+        gaps: by source stream.
     """
 
     def __init__(
@@ -48,16 +60,12 @@ class ProvisionalMerge:
         start_message_seq: int | None,
     ) -> None:
         self.forwarders = Forwarders(start_message_seq)
-        self.is_waiting_for_numbers = False
-        self.held_count = 0
+        self.unnumbered: dict[int, int] = {}
+        self.gaps: dict[int, SourceStreamGap] = {}
         self._channel_id = channel_id
         self._order = order
         self._counters = counters
         self._config = config
-        self._unnumbered: dict[int, int] = {}  # by source stream, one past the newest delivered without a number
-        self._held: dict[int, list[OutputPacket]] = {}  # by source stream, ascending; one run each
-        self._patience: dict[int, GapRepair] = {}  # by source stream with a gap
-        self._gap_seqs: dict[int, int] = {}  # by source stream, where its gap was when last looked at
 
     def on_packet(
         self,
@@ -72,14 +80,12 @@ class ProvisionalMerge:
         Args:
             followed: the history that counts now.
             next_input_seq: the next one of the numbered merge.
+
+        Raises:
+            PacketRefused: MALFORMED frames; nothing has changed.
         """
-        try:
-            parts = _one_run_each(packet)
-        except PacketRefused as refused:
-            self._counters.refuse(refused.reason)
-            return
         next_source_seqs = self._order.next_source_seqs
-        for part in parts:
+        for part in [part_of(packet, run.first_input_seq, run.end_input_seq) for run in packet.runs]:
             run = part.runs[0]
             stream = run.source_stream_id
             if stream not in next_source_seqs:
@@ -101,45 +107,33 @@ class ProvisionalMerge:
     def on_numbered(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
         """A numbered packet was taken: what was delivered without a number may have one now."""
         for run in packet.runs:
-            end_source = self._unnumbered.get(run.source_stream_id)
+            end_source = self.unnumbered.get(run.source_stream_id)
             if end_source is not None and run.end_source_seq >= end_source:
-                del self._unnumbered[run.source_stream_id]
-        if not self._unnumbered:
-            self.is_waiting_for_numbers = False
+                del self.unnumbered[run.source_stream_id]
+        if not self.unnumbered:
             effects.append(Numbered(self._channel_id, packet.epoch, packet.end_message_seq))
 
     def go_on(self, now_ns: int, effects: list[MergeEffect]) -> None:
         """Source streams may have come further by numbered packets: deliver what is held and has become next."""
-        for stream in list(self._held):
+        for stream in list(self.gaps):
             self._release(stream, effects)
         self._watch(now_ns)
 
     def on_timer(self, now_ns: int, jitter: float, effects: list[MergeEffect]) -> tuple[SourceRange, ...]:
         """Declare what is hopeless; the source ranges to ask for, all of them if any is due."""
         is_due = False
-        for stream, patience in list(self._patience.items()):
-            if patience.is_hopeless(now_ns):
+        for stream, gap in list(self.gaps.items()):
+            if gap.repair.is_hopeless(now_ns):
                 self._declare(stream, effects)
-            elif patience.is_request_due(now_ns, jitter):
+            elif gap.repair.is_request_due(now_ns, jitter):
                 is_due = True
         self._watch(now_ns)
-        return self.missing() if is_due else ()
+        return self._missing() if is_due else ()
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` is wanted next."""
-        if not self._patience:
-            return None
-        deadlines = (patience.next_deadline_ns() for patience in self._patience.values())
+        deadlines = (gap.repair.next_deadline_ns() for gap in self.gaps.values())
         return min((at for at in deadlines if at is not None), default=None)
-
-    def missing(self) -> tuple[SourceRange, ...]:
-        """The gaps, at most as many as one request may name."""
-        gaps: list[SourceRange] = []
-        for stream, held in sorted(self._held.items()):
-            here = RangeSet((part.runs[0].first_source_seq, part.runs[0].end_source_seq) for part in held)
-            next_source = self._order.next_source_seqs[stream]
-            gaps += [(stream, first, end) for first, end in here.missing(next_source, max(next_source, here.end))]
-        return tuple(gaps[: self._config.request_range_count_max])
 
     # ---- inside ----
 
@@ -148,10 +142,9 @@ class ProvisionalMerge:
         if not self._take(part, effects):
             return
         self._counters.add(Counter.MERGE_PROVISIONAL, self._counters.counts[Counter.MERGE_DELIVERED] - count_before)
-        if not self.is_waiting_for_numbers:
-            self.is_waiting_for_numbers = True
+        if not self.unnumbered:
             effects.insert(begin, Provisional(self._channel_id, part.adapter_id))
-        self._unnumbered[part.runs[0].source_stream_id] = part.runs[0].end_source_seq
+        self.unnumbered[part.runs[0].source_stream_id] = part.runs[0].end_source_seq
 
     def _take(self, part: OutputPacket, effects: list[MergeEffect]) -> bool:
         try:
@@ -162,59 +155,47 @@ class ProvisionalMerge:
         return True
 
     def _hold(self, part: OutputPacket) -> None:
-        if self.held_count >= self._config.held_count_max:
+        count_max, run = self._config.held_count_max, part.runs[0]
+        if sum(len(gap.held) for gap in self.gaps.values()) >= count_max:
             return  # it can be asked for again
-        run = part.runs[0]
-        held = self._held.setdefault(run.source_stream_id, [])
-        known = (each.runs[0] for each in held)
-        if any(
-            each.first_source_seq == run.first_source_seq and each.source_count >= run.source_count for each in known
-        ):
-            self._counters.add(Counter.MERGE_DUPLICATES)
-            return
-        self._counters.add(Counter.MERGE_HELD)
-        insort(held, part, key=lambda each: each.runs[0].first_source_seq)
-        self.held_count += 1
+        if run.source_stream_id not in self.gaps:
+            self.gaps[run.source_stream_id] = SourceStreamGap(HoldQueue(count_max), GapRepair(self._config))
+        known = self.gaps[run.source_stream_id].held.add(run.first_source_seq, run.end_source_seq, part)
+        self._counters.add(Counter.MERGE_HELD if known is None else Counter.MERGE_DUPLICATES)
 
     def _release(self, stream: int, effects: list[MergeEffect]) -> None:
-        held = self._held.get(stream, [])
-        next_source_seqs = self._order.next_source_seqs
-        while held and held[0].runs[0].first_source_seq <= next_source_seqs[stream]:
-            part = held.pop(0)
-            self.held_count -= 1
+        if stream not in self.gaps:
+            return
+        held, next_source_seqs = self.gaps[stream].held, self._order.next_source_seqs
+        while (part := held.pop_reaching(next_source_seqs[stream])) is not None:
             if part.runs[0].end_source_seq > next_source_seqs[stream]:
                 self._deliver(part, effects)
         if not held:
-            self._held.pop(stream, None)
+            del self.gaps[stream]
 
     def _watch(self, now_ns: int) -> None:
-        for stream in [stream for stream in self._patience if stream not in self._held]:
-            del self._patience[stream], self._gap_seqs[stream]
-        for stream in self._held:
-            source_seq = self._order.next_source_seqs[stream]
-            patience = self._patience.setdefault(stream, GapRepair(self._config.repair))
-            if not patience.opened(now_ns) and self._gap_seqs[stream] != source_seq:
-                patience.progressed(now_ns)
-            self._gap_seqs[stream] = source_seq
+        for stream, gap in self.gaps.items():
+            gap.repair.watch(self._order.next_source_seqs[stream], now_ns)
+
+    def _missing(self) -> tuple[SourceRange, ...]:
+        """What lies in the gaps, at most as many ranges as one request may name."""
+        ranges: list[SourceRange] = []
+        range_count_max, count_max = self._config.request_range_count_max, self._config.request_count_max
+        for stream, gap in sorted(self.gaps.items()):
+            next_source = self._order.next_source_seqs[stream]
+            missing = gap.held.missing(next_source, gap.held.end, range_count_max - len(ranges), count_max)
+            ranges += [(stream, first, end) for first, end in missing]
+        return tuple(ranges)
 
     def _declare(self, stream: int, effects: list[MergeEffect]) -> None:
         """No adapter has the stream's first gap: say so and go on after it."""
         self._release(stream, effects)  # numbered packets may have closed it
-        if stream not in self._held:
+        if stream not in self.gaps:
             return
-        first, end = self._order.next_source_seqs[stream], self._held[stream][0].runs[0].first_source_seq
+        first_held = self.gaps[stream].held.first_packet
+        assert first_held is not None  # a gap without anything held after it is none
+        first, end = self._order.next_source_seqs[stream], first_held.runs[0].first_source_seq
         effects.append(ProvisionalGap(self._channel_id, stream, first, end - 1))
         self._counters.add(Counter.MERGE_GAPS, end - first)
         self._order.pass_over(stream, end)
         self._release(stream, effects)
-
-
-def _one_run_each(packet: OutputPacket) -> list[OutputPacket]:
-    """A packet for each of its runs.
-
-    Raises:
-        PacketRefused: MALFORMED frames.
-    """
-    if len(packet.runs) == 1:
-        return [packet]
-    return [part_of(packet, run.first_input_seq, run.end_input_seq) for run in packet.runs]

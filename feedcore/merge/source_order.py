@@ -6,12 +6,37 @@ it came under. What was passed over is remembered by identity too, so it is `Fil
 
 from __future__ import annotations
 
+from operator import itemgetter
+from typing import TypeAlias
+
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
-from feedcore.merge.remembered_gaps import RememberedGaps
+from feedcore.range_set import RangeSet
 from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import message_input_seqs, part_of
+from feedcore.wire.packet_parts import part_of, placed_frames
 from feedcore.wire.position import FIRST_SEQ, Run
+
+Piece: TypeAlias = tuple[int, int, type[Deliver] | type[Filled] | SourceGap]  # first input_seq, end, what it becomes
+
+
+class RememberedGaps(RangeSet):
+    """Numbers that were passed over and may still turn up.
+
+    Args:
+        range_count_max: beyond it the lowest range is forgotten: a late copy of it is then a mere duplicate.
+    """
+
+    __slots__ = ("_range_count_max",)
+
+    def __init__(self, range_count_max: int) -> None:
+        super().__init__()
+        self._range_count_max = range_count_max
+
+    def add(self, first: int, end: int) -> None:
+        """Remember `[first, end)`."""
+        super().add(first, end)
+        while self.range_count > self._range_count_max:
+            self.remove(*next(iter(self)))
 
 
 class SourceOrder:
@@ -84,66 +109,36 @@ class SourceOrder:
 
     def _take_pieces(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool) -> None:
         """Some of the packet is known, or a source gap, or what precedes it in its source stream was passed over."""
-        message_input_seqs(packet)  # refuses what cannot be cut before anything changes
-        pieces = _Pieces(packet, effects)
+        placed_frames(packet)  # refuses what cannot be cut before anything changes
+        new, filling = RangeSet(), RangeSet()  # of input_seq: what goes together is handed over together
+        lost: list[Piece] = []
         for run in packet.runs:
             stream, to_input = run.source_stream_id, run.first_input_seq - run.first_source_seq
             self._begin(run)
             next_source = self.next_source_seqs[stream]
             new_from = min(max(next_source, run.first_source_seq), run.end_source_seq)
+            ranges: list[tuple[int, int, bool]] = []
             for known in (self._missed, self._before) if is_late else (self._missed,):
                 if new_from > run.first_source_seq and stream in known:
-                    for first, end in known[stream].take(run.first_source_seq, new_from):
-                        self._hand_over(pieces, run, first + to_input, end + to_input, is_fill=True)
+                    ranges += ((*each, True) for each in known[stream].take(run.first_source_seq, new_from))
             if run.end_source_seq > next_source:
                 if run.first_source_seq > next_source:
                     self.pass_over(stream, run.first_source_seq)
-                self._hand_over(pieces, run, new_from + to_input, run.end_input_seq, is_fill=is_late)
+                ranges.append((new_from, run.end_source_seq, is_late))
                 self.next_source_seqs[stream] = run.end_source_seq
-        pieces.flush()
-        self._counters.counts[Counter.MERGE_DELIVERED] += pieces.delivered_count
-        in_gaps = sum(run.message_count for run in packet.runs if run.is_source_gap)
-        handed_over = pieces.delivered_count + pieces.filled_count + in_gaps
-        self._counters.counts[Counter.MERGE_RENUMBERED] += packet.message_count - handed_over
-
-    def _hand_over(self, pieces: _Pieces, run: Run, first_input: int, end_input: int, *, is_fill: bool) -> None:
-        if run.is_source_gap:
-            first_source = run.first_source_seq + first_input - run.first_input_seq
-            last_source = first_source + end_input - first_input - 1
-            pieces.interrupt(SourceGap(self._channel_id, run.source_stream_id, first_source, last_source))
-        else:
-            pieces.add(first_input, end_input, is_fill=is_fill)
-
-
-class _Pieces:
-    """Parts of a packet on their way to the application: consecutive ones go together."""
-
-    def __init__(self, packet: OutputPacket, effects: list[MergeEffect]) -> None:
-        self.delivered_count = 0
-        self.filled_count = 0
-        self._packet = packet
-        self._effects = effects
-        self._first = self._end = 0
-        self._is_fill = False
-
-    def add(self, first_input_seq: int, end_input_seq: int, *, is_fill: bool) -> None:
-        if (first_input_seq, is_fill) != (self._end, self._is_fill):
-            self.flush()
-            self._first, self._is_fill = first_input_seq, is_fill
-        self._end = end_input_seq
-
-    def interrupt(self, event: SourceGap) -> None:
-        self.flush()
-        self._effects.append(event)
-
-    def flush(self) -> None:
-        if self._first == self._end:
-            return
-        part = part_of(self._packet, self._first, self._end)
-        self._first = self._end = 0
-        if self._is_fill:
-            self.filled_count += part.message_count
-            self._effects.append(Filled(part))
-        else:
-            self.delivered_count += part.message_count
-            self._effects.append(Deliver(part))
+            for first, end, is_fill in ranges:
+                if run.is_source_gap:
+                    lost.append((first + to_input, end + to_input, SourceGap(self._channel_id, stream, first, end - 1)))
+                else:
+                    (filling if is_fill else new).add(first + to_input, end + to_input)
+        dropped_count = sum(run.message_count for run in packet.runs if not run.is_source_gap)
+        pieces: list[Piece] = [*((*each, Deliver) for each in new), *((*each, Filled) for each in filling), *lost]
+        for first, end, event in sorted(pieces, key=itemgetter(0)):
+            if isinstance(event, SourceGap):
+                effects.append(event)
+                continue
+            part = part_of(packet, first, end)
+            effects.append(event(part))
+            self._counters.counts[Counter.MERGE_DELIVERED] += part.message_count if event is Deliver else 0
+            dropped_count -= part.message_count
+        self._counters.counts[Counter.MERGE_RENUMBERED] += dropped_count

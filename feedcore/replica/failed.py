@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from feedcore.replica.effects import AdapterEffect
-from feedcore.replica.role import Role, Succession, ToJoining
+from feedcore.replica.role import Next, Role, ToJoining
 
 
 class Failed(Role):
     """Owns nothing."""
 
-    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def begin(self, now_ns: int) -> Next:
         self.channel.unanchor()
         return None
 
-    def promote(self, epoch: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def promote(self, epoch: int, now_ns: int) -> Next:
         return None
 
-    def fail(self, reason: str, effects: list[AdapterEffect]) -> Succession | None:
+    def fail(self, reason: str) -> Next:
         return None
 
-    def readmit(self) -> Succession | None:
+    def readmit(self) -> Next:
         self.channel.out_of_sync_at_ns.clear()
         return ToJoining("readmitted")

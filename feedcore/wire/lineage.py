@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from feedcore.wire.layout import Layout
@@ -72,13 +73,14 @@ class Lineage:
         return 0
 
     def holds(self, epoch: int, next_input_seq: int) -> bool:
-        """True if a position, whose last decision is of `epoch`, is part of this history.
+        """True if a position in `epoch` is part of this history; before any epoch (0) it is part of every one.
 
-        An epoch older than the oldest entry cannot be judged: False.
+        An epoch older than the oldest entry cannot be judged: False. An epoch that decided nothing counts as well: a
+        conversion state that was carried over from another session is only its own.
         """
-        if next_input_seq == FIRST_SEQ:
-            return True
-        return self.start_of(epoch) is not None and next_input_seq <= self.end_of(epoch)
+        if not epoch:
+            return next_input_seq == FIRST_SEQ
+        return any(entry.epoch == epoch for entry in self.entries) and next_input_seq <= self.end_of(epoch)
 
     def covers(self, run: Run) -> bool:
         """True if a decision is part of this history."""
@@ -87,10 +89,6 @@ class Lineage:
     def up_to(self, epoch: int) -> Lineage:
         """This history as it was in one of its epochs."""
         return Lineage(tuple(entry for entry in self.entries if entry.epoch <= epoch))
-
-    def start_of(self, epoch: int) -> EpochStart | None:
-        """Where an epoch of this history begins; None if it is not part of it, or forgotten."""
-        return next((entry for entry in self.entries if entry.epoch == epoch), None)
 
     def parts_at(self, other: Lineage) -> EpochStart | None:
         """The first epoch that only one of the two histories has; None if they are the same.
@@ -125,15 +123,10 @@ def checked_lineage(entries: Iterable[tuple[int, int, int]]) -> Lineage:
     Raises:
         PacketRefused: MALFORMED if epochs do not grow, numbers shrink, or a number is beyond `SEQ_MAX`.
     """
-    found = tuple(
-        EpochStart(int(epoch), int(first_input), int(first_message)) for epoch, first_input, first_message in entries
-    )
-    newest = EpochStart(0, FIRST_SEQ, FIRST_SEQ)
-    for each in found:
-        grows = each.epoch > newest.epoch
-        is_ordered = newest.first_input_seq <= each.first_input_seq <= SEQ_MAX
-        is_ordered = is_ordered and newest.first_message_seq <= each.first_message_seq <= SEQ_MAX
-        if not (grows and is_ordered):
+    found = tuple(EpochStart(*map(int, entry)) for entry in entries)
+    for older, newer in pairwise((EpochStart(0, FIRST_SEQ, FIRST_SEQ), *found)):
+        is_ordered = older.first_input_seq <= newer.first_input_seq <= SEQ_MAX
+        is_ordered = is_ordered and older.first_message_seq <= newer.first_message_seq <= SEQ_MAX
+        if not (older.epoch < newer.epoch and is_ordered):
             raise PacketRefused(Refusal.MALFORMED, f"a lineage {found[:ENTRIES_MAX]}")
-        newest = each
     return Lineage(found[-ENTRIES_MAX:])

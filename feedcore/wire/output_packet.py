@@ -210,23 +210,23 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         count,
         run_count,
         _packet_counter,
-        first_message,
-        first_input,
-        source_sent_at,
-        sent_at,
+        message_seq,
+        input_seq,
+        source_ns,
+        sent_ns,
     ) = OUTPUT_HEADER.unpack_from(datagram)
     if magic != OUTPUT_MAGIC:
         raise PacketRefused(Refusal.FOREIGN, f"magic {magic:#010x} is not an output packet's")
     if version != OUTPUT_VERSION:
         raise PacketRefused(Refusal.VERSION, f"output packet version {version}, this side speaks {OUTPUT_VERSION}")
-    if not (0 < first_message <= SEQ_MAX and 0 < first_input <= SEQ_MAX):
+    if not (0 < message_seq <= SEQ_MAX and 0 < input_seq <= SEQ_MAX):
         raise PacketRefused(
-            Refusal.MALFORMED, f"message_seq {first_message} or input_seq {first_input} is not within 1 and {SEQ_MAX}"
+            Refusal.MALFORMED, f"message_seq {message_seq} or input_seq {input_seq} is not within 1 and {SEQ_MAX}"
         )
     if payload is None:
         payload = datagram[OUTPUT_HEADER_SIZE:]
     frame_count = 0 if flags & ANNOUNCEMENT_BIT else count
-    runs = decode_runs(payload, run_count, count, epoch, first_input, first_message, frame_count)
+    runs = decode_runs(payload, run_count, count, epoch, input_seq, message_seq, frame_count)
     if bool(flags & HEARTBEAT_BIT) != (run_count == 0):
         raise PacketRefused(Refusal.MALFORMED, f"{run_count} runs with flags {flags:#04x}")
     if run_count == 0 and len(payload) % ENTRY_SIZE:
@@ -234,19 +234,7 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
     if flags & ANNOUNCEMENT_BIT and len(payload) != run_count * RUN_SIZE:
         raise PacketRefused(Refusal.MALFORMED, f"an announcement of {run_count} runs with {len(payload)} bytes")
     return OutputPacket(
-        flags,
-        feed,
-        channel,
-        adapter,
-        session,
-        epoch,
-        first_input,
-        first_message,
-        count,
-        runs,
-        source_sent_at,
-        sent_at,
-        payload,
+        flags, feed, channel, adapter, session, epoch, input_seq, message_seq, count, runs, source_ns, sent_ns, payload
     )
 
 

@@ -35,29 +35,25 @@ class IdentifiedMessage(NamedTuple):
     body: bytes
 
 
-def message_input_seqs(packet: OutputPacket) -> list[int]:
-    """Of each message, the `input_seq` of the source message it came from, ascending; a declared gap's first.
+def placed_frames(packet: OutputPacket) -> list[tuple[int, int, int]]:
+    """Of each message the `input_seq` of the source message it came from, ascending, a declared gap's first; and where
+    in the payload its frame begins, and the frame's length.
 
     Raises:
         PacketRefused: MALFORMED frames, or source messages out of their run's order.
     """
-    return _input_seqs(packet, message_frames(packet))
-
-
-def _input_seqs(packet: OutputPacket, frames: list[tuple[int, int]]) -> list[int]:
-    """`message_input_seqs` of a packet whose frames are known."""
-    payload, unpack_from = packet.payload, OUTPUT_FRAME.unpack_from
-    offsets = [unpack_from(payload, offset)[1] for offset, _ in frames]
-    found = []
+    frames = message_frames(packet)
+    placed = []
     for run in packet.runs:
         begin = run.first_message_seq - packet.first_message_seq
         newest = 0
-        for offset in offsets[begin : begin + run.message_count]:
-            if not newest <= offset < run.source_count:
-                raise PacketRefused(Refusal.MALFORMED, f"source offset {offset} after {newest} in {run}")
-            newest = offset
-            found.append(run.first_input_seq + offset)
-    return found
+        for offset, length in frames[begin : begin + run.message_count]:
+            source_offset = OUTPUT_FRAME.unpack_from(packet.payload, offset)[1]
+            if not newest <= source_offset < run.source_count:
+                raise PacketRefused(Refusal.MALFORMED, f"source offset {source_offset} after {newest} in {run}")
+            newest = source_offset
+            placed.append((run.first_input_seq + source_offset, offset, length))
+    return placed
 
 
 def identified_messages(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> Iterator[IdentifiedMessage]:
@@ -66,15 +62,14 @@ def identified_messages(packet: OutputPacket, first_input_seq: int, end_input_se
     Raises:
         PacketRefused: MALFORMED frames.
     """
-    frames = message_frames(packet)
-    input_seqs = _input_seqs(packet, frames)
+    frames = placed_frames(packet)
     for run in packet.runs:
-        for message_seq in range(run.first_message_seq, run.end_message_seq):
-            index = message_seq - packet.first_message_seq
-            if first_input_seq <= input_seqs[index] < end_input_seq:
-                offset, length = frames[index]
-                source_seq = run.first_source_seq + input_seqs[index] - run.first_input_seq
-                lost_count = run.source_count if run.is_source_gap else 0
+        begin = run.first_message_seq - packet.first_message_seq
+        lost_count = run.source_count if run.is_source_gap else 0
+        of_run = frames[begin : begin + run.message_count]
+        for message_seq, (input_seq, offset, length) in enumerate(of_run, run.first_message_seq):
+            if first_input_seq <= input_seq < end_input_seq:
+                source_seq = run.first_source_seq + input_seq - run.first_input_seq
                 body = packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length]
                 yield IdentifiedMessage(message_seq, run.source_stream_id, source_seq, lost_count, body)
 
@@ -87,35 +82,29 @@ def part_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> O
     """
     if first_input_seq <= packet.first_input_seq and end_input_seq >= packet.end_input_seq:
         return packet
-    frames = message_frames(packet)
-    input_seqs = _input_seqs(packet, frames)
-    runs = tuple(_cut(run, packet, input_seqs, first_input_seq, end_input_seq) for run in packet.runs)
-    runs = tuple(run for run in runs if run.source_count > 0)
-    payload = bytearray(encode_runs(runs))
-    for run in runs:
-        for message_seq in range(run.first_message_seq, run.end_message_seq):
-            index = message_seq - packet.first_message_seq
-            offset, length = frames[index]
-            payload += OUTPUT_FRAME.pack(length, input_seqs[index] - run.first_input_seq)
-            payload += packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length]
-    first_index = bisect_left(input_seqs, first_input_seq)
+    frames = placed_frames(packet)
+    runs: list[Run] = []
+    messages = bytearray()
+    for run in packet.runs:
+        first, end = max(run.first_input_seq, first_input_seq), min(run.end_input_seq, end_input_seq)
+        if first >= end:
+            continue
+        low, high = bisect_left(frames, (first,)), bisect_left(frames, (end,))
+        cut = run._replace(
+            first_input_seq=first,
+            first_message_seq=packet.first_message_seq + low,
+            first_source_seq=run.first_source_seq + first - run.first_input_seq,
+            source_count=end - first,
+            message_count=high - low,
+        )
+        runs.append(cut)
+        for input_seq, offset, length in frames[low:high]:
+            messages += OUTPUT_FRAME.pack(length, input_seq - first)
+            messages += packet.payload[offset + OUTPUT_FRAME_SIZE : offset + length]
     return packet._replace(
         first_input_seq=max(first_input_seq, packet.first_input_seq),
-        first_message_seq=packet.first_message_seq + first_index,
+        first_message_seq=packet.first_message_seq + bisect_left(frames, (first_input_seq,)),
         message_count=sum(run.message_count for run in runs),
-        runs=runs,
-        payload=bytes(payload),
-    )
-
-
-def _cut(run: Run, packet: OutputPacket, input_seqs: list[int], first_input_seq: int, end_input_seq: int) -> Run:
-    """What of a run lies in the range; with a `source_count` of 0 or less if nothing does."""
-    first, end = max(run.first_input_seq, first_input_seq), min(run.end_input_seq, end_input_seq)
-    low, high = bisect_left(input_seqs, first), bisect_left(input_seqs, end)
-    return run._replace(
-        first_input_seq=first,
-        first_message_seq=packet.first_message_seq + low,
-        first_source_seq=run.first_source_seq + first - run.first_input_seq,
-        source_count=end - first,
-        message_count=max(0, high - low),
+        runs=tuple(runs),
+        payload=encode_runs(tuple(runs)) + messages,
     )

@@ -14,7 +14,7 @@ from admin_server.channel_keys import new_channel_key, new_start
 from admin_server.server import AdminServer
 from admin_server.start_book import FORMER_START_NS, NEVER_UNIX_NS, StartBook
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
-from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import channel_as, running_server
 from transport.announced_starts import announced_starts
 from transport.start_keys import Purpose, SealingKey, derive_cipher
@@ -202,7 +202,7 @@ def test_a_state_folder_restored_from_a_backup_repeats_no_key_of_a_start(tmp_pat
         shutil.rmtree(folder)
         shutil.copytree(backup, folder)
         with running_server(tmp_path) as server:
-            adapter = Adapter(server, "a")
+            adapter = started_when_allowed(server, "a")
             (start,) = announced_starts([common_pb2.AdapterDescription(adapter_id=1, starts=[adapter.start])])
             (key,) = adapter.registered.keys
             cipher = derive_cipher(SealingKey(key.key_id, 1, key.key), start, 1, Purpose.SEALING)

@@ -29,7 +29,6 @@ from client_lib.items import Filled, Item
 from client_lib.live_view import LiveFigures, render
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Ended, Stale, Takeover
-from feedcore.merge.gap_repair import RepairConfig
 from feedcore.wire.output_packet import OutputFlag, encode_runs
 from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal
@@ -116,7 +115,7 @@ def test_replay_goes_to_the_next_adapter_when_one_is_gone(cluster: ToyCluster) -
 
 def test_what_nobody_has_is_a_gap_and_then_filled_if_it_turns_up(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
-    patience = MergerConfig(repair=RepairConfig(4 * MS, 20 * MS, 50 * MS, 200 * MS))
+    patience = MergerConfig(retry_every_max_ns=50 * MS, declare_after_ns=200 * MS)
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client, merger_config=patience)
         for adapter in (a, b):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.merge.comparison import TRIM_COUNT, CopyComparison
+from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Diverged, MergeEffect
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
 from feedcore.wire.position import Run
@@ -26,7 +27,7 @@ def packet_of(first_seq: int, count: int, *, body: bytes = BODY, adapter_id: int
 def comparison(remembered_count: int) -> tuple[CopyComparison, CounterSet]:
     """One that compares everything."""
     counters = CounterSet()
-    return CopyComparison(1, counters, "full", 1, remembered_count), counters
+    return CopyComparison(1, counters, MergerConfig(compared_count=remembered_count)), counters
 
 
 def remember(remembered: CopyComparison, packet: OutputPacket) -> None:

@@ -9,7 +9,7 @@ import pytest
 from feedcore.counters import Counter
 from feedcore.merge.config import CompareMode, MergerConfig
 from feedcore.merge.effects import Diverged, Gap
-from feedcore.wire.packet_parts import identified_messages, message_input_seqs, part_of
+from feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
 from feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import MS, Listener, body_of, heartbeat, line, packet
 
@@ -152,4 +152,4 @@ def test_a_source_message_outside_its_run_is_refused() -> None:
     whole = packet(1, line(1, 3))
     outside = whole.payload[:16] + b"\x07\x00\x63\x00abc" + whole.payload[16 + 8 :]
     with pytest.raises(PacketRefused):
-        message_input_seqs(whole._replace(payload=outside))
+        placed_frames(whole._replace(payload=outside))

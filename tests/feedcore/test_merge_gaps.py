@@ -7,7 +7,7 @@ import pytest
 from feedcore.counters import Counter
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
-from feedcore.merge.gap_repair import GapRepair, RepairConfig
+from feedcore.merge.gap_repair import GapRepair
 from feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
@@ -62,11 +62,11 @@ def test_once_every_live_stream_is_past_a_gap_replay_is_asked_after_the_reorder_
 
 
 def test_requests_come_ever_more_seldom_up_to_a_cap_and_not_in_step() -> None:
-    config = RepairConfig(4 * MS, 20 * MS, 50 * MS, 1_000 * MS)
+    config = MergerConfig(retry_every_max_ns=50 * MS, declare_after_ns=1_000 * MS)
 
     def times(jitter: float) -> list[int]:
         repair, asked, now_ns = GapRepair(config), [], 0
-        repair.opened(0)
+        repair.watch(1, 0)
         while now_ns < 400 * MS:
             now_ns = repair.next_deadline_ns() or 0
             if repair.is_request_due(now_ns, jitter):

@@ -175,7 +175,7 @@ def test_a_heartbeat_with_what_is_no_lineage_is_refused() -> None:
     listener = Listener()
     broken = heartbeat(1, ((1, 1), (2, 6)))
     listener.hear(broken._replace(payload=broken.payload[ENTRY_SIZE:] + broken.payload[:ENTRY_SIZE]))
-    assert listener.merger.epoch == 1
+    assert listener.merger.lineage.epoch == 1
     assert sum(listener.counters.refusals.values()) == 1
 
 
@@ -286,7 +286,7 @@ def answer(listener: Listener, journal: list[OutputPacket]) -> None:
 
 def names_of_gaps(listener: Listener, histories: dict[int, list[Source]], seen: int) -> set[Source]:
     """The source messages that gaps since named, by the history that was followed then."""
-    history = histories[listener.merger.epoch]
+    history = histories[listener.merger.lineage.epoch]
     named: set[Source] = set()
     for effect in listener.effects[seen:]:
         if isinstance(effect, Gap):

@@ -124,7 +124,7 @@ def test_with_confirm_2_provisional_messages_wait_for_their_numbers() -> None:
 def test_what_is_held_behind_provisional_gaps_is_bounded() -> None:
     listener = Listener(MergerConfig(held_count_max=10))
     listener.hear(*(provisional(seq, line(seq, seq)) for seq in range(2, 100)))
-    assert len(listener.merger._provisional._held[1]) == 10
+    assert len(listener.merger._provisional.gaps[1].held) == 10
     listener.hear(provisional(1, line(1, 1)))
     assert listener.delivered == line(1, 11)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedcore.wire.output_packet import OUTPUT_FRAME, decode_output_packet, encode_output_packet, encode_runs
-from feedcore.wire.packet_parts import identified_messages, message_input_seqs, part_of
+from feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
 from feedcore.wire.position import Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.merge_feed import Source, line, packet
@@ -48,7 +48,7 @@ def test_two_messages_of_one_source_message_are_never_divided() -> None:
     whole = packet(20, line(5, 6), first_input=10)._replace(
         message_count=3, runs=(run,), payload=encode_runs((run,)) + frames
     )
-    assert message_input_seqs(whole) == [10, 11, 11]
+    assert [input_seq for input_seq, _, _ in placed_frames(whole)] == [10, 11, 11]
     bodies = [[each.body for each in identified_messages(part_of(whole, at, at + 1), at, at + 1)] for at in (10, 11)]
     assert bodies == [[b"a"], [b"b", b"c"]]
     assert part_of(whole, 11, 12).first_message_seq == 21
@@ -58,7 +58,7 @@ def test_a_declared_source_gap_has_its_message_at_its_first_source_message() -> 
     run = Run(1, 10, 20, 1, 5, 4, 1, is_source_gap=True)
     gap = packet(20, [(1, 5)], first_input=10)
     gap = gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[gap.messages_offset :])
-    assert message_input_seqs(gap) == [10]
+    assert [input_seq for input_seq, _, _ in placed_frames(gap)] == [10]
     assert [each.lost_count for each in identified_messages(gap, 10, 14)] == [4]
 
 
@@ -67,5 +67,5 @@ def test_source_offsets_that_fall_or_leave_their_run_are_refused(offsets: tuple[
     whole = packet(1, line(1, 2))
     frames = b"".join(OUTPUT_FRAME.pack(5, offset) + b"x" for offset in offsets)
     with pytest.raises(PacketRefused) as refused:
-        message_input_seqs(whole._replace(payload=encode_runs(whole.runs) + frames))
+        placed_frames(whole._replace(payload=encode_runs(whole.runs) + frames))
     assert refused.value.reason is Refusal.MALFORMED

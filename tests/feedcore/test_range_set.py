@@ -43,12 +43,6 @@ class RangeSetAgainstASet(RuleBasedStateMachine):
         self.ranges.add(*added)
         self.numbers.update(range(*added))
 
-    @rule(added=st.lists(RANGES, max_size=4))
-    def update(self, added: list[tuple[int, int]]) -> None:
-        self.ranges.update(added)
-        for each in added:
-            self.numbers.update(range(*each))
-
     @rule(count=st.integers(1, 4), gap=st.integers(0, 2))
     def append(self, count: int, gap: int) -> None:
         first = (max(self.numbers) + 1 if self.numbers else 0) + gap
@@ -78,11 +72,6 @@ class RangeSetAgainstASet(RuleBasedStateMachine):
         self.ranges.truncate_from(number)
         self.numbers = {each for each in self.numbers if each < number}
 
-    @rule()
-    def clear(self) -> None:
-        self.ranges.clear()
-        self.numbers.clear()
-
     @rule(window=RANGES)
     def ask_of_a_window(self, window: tuple[int, int]) -> None:
         inside = set(range(*window))
@@ -93,21 +82,6 @@ class RangeSetAgainstASet(RuleBasedStateMachine):
         assert numbers_of(missing) == inside - self.numbers
         assert self.ranges.covers(*window) == (inside <= self.numbers)
         assert self.ranges.overlaps(*window) == bool(inside & self.numbers)
-
-    @rule(number=NUMBERS)
-    def ask_of_a_number(self, number: int) -> None:
-        assert (number in self.ranges) == (number in self.numbers)
-        expected = number
-        while expected in self.numbers:
-            expected += 1
-        assert self.ranges.first_missing(number) == expected
-
-    @rule(changed=RANGES)
-    def a_copy_changes_by_itself(self, changed: tuple[int, int]) -> None:
-        copied = self.ranges.copy()
-        assert copied == self.ranges
-        copied.add(*changed)
-        assert (copied == self.ranges) == (set(range(*changed)) <= self.numbers)
 
     @invariant()
     def both_hold_the_same_numbers(self) -> None:
@@ -122,7 +96,7 @@ TestRangeSetAgainstASet.settings = settings(max_examples=200, stateful_step_coun
 
 @given(st.lists(RANGES, max_size=8).flatmap(lambda ranges: st.tuples(st.just(ranges), st.permutations(ranges))))
 def test_the_order_of_adding_makes_no_difference(orders: tuple[list[tuple[int, int]], list[tuple[int, int]]]) -> None:
-    assert RangeSet(orders[0]) == RangeSet(orders[1])
+    assert list(RangeSet(orders[0])) == list(RangeSet(orders[1]))
 
 
 @given(st.lists(RANGES, max_size=8), RANGES)
@@ -130,9 +104,10 @@ def test_what_was_taken_and_put_back_leaves_the_set_as_it_was(
     ranges: list[tuple[int, int]], window: tuple[int, int]
 ) -> None:
     held = RangeSet(ranges)
-    before = held.copy()
-    held.update(held.take(*window))
-    assert held == before
+    before = list(held)
+    for first, end in held.take(*window):
+        held.add(first, end)
+    assert list(held) == before
 
 
 def test_numbers_of_sixty_four_bits_are_exact() -> None:
@@ -162,8 +137,5 @@ def test_a_range_that_ends_below_its_first_number_is_refused(name: str) -> None:
     assert list(held) == [(1, 9)]
 
 
-def test_it_shows_its_ranges_and_cannot_be_a_key() -> None:
+def test_it_shows_its_ranges() -> None:
     assert repr(RangeSet([(1, 3), (5, 7)])) == "RangeSet([(1, 3), (5, 7)])"
-    assert RangeSet([(1, 3)]) != {1, 2}
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(RangeSet())

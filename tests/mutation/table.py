@@ -9,6 +9,31 @@ _LEASE = (
     "tests/admin_server/test_hand_over.py",
     "tests/admin_server/test_lease_machine.py",
 )
+_MERGE = (
+    "tests/feedcore/test_merge_gaps.py",
+    "tests/feedcore/test_merge_start.py",
+    "tests/feedcore/test_merge_provisional.py",
+    "tests/feedcore/test_merge_confirm.py",
+    "tests/feedcore/test_merge_comparison.py",
+    "tests/feedcore/test_merge_sessions.py",
+    "tests/feedcore/test_merge_histories.py",
+    "tests/feedcore/test_merge_input_order.py",
+    "tests/feedcore/test_merge_lines.py",
+)
+_MERGE_MODULES = (
+    "confirmation",
+    "declared_gaps",
+    "forwarders",
+    "gap_repair",
+    "heard_streams",
+    "history_gate",
+    "hold_queue",
+    "merger",
+    "place",
+    "provisional_merge",
+    "sessions",
+    "source_order",
+)
 TESTS_OF: dict[str, tuple[str, ...]] = {
     "admin_server/lease_core.py": _LEASE,
     "admin_server/candidates.py": ("tests/admin_server/test_candidates.py", *_LEASE),
@@ -21,4 +46,6 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "feedcore/lease/failing.py": ("tests/feedcore/test_leaving_the_group.py",),
     "feedcore/lease/lease_view.py": ("tests/feedcore/test_lease_view.py",),
     "feedcore/lease/peers.py": ("tests/feedcore/test_peers.py", "tests/feedcore/test_consent.py"),
+    "feedcore/merge/comparison.py": ("tests/feedcore/test_comparison.py", *_MERGE),
+    **{f"feedcore/merge/{name}.py": _MERGE for name in _MERGE_MODULES},
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from feedcore.counters import CounterSet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.gap_repair import RepairConfig
 from feedcore.merge.sessions import SessionMerger
 from feedcore.wire.output_packet import OutputPacket
 from tests.simulation.plan import MS, ClientPlan, Plan
@@ -46,12 +46,13 @@ class ClientActor:
         self.sessions: dict[int, int] = {}  # by channel, the session that a change led to
         start_seq = None if own.is_live else 1
         channels = range(1, len(plan.channels) + 1)
-        usual = RepairConfig()
+        config = MergerConfig(confirm=own.confirm, session_grace_ns=CLIENT_GRACE_NS)
         patience_ns = own.declare_after_ns or (UNCONFIRMED_NS if own.confirm > 1 else 0)
-        pause_ns = min(usual.retry_every_max_ns, patience_ns // 2)
-        repair = RepairConfig(retry_every_max_ns=pause_ns, declare_after_ns=patience_ns) if patience_ns else usual
-        self.repair, self.is_confirming = repair, own.confirm > 1
-        self._config = config = MergerConfig(confirm=own.confirm, repair=repair, session_grace_ns=CLIENT_GRACE_NS)
+        if patience_ns:
+            pause_ns = min(config.retry_every_max_ns, patience_ns // 2)
+            config = replace(config, retry_every_max_ns=pause_ns, declare_after_ns=patience_ns)
+        self._config, self.is_confirming = config, own.confirm > 1
+        self.declare_after_ns = config.declare_after_ns
         self.counters = {number: CounterSet() for number in channels}
         self.mergers = {
             number: SessionMerger(number, FIRST_SESSION, self.counters[number], config, start_seq)

@@ -10,9 +10,8 @@ from admin_server.lease_terms import LeaseConfig
 from feedcore.counters import Counter
 from feedcore.merge.effects import MergeEffect
 from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode
+from feedcore.replica.config import PublishMode, SessionState
 from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
-from feedcore.replica.engine_config import SessionState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
@@ -253,7 +252,7 @@ class Cluster:
     def on_client_begun(self, client: ClientActor) -> None:
         """A client has made its mergers."""
         for channel, merger in client.mergers.items() if not self.plan.new_sessions else ():
-            reader, patience_ns = self.checks.of[client.first_session].reader, client.repair.declare_after_ns
+            reader, patience_ns = self.checks.of[client.first_session].reader, client.declare_after_ns
             self.checks.events[client.name, channel] = EventChecker(
                 client.name, merger, reader, patience_ns, is_confirming=client.is_confirming
             )

@@ -60,6 +60,7 @@ class EventChecker:
         self._heard: list[Heard] = []
         self._delivered: dict[int, Copy] = {}  # by first_input_seq
         self._held: dict[int, Copy] = {}
+        self._diverged: set[int] = set()  # first_input_seqs whose copies were said to differ: once is enough
         self._gaps: list[tuple[int, int]] = []
         self._had: set[tuple[int, int]] = set()  # source identities handed over
         self._owed: list[str] = []  # events that must come in this turn
@@ -85,17 +86,21 @@ class EventChecker:
             self._heard.append(Heard(packet.epoch, first, packet.end_input_seq, now_ns, is_here))
         if not packet.flags & ASIDE_BITS:
             self._newest_packet_epoch = max(self._newest_packet_epoch, packet.epoch)
-            is_judged = packet.epoch == self._merger.epoch == max(self._lineage.epoch, self._newest_packet_epoch)
-            if is_judged and not self._is_confirming and self._merger.next_input_seq is not None:
+            is_judged = (
+                packet.epoch
+                == self._merger.present.lineage.epoch
+                == max(self._lineage.epoch, self._newest_packet_epoch)
+            )
+            if is_judged and not self._is_confirming and self._merger.present.next_input_seq is not None:
                 self._compare(packet)
                 self._expect_fill(packet)
 
     def _compare(self, packet: OutputPacket) -> None:
         """A second copy of what was delivered, or of what is held."""
         first, own = packet.first_input_seq, _copy_of(packet)
-        is_early = first > (self._merger.next_input_seq or 0)
+        is_early = first > (self._merger.present.next_input_seq or 0)
         known = self._held.setdefault(first, own) if is_early else self._delivered.get(first, own)
-        if known != own and known[:2] == own[:2]:
+        if known != own and known[:2] == own[:2] and first not in self._diverged:
             self._owed.append("Diverged")
 
     def _expect_fill(self, packet: OutputPacket) -> None:
@@ -121,6 +126,7 @@ class EventChecker:
                 self._settle(f"Takeover {effect.epoch}")
                 self._delivered.clear()
                 self._held.clear()
+                self._diverged.clear()
                 cut = effect.resume_input_seq
                 self._gaps = [(first, min(end, cut)) for first, end in self._gaps if first < cut]
             case Live():
@@ -133,6 +139,7 @@ class EventChecker:
                 self._live.discard(effect.adapter_id)
             case Diverged():
                 self._owed = [each for each in self._owed if each != "Diverged"]
+                self._diverged.add(effect.first_input_seq)
             case Gap():
                 self._judge(effect, now_ns)
             case _:
@@ -152,7 +159,7 @@ class EventChecker:
         if not first:
             return  # the subscription's beginning was looked for, and not found
         self._gaps.append((first, end))
-        end_of = self._merger.lineage.end_of
+        end_of = self._merger.present.lineage.end_of
         for heard in self._heard if not self._is_confirming else ():
             if heard.is_here and heard.first < end and min(heard.end, end_of(heard.epoch)) > first:
                 raise Violation("events", f"{self._name}: {gap}, but it was given {heard}")

@@ -11,8 +11,7 @@ from feedcore.merge.gap_repair import GapRepair
 from feedcore.merge.history_gate import CLOSED, HistoryGate
 from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.merger import StreamMerger
-from feedcore.merge.remembered_gaps import RememberedGaps
-from feedcore.merge.source_order import SourceOrder
+from feedcore.merge.source_order import RememberedGaps, SourceOrder
 from feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenes import Scene
@@ -27,10 +26,12 @@ def _forgets_sources(right: Method) -> Method:
 
 
 def _judges_nothing(right: Method) -> Method:
-    def counted_end(self: HistoryGate, packet: Any, end_input_seq: int, now_ns: int) -> int | None:
-        return None if right(self, packet, end_input_seq, now_ns) is None else end_input_seq
+    def admit(self: HistoryGate, packet: Any, now_ns: int) -> Any:
+        waiting = len(self._waiting)
+        counted = right(self, packet, now_ns)
+        return packet if counted is not None or len(self._waiting) == waiting else None
 
-    return counted_end
+    return admit
 
 
 def _never_waits(right: Method) -> Method:
@@ -89,7 +90,7 @@ MERGE = (
     Mutant(
         "the client takes packets of epochs that ended",
         HistoryGate,
-        "counted_end",
+        "admit",
         _judges_nothing,
         scene=Scene.OUTAGES,
     ),
@@ -142,7 +143,7 @@ MERGE = (
     Mutant(
         "everything missing is declared a gap, held packets or not",
         HoldQueue,
-        "first_place",
+        "first_packet",
         _sees_nothing_held,
         scene=Scene.COPIES,
     ),
