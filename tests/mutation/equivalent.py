@@ -10,6 +10,7 @@ _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
 _SET_BY_HEARING = "read only after an admin server was heard, which sets it"
 _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose end sets it"
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
+_SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
 _ONLY_ITS_TRUTH = "only its truth is asked"
 _LATER_THAN_ANY_TIME = "any number larger than every time serves as the start of a minimum"
 
@@ -56,6 +57,12 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
         "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
     ): "the last holder of the newest epoch is the holder, if there is one",
+    (
+        "admin_server/start_book.py",
+        "StartBook.note_counters",
+        "- if counter > known and channel_id in self._channel_ids:\n"
+        "+ if counter >= known and channel_id in self._channel_ids:",
+    ): _SETS_WHAT_IS_SET,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ pass"): _SET_BY_HEARING,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ self._epoch_in_contact = 1"): _SET_BY_HEARING,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_before_outage = 0\n+ pass"): _SET_BY_AN_OUTAGE,

@@ -40,6 +40,7 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "admin_server/lease_decisions.py": _LEASE,
     "admin_server/lease_terms.py": _LEASE,
     "admin_server/takeovers.py": _LEASE,
+    "admin_server/start_book.py": ("tests/admin_server/test_start_book.py",),
     "admin_server/registrations.py": ("tests/admin_server/test_registrations.py",),
     "feedcore/lease/admin_contact.py": ("tests/feedcore/test_peers.py", "tests/feedcore/test_consent.py"),
     "feedcore/lease/failing.py": ("tests/feedcore/test_leaving_the_group.py",),
