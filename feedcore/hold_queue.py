@@ -84,7 +84,7 @@ class HoldQueue(Generic[Item]):
         """
         ranges: list[Range] = []
         for held_first in chain(islice(self._firsts, self._taken, None), (end,)):
-            if min(held_first, end) > first:
+            if count_max and min(held_first, end) > first:
                 ranges.append((first, min(held_first, end, first + count_max)))
                 count_max -= ranges[-1][1] - first
             if held_first >= end or not count_max or len(ranges) == range_count_max:

@@ -19,7 +19,7 @@ def held(ranges: list[tuple[int, int]], count_max: int = 100) -> HoldQueue[str]:
     return queue
 
 
-@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(1, 5), st.integers(1, 50))
+@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(1, 5), st.integers(0, 50))
 def test_what_is_missing_is_what_no_item_covers(
     ranges: list[tuple[int, int]], first: int, length: int, range_count_max: int, count_max: int
 ) -> None:

@@ -11,27 +11,19 @@ _LEASE = (
 )
 _MERGE = (
     "tests/feedcore/test_merge_gaps.py",
+    "tests/feedcore/test_merge_late_copies.py",
     "tests/feedcore/test_merge_start.py",
     "tests/feedcore/test_merge_provisional.py",
     "tests/feedcore/test_merge_confirm.py",
     "tests/feedcore/test_merge_comparison.py",
     "tests/feedcore/test_merge_sessions.py",
-    "tests/feedcore/test_merge_histories.py",
-    "tests/feedcore/test_merge_input_order.py",
-    "tests/feedcore/test_merge_lines.py",
 )
-_MERGE_MODULES = (
-    "confirmation",
-    "declared_gaps",
-    "forwarders",
-    "gap_repair",
-    "heard_streams",
-    "history_gate",
-    "merger",
-    "place",
-    "provisional_merge",
-    "sessions",
-    "source_order",
+_HISTORIES = "tests/feedcore/test_merge_histories.py"
+_MERGE_IN_FULL = (
+    *_MERGE,
+    "tests/feedcore/test_merge_lines.py",
+    "tests/feedcore/test_merge_input_order.py",
+    _HISTORIES,
 )
 TESTS_OF: dict[str, tuple[str, ...]] = {
     "feedcore/hold_queue.py": ("tests/feedcore/test_hold_queue.py", *_MERGE),
@@ -46,6 +38,20 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "feedcore/lease/failing.py": ("tests/feedcore/test_leaving_the_group.py",),
     "feedcore/lease/lease_view.py": ("tests/feedcore/test_lease_view.py",),
     "feedcore/lease/peers.py": ("tests/feedcore/test_peers.py", "tests/feedcore/test_consent.py"),
-    "feedcore/merge/comparison.py": ("tests/feedcore/test_comparison.py", *_MERGE),
-    **{f"feedcore/merge/{name}.py": _MERGE for name in _MERGE_MODULES},
+    "feedcore/merge/comparison.py": ("tests/feedcore/test_comparison.py", *_MERGE, _HISTORIES),
+    "feedcore/merge/confirmation.py": (
+        "tests/feedcore/test_confirmation.py",
+        "tests/feedcore/test_merge_confirm.py",
+        "tests/feedcore/test_merge_late_copies.py",
+    ),
+    "feedcore/merge/declared_gaps.py": _MERGE,
+    "feedcore/merge/forwarders.py": ("tests/feedcore/test_forwarders.py", "tests/feedcore/test_merge_provisional.py"),
+    "feedcore/merge/gap_repair.py": ("tests/feedcore/test_gap_repair.py", *_MERGE),
+    "feedcore/merge/heard_streams.py": ("tests/feedcore/test_heard_streams.py", *_MERGE),
+    "feedcore/merge/history_gate.py": ("tests/feedcore/test_history_gate.py", *_MERGE),
+    "feedcore/merge/merger.py": _MERGE_IN_FULL,
+    "feedcore/merge/place.py": ("tests/feedcore/test_merge_start.py", *_MERGE),
+    "feedcore/merge/provisional_merge.py": ("tests/feedcore/test_merge_provisional.py", *_MERGE),
+    "feedcore/merge/sessions.py": ("tests/feedcore/test_merge_sessions.py",),
+    "feedcore/merge/source_order.py": ("tests/feedcore/test_source_order.py", *_MERGE),
 }
