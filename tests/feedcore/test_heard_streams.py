@@ -72,6 +72,13 @@ def test_every_live_stream_must_be_past_a_gap() -> None:
     assert not streams.are_all_past(1)
 
 
+def test_a_stream_at_its_beginning_is_past_nothing() -> None:
+    streams = heard()
+    hear(streams, 1, 0, end=9)
+    hear(streams, 2, 0, end=1)
+    assert not streams.are_all_past(1)
+
+
 def test_provisional_packets_and_announcements_show_no_place() -> None:
     streams = heard()
     hear(streams, 1, 0, end=9, flags=PROVISIONAL_BIT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
+_MERGE = "feedcore/merge"
+_ONLY_TRUTH = "only its truth is asked"
 _SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
 _NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is a second line of defence"
 _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
@@ -55,4 +57,35 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
         "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
     ): "the last holder of the newest epoch is the holder, if there is one",
+    (
+        f"{_MERGE}/place.py",
+        "place_of_message",
+        "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
+        "+ if packet.first_message_seq <= message_seq < packet.end_message_seq:",
+    ): "a message_seq at either end has been answered above",
+    (
+        f"{_MERGE}/place.py",
+        "place_of_message",
+        "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
+        "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
+    ): "a message_seq at either end has been answered above",
+    (
+        f"{_MERGE}/hold_queue.py",
+        "HoldQueue.add",
+        "- if first > self._firsts[-1]:\n+ if first >= self._firsts[-1]:",
+    ): "a packet that begins where the last one held does has been compared with it above",
+    (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_TRUTH,
+    (
+        f"{_MERGE}/forwarders.py",
+        "Standing.within",
+        "- if parting is None or parting.first_input_seq >= self.place.input_seq:\n"
+        "+ if parting is None or parting.first_input_seq > self.place.input_seq:",
+    ): "both histories agree up to there, so where the input_seq are equal the message_seq are",
+    (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_TRUTH,
+    (
+        f"{_MERGE}/heard_streams.py",
+        "HeardStreams.hear",
+        "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
+        "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
+    ): "an equal end is set to what it is",
 }
