@@ -8,7 +8,7 @@ from feedcore.merge.comparison import CopyComparison
 from feedcore.merge.confirmation import Confirmation
 from feedcore.merge.declared_gaps import DeclaredGaps
 from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.history_gate import CLOSED, HistoryGate
+from feedcore.merge.history_gate import HistoryGate
 from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.merger import StreamMerger
 from feedcore.merge.source_order import RememberedGaps, SourceOrder
@@ -36,7 +36,7 @@ def _judges_nothing(right: Method) -> Method:
 
 def _never_waits(right: Method) -> Method:
     def open_or_close(self: HistoryGate) -> None:
-        self.passing_epoch = self.lineage.epoch if self.lineage.entries else CLOSED
+        self.passing_epoch = self.lineage.epoch
 
     return open_or_close
 
