@@ -171,3 +171,11 @@ def test_a_client_that_waits_for_its_first_message_does_not_leave_the_session_at
     assert reader.story == []
     reader.wait(SECOND)
     assert reader.story == [changed(is_complete=False), (NEW, 1)]
+
+
+def test_a_session_that_went_on_after_its_end_is_not_left_while_something_is_missing() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), packet(6, line(6, 7)), of_new(heartbeat(1)))
+    assert reader.story == [(OLD, 1)]
+    reader.hear(packet(4, line(4, 5)))
+    assert reader.story == [(OLD, 1), (OLD, 4), (OLD, 6), changed()]

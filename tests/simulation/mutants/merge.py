@@ -136,9 +136,7 @@ MERGE = (
         Confirmation,
         "drop_superseded",
         always(None),
-        seed_count_max=600,
-        scene=Scene.OUTAGES,
-        is_long=True,
+        killer="tests.feedcore.test_merge_confirm:test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its_numbers_now",
     ),
     Mutant(
         "everything missing is declared a gap, held packets or not",
