@@ -123,4 +123,19 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns < self._settles_at_ns):\n"
         "+ if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns <= self._settles_at_ns):",
     ): "of two equal deadlines it is the same which one is returned",
+    (
+        f"{_MERGE}/confirmation.py",
+        "Confirmation.keep",
+        "- self._longest = max(self._longest, packet.end_input_seq - packet.first_input_seq)\n"
+        "+ self._longest = max(self._longest, packet.end_input_seq + packet.first_input_seq)",
+    ): "it only looks at more copies than it needs to",
+    **{
+        (
+            f"{_MERGE}/confirmation.py",
+            "Confirmation.passed",
+            "- if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:\n"
+            f"+ if not self._waiting or {after}:",
+        ): "a shortcut: without it none of the copies is found to have been passed"
+        for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
+    },
 }
