@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from feedcore.lease.failing import FailConfig, FailPolicy
 from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import OnSilence, PublishMode, ReplicaConfig
+from feedcore.replica.config import SESSION_GRACE_NS, OnSilence, PublishMode, ReplicaConfig, SessionState
 from feedcore.replica.engine import ChannelConfig, EngineConfig
-from feedcore.replica.engine_config import SESSION_GRACE_NS, SessionState
 from tandemfeed.v1 import admin_pb2
 
 Word = TypeVar("Word", bound=Enum)

@@ -15,7 +15,7 @@ from adapter.mailbox import Mailbox
 from adapter.peer_input import PeerInput
 from adapter.peer_link import CallLine, PeerLink
 from adapter.translation import position_to_proto
-from feedcore.replica.channel_state import PeerState
+from feedcore.replica.channel_state import Answer, PeerState, RunsRefused
 from feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from feedcore.replica.engine import AdapterEngine
 from feedcore.wire.refusal import PacketRefused, Refusal
@@ -67,15 +67,14 @@ class PeerCalls:
         request = sync_pb2.GetRunsRequest(channel_id=channel_id, position=position, session=session)
 
         def call(link: PeerLink) -> None:
+            answer: Answer
             try:
-                reply = self._input.runs(channel_id, link.stub.GetRuns(request, timeout=QUICK_TIMEOUT_S))
+                answer = self._input.runs(channel_id, link.stub.GetRuns(request, timeout=QUICK_TIMEOUT_S))
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.OUT_OF_RANGE:
                     raise
-                reason = str(error.details())
-                self._mailbox.post(partial(self._engine.on_runs_refused, channel_id, reason, session=session))
-            else:
-                self._mailbox.post(partial(self._engine.on_runs, channel_id, reply))
+                answer = RunsRefused(str(error.details()), session)
+            self._hear(channel_id, answer)
 
         self._ask(wanted.adapter_id, "runs", channel_id, call)
 
@@ -86,8 +85,7 @@ class PeerCalls:
 
         def call(link: PeerLink) -> None:
             chunks = _bounded(link.stub.GetSnapshot(request, timeout=BULK_TIMEOUT_S))
-            snapshot = self._input.snapshot(channel_id, chunks)
-            self._mailbox.post(partial(self._engine.on_snapshot, snapshot))
+            self._hear(channel_id, self._input.snapshot(channel_id, chunks))
 
         self._ask(wanted.adapter_id, "snapshot", channel_id, call, is_bulk=True)
 
@@ -98,8 +96,7 @@ class PeerCalls:
 
         def call(link: PeerLink) -> None:
             chunks = _bounded(link.stub.GetBuckets(request, timeout=QUICK_TIMEOUT_S))
-            answer = self._input.buckets(channel_id, chunks)
-            self._mailbox.post(partial(self._engine.on_buckets, channel_id, answer))
+            self._hear(channel_id, self._input.buckets(channel_id, chunks))
 
         self._ask(wanted.adapter_id, "buckets", channel_id, call)
 
@@ -129,6 +126,9 @@ class PeerCalls:
         self._source.close()
 
     # ---- inside ----
+
+    def _hear(self, channel_id: int, answer: Answer) -> None:
+        self._mailbox.post(partial(self._engine.on_answer, channel_id, answer))
 
     def _ask(
         self, adapter_id: int, what: str, channel_id: int, call: Callable[[PeerLink], None], *, is_bulk: bool = False

@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from adapter.translation import buckets_from_chunks, peer_state_from_proto, runs_from_proto, snapshot_from_chunks
 from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState
-from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState, RunsReply
 from feedcore.replica.effects import AdapterEffect
 from feedcore.wire.position import MessageStreamState
 from feedcore.wire.refusal import PacketRefused, Refusal

@@ -371,9 +371,9 @@ class AdapterProcess:
                 report = admin_pb2.AdapterReport(released_epoch=epoch)
             case RequestEpoch(epoch):
                 report = admin_pb2.AdapterReport(next_epoch_after=epoch)
-            case RequestHandOver(epoch, reason):
+            case RequestHandOver(epoch, heir, reason):
                 LOG.warning("asking to be relieved", extra={"why": reason})
-                report = admin_pb2.AdapterReport(hand_over_epoch=epoch)
+                report = admin_pb2.AdapterReport(hand_over_epoch=epoch, hand_over_heir=heir)
             case AskToFail(reason):
                 LOG.warning("asking to be failed", extra={"why": reason})
                 report = admin_pb2.AdapterReport(fail_reason=reason)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from adapter.health import Health
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState
-from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, DigestPoint, PeerState, RunsReply
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import Lineage, checked_lineage
 from feedcore.wire.position import FIRST_SEQ, SEQ_MAX, MessageStreamState, Run

@@ -30,7 +30,8 @@ from admin_server.lease_core import FeedLease
 from admin_server.lease_decisions import LeaseDecision
 from admin_server.lease_keeper import LeaseKeeper
 from admin_server.lease_records import ClusterRecords, RecordsUnavailable
-from admin_server.registrations import ProcessStart, Registrations
+from admin_server.process_book import ProcessBook
+from admin_server.registrations import ProcessStart
 from admin_server.session_book import SessionBook
 from admin_server.settings import AdapterSettings, FeedSettings
 from admin_server.start_book import StartBook
@@ -39,7 +40,6 @@ from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.broker")
-ATTENDED_SYNC_INTERVALS = 10  # without a report for longer, an adapter's process is taken to hang
 LOOK_AGAIN_S_MAX = 600.0  # keys live by the wall clock, which may be set; leases do not
 
 
@@ -62,9 +62,7 @@ class FeedBroker:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self.operations = FeedOperations(feed, self._keeper, records, self.attending, self._changed, self._perform)
-        self._registrations = Registrations(
-            max(self.lease.config.term_ns, ATTENDED_SYNC_INTERVALS * feed.sync_interval_ns)
-        )
+        self._processes = ProcessBook(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
         self._starts = StartBook(records.starts(feed.feed_id), channel_ids)
         self._sessions = SessionBook(feed, records)
@@ -92,7 +90,7 @@ class FeedBroker:
             process: the process that registers.
 
         Raises:
-            AnotherProcess: another process is registered as this adapter, and attended.
+            AnotherProcess, ReturnAwaited: another process is registered as this adapter, and attended or awaited.
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         with self._lock:
@@ -102,8 +100,9 @@ class FeedBroker:
         self._records.note_registration(feed_id, adapter_id, start.incarnation, request.rpc_endpoint)
         with self._lock:
             self._check(adapter, process, request.replace)  # another may have come while this one waited for the disk
-            self._registrations.note(adapter_id, process, time.time_ns())
+            self._processes.note_registered(adapter_id, process, start.incarnation)
             replaced = self._replaced_by(adapter, start.incarnation)
+        self._processes.keep(adapter_id)
         if replaced is not None:
             self.leave(replaced)
             replaced.end()
@@ -133,11 +132,7 @@ class FeedBroker:
 
     def _check(self, adapter: AdapterSettings, start: ProcessStart, is_replacing: bool) -> None:
         """May this process register? With the lock held."""
-        attendance, now_ns = self.attending.get(adapter.adapter_id), time.monotonic_ns()
-        heard_at_ns = None if attendance is None else attendance.heard_at_ns
-        self._registrations.check(
-            adapter.adapter_id, adapter.name, start, heard_at_ns=heard_at_ns, now_ns=now_ns, is_replacing=is_replacing
-        )
+        self._processes.check(adapter, start, self.attending.get(adapter.adapter_id), is_replacing)
 
     def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
         """The adapter's stream began, with this report."""
@@ -148,6 +143,7 @@ class FeedBroker:
                 return attendance
             former = self.attending.get(adapter.adapter_id)
             self.attending[adapter.adapter_id] = attendance
+            self._processes.note_attended(attendance, True)
             if self._resumed.get(adapter.adapter_id) == incarnation:
                 self.lease.on_resume(adapter.adapter_id)
             else:
@@ -157,6 +153,7 @@ class FeedBroker:
             if (reason := self.lease.candidates.failed.get(adapter.adapter_id)) is not None:
                 attendance.order(failed=admin_pb2.AdapterFailed(reason=reason))
             self._tell_everybody()
+        self._processes.keep_if_possible(adapter.adapter_id)
         self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
         return attendance
 
@@ -180,7 +177,7 @@ class FeedBroker:
             if report.next_epoch_after:
                 self._perform(self.lease.next_epoch(adapter_id, report.next_epoch_after, time.monotonic_ns()))
             if report.hand_over_epoch and (adapter_id, report.hand_over_epoch) == (self.lease.holder, self.lease.epoch):
-                self.operations.relieve(adapter_id)
+                self.operations.relieve(adapter_id, report.hand_over_heir)
         if report.fail_reason:
             self.operations.fail_as_asked(attendance.adapter, report.fail_reason)
 
@@ -191,10 +188,12 @@ class FeedBroker:
             if self.attending.get(adapter_id) is not attendance or self._is_stopped:
                 return  # a server that stops ends the streams itself: that is nobody's death
             del self.attending[adapter_id]
+            self._processes.note_attended(attendance, False)
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
             self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
             self._tell_everybody()
+        self._processes.keep_if_possible(adapter_id)
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
     def end(self, incarnation: int) -> None:

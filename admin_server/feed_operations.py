@@ -73,7 +73,7 @@ class FeedOperations:
         """
         lease = self._keeper.lease
         with self._changed:
-            offer = self._offer(heir, by, is_failing=is_failing)
+            offer = self._offer(None if heir is None else heir.adapter_id, by, is_failing=is_failing)
             while lease.offer is offer and not self.is_stopped:
                 self._changed.wait()  # the lease has a deadline for the offer: the timekeeper ends it
             if lease.holder != offer.heir or lease.epoch < offer.epoch:
@@ -82,10 +82,14 @@ class FeedOperations:
                 )
             return lease.epoch, self._name(offer.heir)
 
-    def relieve(self, adapter_id: int) -> None:
-        """The active asks that a backup take over; it asks again if nobody can now. With the lock held."""
+    def relieve(self, adapter_id: int, heir_id: int) -> None:
+        """The active asks that a backup take over; it asks again if that one cannot now. With the lock held.
+
+        Args:
+            heir_id: the backup; 0: the best.
+        """
         try:
-            self._offer(None, self._name(adapter_id))
+            self._offer(heir_id or None, self._name(adapter_id))
         except OperationRefused as refused:
             LOG.info("the active is not relieved", extra={"feed": self._feed.name, "why": str(refused)})
 
@@ -168,13 +172,12 @@ class FeedOperations:
         )
         return None if refusal is None else f"{adapter.name} {refusal}"
 
-    def _offer(self, heir: AdapterSettings | None, by: str, *, is_failing: bool = False) -> Offer:
+    def _offer(self, heir: int | None, by: str, *, is_failing: bool = False) -> Offer:
         """Offer and order; or raise OperationRefused. With the lock held."""
         lease = self._keeper.lease
         if not self._keeper.may_offer:
             raise OperationRefused("this server may promise no epoch just now: its records are out of reach")
-        to = None if heir is None else heir.adapter_id
-        decisions = lease.hand_over(to, time.monotonic_ns(), is_failing=is_failing)
+        decisions = lease.hand_over(heir, time.monotonic_ns(), is_failing=is_failing)
         if isinstance(refused := decisions[0], HandOverRefused):
             who = f"{self._name(refused.adapter_id)} " if refused.adapter_id else ""
             raise OperationRefused(who + refused.reason)

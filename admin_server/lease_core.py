@@ -166,7 +166,6 @@ class FeedLease:
         until_ns, noted = self.terms.begin(now_ns)
         self._until_ns = max(self._until_ns, until_ns)
         self._is_unproven, self._returning = False, 0
-        self._waiting_since_ns = self._due_ns = None
         self.takeovers.on_went_on()
         return [*decisions, *noted, Renewed(adapter_id, epoch)]
 
@@ -296,7 +295,7 @@ class FeedLease:
     def _refusal_to_hand_over(self, to: int | None, now_ns: int) -> HandOverRefused | None:
         if self.holder <= 0 or now_ns >= self._until_ns:
             return HandOverRefused("nobody is active")
-        if self._is_unproven or not self.candidates.is_attending(self.holder):
+        if self._is_unproven:
             return HandOverRefused("is active, but has not renewed its lease since this server started", self.holder)
         if self.offer is not None:
             return HandOverRefused("is being handed the lease over", self.offer.heir)
@@ -348,7 +347,7 @@ class FeedLease:
         former, self.holder, self.epoch = self.holder, self.offer.heir, self.offer.epoch
         self._last_holder = self.holder
         self._until_ns = max(self._until_ns, self.offer.until_ns)
-        self.takeovers.on_handed_over(Takeover(now_ns, self.offer.reason, self.epoch, max(former, 0), self.holder))
+        self.takeovers.on_handed_over(Takeover(now_ns, self.offer.reason, self.epoch, former, self.holder))
         self.offer = None
         return [HandedOver(self.holder, self.epoch, former)]
 
@@ -357,7 +356,6 @@ class FeedLease:
         self.epoch, self.offer = epoch, None
         self._until_ns, noted = self.terms.begin(now_ns)
         self._returning = 0
-        self._waiting_since_ns = self._due_ns = None
         self.takeovers.on_granted(adapter_id, epoch, now_ns)
         return [*noted, Granted(adapter_id, epoch)]
 

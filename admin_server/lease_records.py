@@ -12,6 +12,7 @@ from typing import Protocol
 
 from admin_server.channel_keys import ChannelKey
 from admin_server.key_times import KeyTimes
+from admin_server.registrations import ProcessRecord
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time
@@ -121,6 +122,14 @@ class ClusterRecords(LeaseRecords, Protocol):
 
     def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
         """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        ...
+
+    def note_process(self, feed_id: int, adapter_id: int, record: ProcessRecord) -> None:
+        """Remember which process is registered as an adapter. Durable when this returns."""
+        ...
+
+    def processes(self, feed_id: int) -> dict[int, ProcessRecord]:
+        """By adapter_id, what was noted last."""
         ...
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:

@@ -16,7 +16,7 @@ from admin_server.broker import FeedBroker
 from admin_server.descriptions import describe_protocol
 from admin_server.feed_operations import OperationRefused
 from admin_server.lease_records import RecordsUnavailable
-from admin_server.registrations import NONCE_SIZE, AnotherProcess, ProcessStart
+from admin_server.registrations import HOST_LENGTH_MAX, NONCE_SIZE, AnotherProcess, ProcessStart, ReturnAwaited
 from admin_server.settings import AdapterSettings
 from admin_server.streams import Attendance
 from feedcore.topics import any_topic_matches
@@ -262,7 +262,9 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"{name} has {len(value)} bytes, expected {size}; run admin server and adapters of one version",
                 )
-        process = ProcessStart(request.process_nonce, request.process_id, request.host, context.peer())
+        process = ProcessStart(
+            request.process_nonce, request.process_id, request.host[:HOST_LENGTH_MAX], context.peer()
+        )
         try:
             return broker.register(adapter, request, process)
         except AnotherProcess as refused:
@@ -275,6 +277,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
                 adapter=adapter.name,
                 why=str(refused),
             )
+        except ReturnAwaited as awaited:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(awaited))  # it asks again, and need not end
 
     @staticmethod
     def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:

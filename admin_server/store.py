@@ -19,6 +19,7 @@ from pathlib import Path
 from admin_server.channel_keys import ChannelKey, new_channel_key, new_start
 from admin_server.key_times import KeyTimes
 from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from admin_server.registrations import NONCE_SIZE, ProcessRecord, ProcessStart
 from tandemfeed.v1 import common_pb2
 
 SCHEMA = """
@@ -33,6 +34,10 @@ CREATE TABLE IF NOT EXISTS starts (
     salt BLOB NOT NULL, public_key BLOB NOT NULL, since_unix_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS registrations (
     feed_id INTEGER, adapter_id INTEGER, incarnation INTEGER NOT NULL, rpc_endpoint TEXT NOT NULL,
+    PRIMARY KEY (feed_id, adapter_id));
+CREATE TABLE IF NOT EXISTS processes (
+    feed_id INTEGER, adapter_id INTEGER, nonce BLOB NOT NULL, process_id INTEGER NOT NULL, host TEXT NOT NULL,
+    peer TEXT NOT NULL, at_unix_ns INTEGER NOT NULL, is_attended INTEGER NOT NULL, replaced BLOB NOT NULL,
     PRIMARY KEY (feed_id, adapter_id));
 CREATE TABLE IF NOT EXISTS channel_keys (
     key_id INTEGER PRIMARY KEY, feed_id INTEGER NOT NULL, channel_id INTEGER NOT NULL,
@@ -172,6 +177,32 @@ class Store:
                 "SELECT adapter_id, incarnation, rpc_endpoint FROM registrations WHERE feed_id = ?", (feed_id,)
             ).fetchall()
         return {adapter_id: (incarnation, endpoint) for adapter_id, incarnation, endpoint in rows}
+
+    def note_process(self, feed_id: int, adapter_id: int, record: ProcessRecord) -> None:
+        """Remember which process is registered as an adapter; on the disk when this returns."""
+        start = record.start
+        told = (start.nonce, start.process_id, start.host, start.peer)
+        noted = (record.at_unix_ns, record.is_attended, b"".join(record.replaced))
+        with self._database.used() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (feed_id, adapter_id, *told, *noted),
+            )
+
+    def processes(self, feed_id: int) -> dict[int, ProcessRecord]:
+        """By adapter_id, what was noted last."""
+        with self._database.used() as database:
+            rows = database.execute(
+                "SELECT adapter_id, nonce, process_id, host, peer, at_unix_ns, is_attended, replaced "
+                "FROM processes WHERE feed_id = ?",
+                (feed_id,),
+            ).fetchall()
+        found: dict[int, ProcessRecord] = {}
+        for adapter_id, nonce, process_id, host, peer, at_unix_ns, is_attended, joined in rows:
+            replaced = tuple(joined[place : place + NONCE_SIZE] for place in range(0, len(joined), NONCE_SIZE))
+            start = ProcessStart(nonce, process_id, host, peer)
+            found[adapter_id] = ProcessRecord(start, at_unix_ns, bool(is_attended), replaced)
+        return found
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
         """The channel's keys that have not expired, in the order in which they begin.

@@ -20,6 +20,7 @@ from admin_server.channel_keys import ChannelKey, new_channel_key, new_start
 from admin_server.key_times import KeyTimes
 from admin_server.leadership import Fence
 from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
+from admin_server.registrations import ProcessRecord, ProcessStart
 from admin_server.zookeeper import AWAY, Conflict, check, commit, read, write
 from admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.v1 import common_pb2
@@ -169,6 +170,32 @@ class ZooKeeperRecords:
         """(incarnation, RPC endpoint) of each adapter that ever registered."""
         rows = self._read_all(f"feeds/{feed_id}/adapters")
         return {adapter_id: (row["incarnation"], row["rpc_endpoint"]) for adapter_id, row in rows.items()}
+
+    def note_process(self, feed_id: int, adapter_id: int, record: ProcessRecord) -> None:
+        """Remember which process is registered as an adapter."""
+        start = record.start
+        row = {
+            "nonce": start.nonce.hex(),
+            "process_id": start.process_id,
+            "host": start.host,
+            "peer": start.peer,
+            "at_unix_ns": record.at_unix_ns,
+            "is_attended": record.is_attended,
+            "replaced": [nonce.hex() for nonce in record.replaced],
+        }
+        self._change(f"feeds/{feed_id}/processes/{adapter_id}", lambda _row: row)
+
+    def processes(self, feed_id: int) -> dict[int, ProcessRecord]:
+        """By adapter_id, what was noted last."""
+        return {
+            adapter_id: ProcessRecord(
+                ProcessStart(bytes.fromhex(row["nonce"]), row["process_id"], row["host"], row["peer"]),
+                row["at_unix_ns"],
+                row["is_attended"],
+                tuple(bytes.fromhex(nonce) for nonce in row["replaced"]),
+            )
+            for adapter_id, row in self._read_all(f"feeds/{feed_id}/processes").items()
+        }
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
         """The channel's keys that have not expired; makes one if there is none, or its successor when that is due."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.documents.message_model import MessageModel, ModelMessage, load_message_model
+from feedcore.documents.message_model import MessageModel, load_message_model
+from feedcore.sbe.messages import MessageType
 
 
 class Decoder:
@@ -29,7 +30,7 @@ class Decoder:
         """The parsed message model."""
         return load_message_model(self._xml, self._document)
 
-    def arrays(self, frames: memoryview) -> Iterator[tuple[ModelMessage, NDArray[np.void]]]:
+    def arrays(self, frames: memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
         """Structured views of consecutive messages of one template each, in order."""
         return self.model.arrays(frames)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from client_lib.decoding import Decoder
-    from feedcore.documents.message_model import ModelMessage
+    from feedcore.sbe.messages import MessageType
 
 
 class SourceSpan(NamedTuple):
@@ -162,7 +162,7 @@ class Batch:
             for run in self.packet.runs
         ]
 
-    def arrays(self) -> Iterator[tuple[ModelMessage, NDArray[np.void]]]:
+    def arrays(self) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
         """The batch's messages as structured numpy views, nothing copied: (message definition, rows).
 
         Consecutive messages of one kind come together, in the order of the stream.

@@ -24,12 +24,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
+from client_lib.verification_budget import VerificationBudget
 from feedcore.counters import CounterSet
+from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
 from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.refusal import PacketRefused, Refusal
 from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket
-from transport.stream_signatures import SignedDigests
+from transport.opening import HeardPacket, HeardSignature
+from transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatagram, SignedDigests
 
 MS = 1_000_000
 VerifyMode: TypeAlias = Literal["alarm", "signed"]
@@ -37,11 +39,17 @@ AHEAD_MAX = 4_096  # counters beyond the last signature: some hundred packets co
 MISSED_MAX = 4_096  # signed packets not heard yet, which may be late
 WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second leaves them 160 ms
 UNSIGNED_MESSAGES_MAX = 16_384  # believed beyond what is signed: 16 ms of a million messages a second
-WAIT_MAX_NS = 1_000 * MS  # of a packet for its signature, which is sent within 10 ms
+SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * HEARTBEAT_NS  # a heartbeat; packets with messages within HEARTBEAT_NS
+WAIT_MAX_NS = 1_000 * MS  # of a packet for its signature
 OVERTAKEN_NS = 100 * MS  # a packet that came so long before a signature that does not reach it was not sent then
-SILENCE_MAX_NS = 1_000 * MS  # of signatures, while packets come: a hundred are due in it
+SILENCE_MAX_NS = 1_000 * MS  # of signatures, while packets come: twenty are due in it, and a hundred with messages
 PAUSE_MAX_NS = 100 * MS  # a longer silence between two packets is the adapter's pause, and not counted as theirs
-assert OVERTAKEN_NS > 5 * 10 * MS  # five signatures: no reordering on a network is that long
+assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # no reordering on a network is that long
+assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # loss does not look like a forger, also where few messages come
+assert WAIT_MAX_NS >= 20 * SIGNED_WITHIN_NS
+assert MergerConfig().stale_after_ns > 3 * SIGNED_WITHIN_NS  # an idle stream survives two lost signatures
+# News is signed with two heartbeats; if both are lost, it is in what the heartbeats say that the next signature covers.
+assert MergerConfig().lineage_wait_ns > 2 * HEARTBEAT_NS + SIGNED_WITHIN_NS
 
 
 class DistrustReason(StrEnum):
@@ -150,6 +158,7 @@ class _HeardStart:
     """One start of one adapter, as it is heard."""
 
     __slots__ = (
+        "budget",
         "is_trusted",
         "last_heard_at_ns",
         "missed",
@@ -169,6 +178,17 @@ class _HeardStart:
         self.waiting: dict[bytes, _Waiting] = {}  # by digest, in the order in which they came
         self.last_heard_at_ns = 0
         self.unsigned_ns = 0  # how long packets have come without a signature
+        self.budget = VerificationBudget()
+
+    def has_heard(self, signature: SignatureDatagram) -> bool:
+        """True if it lists a packet that was heard and waits to be covered."""
+        for counter, digest in enumerate(signature.digests, signature.first_counter):
+            if digest in self.waiting:
+                return True
+            unsigned = self.unsigned.get(counter)
+            if unsigned is not None and unsigned.digest == digest:
+                return True
+        return False
 
     def distrust(self, reason: DistrustReason, forged: OutputPacket) -> Iterator[Distrusted]:
         """The alarm, once for a start. Args: forged: what may be."""
@@ -245,20 +265,39 @@ class StreamTrust:
         self._keep_waiting(stream, heard, now_ns)
         return verdicts
 
-    def on_signed(self, signed: SignedDigests, now_ns: int) -> list[Verdict]:
-        """A signature was verified. Returns what is believed now, in order.
+    def on_signature(self, heard: HeardSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
+        """A signature came: it is verified, if that may be worth it. Returns what is believed now, in order.
+
+        Args:
+            sender: where it came from, as the network says.
 
         Raises:
-            PacketRefused: REPLAYED, all it says was said before; UNANNOUNCED.
+            PacketRefused: REPLAYED, all it says was said before; UNANNOUNCED; UNVERIFIED; BAD_SIGNATURE.
         """
-        stream = self._heard.get((signed.adapter_id, signed.incarnation))
+        claimed = heard.claimed
+        stream = self._heard.get((claimed.adapter_id, claimed.incarnation))
         if stream is None:
-            detail = f"incarnation {signed.incarnation} of adapter {signed.adapter_id}"
+            detail = f"incarnation {claimed.incarnation} of adapter {claimed.adapter_id}"
             raise PacketRefused(Refusal.UNANNOUNCED, detail)
-        if signed.end_counter <= stream.signed_end:
+        if claimed.end_counter <= stream.signed_end:
             raise PacketRefused(
-                Refusal.REPLAYED, f"a signature up to {signed.end_counter}, {stream.signed_end} is known"
+                Refusal.REPLAYED, f"a signature up to {claimed.end_counter}, {stream.signed_end} is known"
             )
+        lane = stream.budget.lane_for(sender, lambda: stream.has_heard(claimed), now_ns)
+        if lane is None:
+            raise PacketRefused(Refusal.UNVERIFIED, f"too many bad signatures as of adapter {claimed.adapter_id}")
+        try:
+            signed = heard.verified()
+        except PacketRefused:
+            stream.budget.on_failed(lane, now_ns)
+            raise
+        stream.budget.on_verified(sender)
+        return self._on_signed(stream, signed, now_ns)
+
+    # ---- inside ----
+
+    def _on_signed(self, stream: _HeardStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
+        """The adapter says what it sent."""
         verdicts: list[Verdict] = []
         fresh = max(stream.signed_end, signed.first_counter)
         for counter in range(fresh, signed.end_counter):
@@ -277,8 +316,6 @@ class StreamTrust:
             del stream.missed[next(iter(stream.missed))]
         self._drop_old(stream, now_ns)
         return verdicts
-
-    # ---- inside ----
 
     def _goes_on(self, packet: OutputPacket) -> bool:
         """True if the packet may be believed at once."""

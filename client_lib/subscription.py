@@ -39,8 +39,7 @@ from feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import admin_pb2
 from transport.dgram import MulticastReceiver
-from transport.opening import HeardPacket, StreamOpener
-from transport.stream_signatures import SignedDigests
+from transport.opening import HeardPacket, HeardSignature, StreamOpener
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters get their turn
 MAILBOX_COUNT_MAX = 256
@@ -232,7 +231,7 @@ class Subscription:
                 return
             self._datagrams += 1
             try:
-                verdicts = self._judge(opener_open(datagram))
+                verdicts = self._judge(opener_open(datagram), receiver)
             except PacketRefused as refused:
                 self.counters.refuse(refused.reason)
                 continue
@@ -242,15 +241,16 @@ class Subscription:
                 else:
                     self._ready.append(verdict)
 
-    def _judge(self, opened: HeardPacket | SignedDigests) -> list[Verdict]:
+    def _judge(self, opened: HeardPacket | HeardSignature, receiver: MulticastReceiver) -> list[Verdict]:
         """What is believed now.
 
         Raises:
             PacketRefused.
         """
         now_ns = time.monotonic_ns()
-        if isinstance(opened, SignedDigests):
-            return self._trust_of(opened.channel_id).on_signed(opened, now_ns)
+        if isinstance(opened, HeardSignature):
+            trust = self._trust_of(opened.claimed.channel_id)
+            return trust.on_signature(opened, now_ns, sender=receiver.last_sender)
         return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)
 
     def _trust_of(self, channel_id: int) -> StreamTrust:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feedcore.documents.source_format import SourceFormat, SourceMessageType
+from feedcore.documents.source_layout import SourceFormat, SourceMessageType
 from spark_feed.packing import Frames
 from spark_feed.recording import NULL_PRICE
 from spark_feed.split import SplitRule, assign_streams

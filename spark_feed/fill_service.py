@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import grpc
 
 from feedcore.range_set import RangeSet
-from feedcore.wire.source_packet import SourceFlag
+from feedcore.wire.source_packet import SourceFlag, encode_source_header
 from journal import Tailer
 from journal.sequence_marks import Stretch
 from spark_feed.send_core import stamped
@@ -58,9 +59,23 @@ class FormerSession:
         index: of the whole of its journal.
     """
 
+    feed_id: int
     session: int
     index: SentIndex
     reader: JournalReader
+
+    def end_of(self, stream_id: int) -> bytes:
+        """The heartbeat that says where a source stream ended: an adapter that was away then needs to wait for it no
+        longer."""
+        return encode_source_header(
+            feed_id=self.feed_id,
+            source_stream_id=stream_id,
+            message_count=0,
+            session=self.session,
+            first_source_seq=self.index.next_source_seqs[stream_id],
+            sent_at_ns=0,
+            flags=SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM | SourceFlag.RETRANSMISSION,
+        )
 
 
 class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
@@ -84,7 +99,10 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
     def Fill(  # noqa: N802
         self, request: replay_pb2.FillRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.FillChunk]:
-        """The packets that hold any message asked for, in order; nothing for what has not been sent yet."""
+        """The packets that hold any message asked for, in order; nothing for what has not been sent yet.
+
+        Of the session before also where it ended, if that is asked for.
+        """
         caller = caller_of(context)
         if not caller.is_adapter_of(self._feed):
             text = f"{caller.identity} is no adapter of feed {self._feed!r}"
@@ -100,29 +118,27 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             wanted = RangeSet((each.first_seq, each.last_seq + 1) for each in request.ranges)
         except ValueError as backwards:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(backwards))
-        found = self._session_of(request.session)
-        if found is None:
-            return
-        chunk: list[bytes] = []
-        for first_seq, end_seq in wanted:
-            for datagram in self._datagrams(*found, stream_id, first_seq, end_seq):
-                chunk.append(datagram)
-                if len(chunk) == CHUNK_DATAGRAM_COUNT:
-                    self.datagram_count += len(chunk)
-                    yield replay_pb2.FillChunk(datagrams=chunk)
-                    chunk = []
-        if chunk:
+        datagrams = self._of_session(request.session, stream_id, wanted)
+        while chunk := list(islice(datagrams, CHUNK_DATAGRAM_COUNT)):
             self.datagram_count += len(chunk)
             yield replay_pb2.FillChunk(datagrams=chunk)
 
-    def _session_of(self, session: int) -> tuple[SentIndex, JournalReader] | None:
-        """Where the packets of a session are; None: not here."""
-        if self._former is not None and session == self._former.session:
-            return self._former.index, self._former.reader
-        return (self._index, self._reader) if 0 in (session, self._session) or session == self._session else None
+    def _of_session(self, session: int, stream_id: int, wanted: RangeSet) -> Iterator[bytes]:
+        """The datagrams that a session has of what is wanted, and its end where more is wanted of one that is over."""
+        former = self._former
+        if former is not None and session == former.session:
+            yield from self._datagrams(former.index, former.reader, stream_id, wanted)
+            if wanted and wanted.end > former.index.next_source_seqs[stream_id]:
+                yield former.end_of(stream_id)
+        elif 0 in (session, self._session) or session == self._session:
+            yield from self._datagrams(self._index, self._reader, stream_id, wanted)
+
+    def _datagrams(self, index: SentIndex, reader: JournalReader, stream_id: int, wanted: RangeSet) -> Iterator[bytes]:
+        for first_seq, end_seq in wanted:
+            yield from self._range(index, reader, stream_id, first_seq, end_seq)
 
     @staticmethod
-    def _datagrams(
+    def _range(
         index: SentIndex, reader: JournalReader, stream_id: int, first_seq: int, end_seq: int
     ) -> Iterator[bytes]:
         found = index.covering(stream_id, first_seq, end_seq)

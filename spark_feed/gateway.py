@@ -251,7 +251,7 @@ class SourceGateway:
             while (batch := tailer.read_batch(RECOVER_COUNT)) is not None:
                 for place, stream_id, first, count in former_packets(batch):
                     index.add_former(stream_id, first, count, place)
-        return FormerSession(session, index, JournalReader(journal))
+        return FormerSession(self._description.feed_id, session, index, JournalReader(journal))
 
     def _serve(self) -> RpcServer:
         verifier = TokenVerifier(self._description.token_public_key)

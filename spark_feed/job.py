@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feedcore.documents.source_format import SourceFormat, load_source_format
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceFormat
 from journal.named_position import NamedPosition
 from spark_feed.encoding import ENCODED_DDL, TickEncoder, frames_of
 from spark_feed.feed_plan import FeedPlan

@@ -111,7 +111,8 @@ class MulticastReceiver:
     def last_sender(self) -> str:
         """ "IPV4:PORT" that the last datagram came from, as the network says; empty before the first.
 
-        It proves nothing, since any host can send from any address: a hint for people, never a reason to believe.
+        It proves nothing, since any host can send from any address: a hint for people, and for what to verify first,
+        never a reason to believe.
         """
         return self._sender.rstrip(b"\0").decode("ascii", "replace")  # libzmq's frame ends with a zero byte
 

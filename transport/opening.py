@@ -33,7 +33,13 @@ from transport.announced_starts import AnnouncedStart
 from transport.decision_tags import is_tag_valid
 from transport.replay_window import ReplayWindow
 from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
-from transport.stream_signatures import SIGNATURE_MAGIC, SignedDigests, digest_of, read_signature
+from transport.stream_signatures import (
+    SIGNATURE_MAGIC,
+    SignatureDatagram,
+    SignedDigests,
+    digest_of,
+    read_signature,
+)
 
 SEALED_SIZE_MIN = OUTPUT_HEADER_SIZE + SEALING_SIZE
 _MAGIC_BYTES = OUTPUT_MAGIC.to_bytes(4, "little")
@@ -186,8 +192,29 @@ class HeardPacket(NamedTuple):
     digest: bytes
 
 
+class HeardSignature(NamedTuple):
+    """A signature datagram that a holder of the channel's key made; whether the adapter did, `verified` finds out.
+
+    Attributes:
+        claimed: what it says.
+        start: whose it says it is, as announced.
+    """
+
+    claimed: SignatureDatagram
+    start: AnnouncedStart
+    public_key: Ed25519PublicKey
+
+    def verified(self) -> SignedDigests:
+        """What the adapter signed.
+
+        Raises:
+            PacketRefused: BAD_SIGNATURE.
+        """
+        return self.claimed.verified(self.start, self.public_key)
+
+
 class StreamOpener(_KnownStarts):
-    """A reader's: opens packets and verifies signatures of announced starts."""
+    """A reader's: opens packets and signature datagrams of announced starts."""
 
     def __init__(self, feed_id: int) -> None:
         super().__init__(feed_id)
@@ -199,8 +226,8 @@ class StreamOpener(_KnownStarts):
         announced = {start.public_key for start in self._starts.values()}
         self._public_keys = {raw: key for raw, key in self._public_keys.items() if raw in announced}
 
-    def open(self, datagram: bytes) -> HeardPacket | SignedDigests:
-        """Check, open and decode one datagram.
+    def open(self, datagram: bytes) -> HeardPacket | HeardSignature:
+        """Check, open and decode one datagram; a signature is not verified yet.
 
         Raises:
             PacketRefused: with the reason; nothing else, whatever the bytes are.
@@ -215,15 +242,16 @@ class StreamOpener(_KnownStarts):
         payload = _unseal(ciphers.sealing, NONCE.pack(incarnation, counter), datagram, header, key_id)
         return HeardPacket(self._checked_packet(header, payload), incarnation, counter, digest_of(datagram))
 
-    def _open_signature(self, datagram: bytes) -> SignedDigests:
+    def _open_signature(self, datagram: bytes) -> HeardSignature:
         read = read_signature(datagram)
         if read.feed_id != self._feed_id:
             raise PacketRefused(Refusal.WRONG_FEED, f"feed {read.feed_id}, expected {self._feed_id}")
         place = read.channel_id, read.adapter_id, read.key_id, read.incarnation
         ciphers = self._ciphers.get(place) or self._ciphers_for(place)
+        read.check_tag(ciphers.signatures)
         start = self._starts[read.adapter_id, read.incarnation]
         public_key = self._public_keys.get(start.public_key)
         if public_key is None:
             public_key = Ed25519PublicKey.from_public_bytes(start.public_key)
             self._public_keys[start.public_key] = public_key
-        return read.verified(start, public_key, ciphers.signatures)
+        return HeardSignature(read, start, public_key)

@@ -130,7 +130,7 @@ class Sealer:
         nonce = NONCE.pack(incarnation, counter)
         sealed = header + channel.sealing.encrypt(nonce, packet.payload, header)
         datagram = sealed + tag_of(channel.decisions, nonce, sealed)
-        channel.unsigned.add(datagram, counter, is_heartbeat=packet.flags & HEARTBEAT_BIT != 0)
+        channel.unsigned.add(datagram, counter, heartbeat=packet if packet.flags & HEARTBEAT_BIT else None)
         return datagram
 
     def channels_to_sign(self) -> list[int]:

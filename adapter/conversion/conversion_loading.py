@@ -29,9 +29,10 @@ from adapter.conversion.table import (
     type_of,
 )
 from adapter.conversion.values import INT64_MAX, INT64_MIN, ValueType, why_not_fit
-from feedcore.documents.message_model import MessageModel, ModelField, ModelGroup, ModelMessage
-from feedcore.documents.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import MessageModel, frame_size
+from feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
 from feedcore.documents.xml_document import Node
+from feedcore.sbe.messages import Column, Group, MessageType
 
 ELEMENTS = ("when", "let", "order", "field", "keep", "group", "data")
 NESTED_VALUES_MAX = 64  # values one made of another: each takes a few calls, and Python allows a thousand
@@ -76,9 +77,7 @@ class ConversionLoader:
         self._book_reads: list[tuple[int, Operand]] = []
         self._orders: list[OrderAction] = []
 
-    def _begin(
-        self, node: Node, shared: Shared, source: SourceMessageType, target: ModelMessage | ModelGroup | None
-    ) -> None:
+    def _begin(self, node: Node, shared: Shared, source: SourceMessageType, target: MessageType | Group | None) -> None:
         """What a <group> has of its own, as its <convert> has."""
         self.node, self.shared, self.source, self.target = node, shared, source, target
         self._done: dict[int, Operand] = {}
@@ -92,12 +91,12 @@ class ConversionLoader:
         self._book_reads, self._orders = outer._book_reads, outer._orders
 
     @staticmethod
-    def _find_target(node: Node, shared: Shared) -> ModelMessage | None:
+    def _find_target(node: Node, shared: Shared) -> MessageType | None:
         if "to" not in node.attributes:
             return None
-        target = shared.model.messages.get(node.need("to"))
+        target = shared.model.schema.messages.get(node.need("to"))
         if target is None:
-            raise node.error(f"{shared.model.document} has no message {node.need('to')!r}")
+            raise node.error(f"{shared.model.schema.document} has no message {node.need('to')!r}")
         return target
 
     def _find_each(self) -> list[SourceGroup]:
@@ -136,8 +135,8 @@ class ConversionLoader:
         writes = tuple(self._write(node) for node in self.node.all("field"))
         self._check_complete(writes)
         groups, data = self.shared.load_parts(self)
-        assert not isinstance(self.target, ModelGroup)
-        size = self.target.frame_size + least_size(groups, data) if self.target else 0
+        assert not isinstance(self.target, Group)
+        size = frame_size(self.target) + least_size(groups, data) if self.target else 0
         if self.target and size > self.shared.room:
             raise self.node.error(
                 f"{self.target.name} takes {size} bytes, an output datagram has room for {self.shared.room}"
@@ -178,10 +177,10 @@ class ConversionLoader:
             raise self.node.error("a <when> on state decides on the output, of which there is none")
         return tuple(guards), tuple(output_guards)
 
-    def _write(self, node: Node) -> tuple[ModelField, Operand]:
+    def _write(self, node: Node) -> tuple[Column, Operand]:
         if self.target is None:
             raise node.error("a <field> in a <convert> without to=")
-        target = self.target.fields.get(node.need("name"))
+        target = self.target.columns.get(node.need("name"))
         if target is None:
             raise node.error(f"{self.target.name} has no field {node.need('name')!r}")
         operand = self.resolve_node(node)
@@ -190,9 +189,9 @@ class ConversionLoader:
             raise node.error(reason)
         return target, operand
 
-    def _check_complete(self, writes: tuple[tuple[ModelField, Operand], ...]) -> None:
+    def _check_complete(self, writes: tuple[tuple[Column, Operand], ...]) -> None:
         written = [target.name for target, _ in writes]
-        for name, target in self.target.fields.items() if self.target else ():
+        for name, target in self.target.columns.items() if self.target else ():
             may_miss = target.null is not None
             if written.count(name) != 1 and not (may_miss and name not in written):
                 times = f"is written {written.count(name)} times, must be once"

@@ -65,9 +65,9 @@ class DeadLetter:
         """Message number `place` of a source packet, at `position` in it."""
         header = unpack_source_header(datagram.ljust(SOURCE_HEADER_SIZE, b"\0"))
         framing = source_format.framing
-        length = _number(datagram, position + framing.length_offset, framing.length.size, framing)
+        length = _number(datagram, position + framing.length.offset, framing.length.size, framing)
         length = length * framing.length_unit + framing.length_adds
-        type_id = _number(datagram, position + framing.type_offset, framing.type.size, framing)
+        type_id = _number(datagram, position + framing.type.offset, framing.type.size, framing)
         frame = datagram[position : position + length] if length >= framing.size_min else datagram[position:]
         name = _name(source_format, type_id, length)
         return cls(

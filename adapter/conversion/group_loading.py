@@ -9,9 +9,9 @@ from adapter.conversion.conversion_loading import ConversionLoader
 from adapter.conversion.state_cells import function_of
 from adapter.conversion.table import DataWrite, GroupWrite, IndexValue, Literal, Operand, type_of
 from adapter.conversion.values import why_not_data
-from feedcore.documents.message_model import ModelData, ModelGroup, ModelMessage
-from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
 from feedcore.documents.xml_document import Node
+from feedcore.sbe.messages import Group, MessageType, VarData
 
 ELEMENTS = ("when", "let", "field", "group", "data")
 BOOK_ATTRIBUTES = ("book", "side", "by")
@@ -29,30 +29,29 @@ def load_parts(loader: ConversionLoader) -> tuple[tuple[GroupWrite, ...], tuple[
     named: dict[str, Node] = {}
     for node in nodes:
         name = node.need("name")
-        known = [part.name for part in (target.groups if node.tag == "group" else target.data)]
-        if name not in known:
+        if name not in (target.groups if node.tag == "group" else target.data):
             raise node.error(f"{target.name} has no {node.tag} {name!r}")
         if name in named:
             raise node.error(f"{node.tag} {name!r} of {target.name} is written twice")
         named[name] = node
-    groups = tuple(_group(loader, part, named.get(part.name)) for part in target.groups)
-    return groups, tuple(_data(loader, part, named.get(part.name)) for part in target.data)
+    groups = tuple(_group(loader, part, named.get(part.name)) for part in target.groups.values())
+    return groups, tuple(_data(loader, part, named.get(part.name)) for part in target.data.values())
 
 
-def _group(loader: ConversionLoader, target: ModelGroup, node: Node | None) -> GroupWrite:
+def _group(loader: ConversionLoader, target: Group, node: Node | None) -> GroupWrite:
     blamed = node or loader.node
-    if target.block_length > target.length_kind.maximum:
+    if target.block_length > target.length.kind.maximum:
         raise blamed.error(
-            f"an entry of {target.name} takes {target.block_length} bytes, its blockLength is {target.length_kind.name}"
+            f"an entry of {target.name} takes {target.block_length} bytes, its blockLength is {target.length.kind.name}"
         )
     write = GroupWrite(target, line=loader.node.line) if node is None else GroupLoader(node, loader, target).entries()
     certain = write.count if write.levels is None and not write.guards and not write.output_guards else 0
-    if certain < target.count_minimum:
-        raise blamed.error(f"{target.name} has at least {target.count_minimum} entries: this cannot promise so many")
+    if certain < target.count.minimum:
+        raise blamed.error(f"{target.name} has at least {target.count.minimum} entries: this cannot promise so many")
     return write
 
 
-def _data(loader: ConversionLoader, target: ModelData, node: Node | None) -> DataWrite:
+def _data(loader: ConversionLoader, target: VarData, node: Node | None) -> DataWrite:
     operand = None if node is None else loader.resolve_node(node)
     size = len(operand.value) if isinstance(operand, Literal) and isinstance(operand.value, bytes) else 0
     if size < target.minimum:
@@ -73,9 +72,9 @@ class GroupLoader(ConversionLoader):
         target: the group of the output message that it writes.
     """
 
-    target: ModelMessage | ModelGroup | None
+    target: MessageType | Group | None
 
-    def __init__(self, node: Node, outer: ConversionLoader, target: ModelGroup) -> None:
+    def __init__(self, node: Node, outer: ConversionLoader, target: Group) -> None:
         node.only("name", "of", "count", "levels", "index", *BOOK_ATTRIBUTES)
         for child in node.children:
             if child.tag not in ELEMENTS:
@@ -117,7 +116,7 @@ class GroupLoader(ConversionLoader):
         if self.each is not None:
             return 0
         name = "count" if "count" in node.attributes else "levels"
-        count, most = node.need_int(name), min(COUNT_MAX, self._group.count_maximum)
+        count, most = node.need_int(name), min(COUNT_MAX, self._group.count.maximum)
         if not 1 <= count <= most:
             raise node.error(f"{name}={count} is not within 1 and {most}")
         return count

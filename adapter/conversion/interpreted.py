@@ -16,8 +16,8 @@ from adapter.conversion.interpreted_values import Entry, Refused, Scope, Walked
 from adapter.conversion.reasons import REFUSALS, Reason
 from adapter.conversion.state_kernels import SAMPLES_MAX
 from adapter.conversion.table import Conversion, ConverterTable
-from feedcore.documents.message_model import PREFIX_SIZE
-from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import PREFIX_SIZE, frame_size
+from feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 from feedcore.replica.converter import Converted
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.sbe_header import SBE_MESSAGE_HEADER
@@ -74,7 +74,7 @@ class InterpretedConverter:
 
     def _length(self, datagram: bytes, position: int) -> int:
         framing = self._framing
-        length = self._number(datagram, position + framing.length_offset, framing.length.size)
+        length = self._number(datagram, position + framing.length.offset, framing.length.size)
         return length * framing.length_unit + framing.length_adds
 
     def convert(
@@ -120,7 +120,7 @@ class InterpretedConverter:
     def _message(self, datagram: bytes, position: int, length: int, index: int, left: int) -> list[bytes] | None:
         """Output frames; None if they do not fit in `left` bytes."""
         framing = self._framing
-        kind = self._number(datagram, position + framing.type_offset, framing.type.size)
+        kind = self._number(datagram, position + framing.type.offset, framing.type.size)
         found = self._choose(kind, length)
         if found is None:
             if kind not in self._types:
@@ -168,7 +168,7 @@ class InterpretedConverter:
         block = None
         at = position + framing.header_size + source.size
         if framing.block_length is not None:
-            block = self._number(datagram, position + framing.block_length_offset, framing.block_length.size)
+            block = self._number(datagram, position + framing.block_length.offset, framing.block_length.size)
             at = position + framing.header_size + block
             needed = [needed_end(each, None) for each in conversions]
             if block < max(needed) or block > PLACED_MAX or at > limit:
@@ -216,7 +216,7 @@ class InterpretedConverter:
 
     @staticmethod
     def _walk_group(group: SourceGroup, datagram: bytes, at: int, limit: int, needed: int) -> tuple[int, int, int]:
-        if group.count is not None:
+        if isinstance(group.count, int):
             return at, group.count, group.size
         if at + group.header_size > limit:
             raise Refused(Reason.WRONG_LENGTH)
@@ -225,10 +225,10 @@ class InterpretedConverter:
             told = datagram[at + offset : at + offset + size]
             return int.from_bytes(told, "big" if group.is_big_endian else "little")
 
-        count = number(group.count_offset, group.count_kind.size)
+        count = number(group.count.offset, group.count.size)
         size, least = group.size, group.size
-        if group.entry_size_kind is not None:
-            size, least = number(group.entry_size_offset, group.entry_size_kind.size), needed
+        if group.entry_size is not None:
+            size, least = number(group.entry_size.offset, group.entry_size.size), needed
         if count > PLACED_MAX or size > PLACED_MAX or (count > 0 and size < least):
             raise Refused(Reason.WRONG_LENGTH)
         return at + group.header_size, count, size
@@ -247,12 +247,12 @@ class InterpretedConverter:
         target, table = conversion.target, self._table
         if target is None or not all(scope.holds(guard) for guard in conversion.output_guards):
             return b""
-        frame = bytearray(target.frame_size)
+        frame = bytearray(frame_size(target))
         variable = parts(scope, conversion.groups, conversion.data, scope.of_book, scope.level_count)
         OUTPUT_FRAME.pack_into(frame, 0, len(frame) + len(variable), scope.index)
         header = (target.block_length, target.template_id, table.schema_id, table.schema_version)
         SBE_MESSAGE_HEADER.pack_into(frame, OUTPUT_FRAME_SIZE, *header)
-        scope.write_block(frame, PREFIX_SIZE, target.fields, conversion.writes)
+        scope.write_block(frame, PREFIX_SIZE, target.columns, conversion.writes)
         return bytes(frame) + variable
 
     def digests(self) -> NDArray[np.uint64]:

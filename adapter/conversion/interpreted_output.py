@@ -7,8 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from adapter.conversion.function_checks import digits_size
 from adapter.conversion.interpreted_values import Refused, Scope
 from adapter.conversion.reasons import Reason
-from adapter.conversion.table import Conversion, DataWrite, GroupWrite, Literal, Operand, Operation, type_of
-from feedcore.documents.source_format import SourceField
+from adapter.conversion.table import (
+    Conversion,
+    DataWrite,
+    GroupWrite,
+    Literal,
+    Operand,
+    Operation,
+    dimension_of,
+    type_of,
+)
+from feedcore.documents.message_model import frame_size
+from feedcore.documents.source_layout import SourceField
 
 OfBook = Callable[[Operation, Scope], int]
 LevelCount = Callable[[int, int], int]
@@ -40,20 +50,20 @@ def room(scope: Scope, conversion: Conversion) -> int:
         Refused: an entry's value does not fit, or there are more entries than the output can say.
     """
     assert conversion.target is not None
-    return conversion.target.frame_size + _parts_room(scope, conversion.groups, conversion.data)
+    return frame_size(conversion.target) + _parts_room(scope, conversion.groups, conversion.data)
 
 
 def _parts_room(scope: Scope, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> int:
     need = sum(each.target.length_kind.size for each in data)
     need += sum(text_room(scope, each.operand) for each in data if each.operand is not None)
     for group in groups:
-        need += len(group.target.dimension)
+        need += group.target.dimension.size
         entries = 0
         for entry in _entries(scope, group, group.count):
             if entry.judge_by(group.guards, group.pure):
                 entries += 1
                 need += group.target.block_length + _parts_room(entry, group.groups, group.data)
-        if entries > group.target.count_maximum:
+        if entries > group.target.count.maximum:
             raise Refused(Reason.TOO_LARGE)
     return need
 
@@ -79,8 +89,8 @@ def parts(
             if entry.judge_by(group.guards, group.pure)
         ]
         kept = [entry for entry in entries if entry is not None]
-        dimension, at, size = bytearray(group.target.dimension), group.target.count_offset, group.target.count_kind.size
-        dimension[at : at + size] = len(kept).to_bytes(size, "little")
+        dimension, told = bytearray(dimension_of(group.target)), group.target.count
+        dimension[told.offset : told.end] = len(kept).to_bytes(told.size, "little")
         written += bytes(dimension) + b"".join(kept)
     for each in data:
         text = b"" if each.operand is None else _text(scope, each.operand)
@@ -95,7 +105,7 @@ def _entry(scope: Scope, group: GroupWrite, of_book: OfBook, level_count: LevelC
     if not all(scope.holds(guard) for guard in group.output_guards):
         return None
     block = bytearray(group.target.block_length)
-    scope.write_block(block, 0, group.target.fields, group.writes)
+    scope.write_block(block, 0, group.target.columns, group.writes)
     return bytes(block) + parts(scope, group.groups, group.data, of_book, level_count)
 
 

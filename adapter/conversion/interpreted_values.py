@@ -27,8 +27,8 @@ from adapter.conversion.table import (
 )
 from adapter.conversion.values import INT64_MAX, NULL, null_bits, null_of
 from adapter.time_zones import offset_at_midnight_s
-from feedcore.documents.message_model import ModelField
-from feedcore.documents.source_format import SourceField, SourceGroup
+from feedcore.documents.source_layout import SourceField, SourceGroup
+from feedcore.sbe.messages import Column
 
 BLANKS = b" \0"
 Value = int | bytes  # a number, NULL for none; a text with its blanks; floating point as its bytes
@@ -171,7 +171,7 @@ class Scope:
         raw = self._datagram[base + field.offset : base + field.offset + field.size]
         if field.is_text:
             return raw
-        if field.is_float:
+        if field.kind.is_float:
             return raw[::-1] if field.is_big_endian else raw
         value = int.from_bytes(raw, "big" if field.is_big_endian else "little", signed=field.kind.minimum < 0)
         return NULL if value == field.null else value
@@ -209,8 +209,8 @@ class Scope:
         self,
         frame: bytearray,
         base: int,
-        fields: Mapping[str, ModelField],
-        writes: Sequence[tuple[ModelField, Operand]],
+        fields: Mapping[str, Column],
+        writes: Sequence[tuple[Column, Operand]],
     ) -> None:
         """The fixed part of a message or an entry, `base` bytes behind the frame's start."""
         written = {field.name: operand for field, operand in writes}
@@ -220,12 +220,12 @@ class Scope:
             frame[at : at + field.size] = data.ljust(field.size, b"\0")
 
     @staticmethod
-    def _null(field: ModelField) -> bytes:
+    def _null(field: Column) -> bytes:
         if field.kind.name == "char":
             return b""
         return null_bits(field).to_bytes(field.kind.size, "little") * field.length
 
-    def _encoded(self, field: ModelField, operand: Operand) -> bytes:
+    def _encoded(self, field: Column, operand: Operand) -> bytes:
         found = type_of(operand)
         if found.text_size:
             return self.text(operand)

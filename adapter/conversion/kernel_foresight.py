@@ -13,7 +13,7 @@ from adapter.conversion.kernel_names import in_variable
 from adapter.conversion.kernel_operations import ValueWriter, indented
 from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.table import Conversion, ConverterTable, Operand
-from feedcore.documents.source_format import SourceField, SourceMessageType
+from feedcore.documents.source_layout import SourceField, SourceMessageType
 
 WORD_SIZE = 8
 FUNCTION = '''

@@ -17,7 +17,7 @@ from adapter.conversion.kernel_tables import TableData
 from adapter.conversion.kernel_walk import walk
 from adapter.conversion.packet_calls import PacketCalls, slot_lines, slots_needed, slots_of
 from adapter.conversion.table import Conversion, ConverterTable, Operation, type_of
-from feedcore.documents.source_format import SourceMessageType
+from feedcore.documents.source_layout import SourceMessageType
 
 GATHER = '''
 

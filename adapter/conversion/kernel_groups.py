@@ -16,40 +16,36 @@ from adapter.conversion.table import (
     Literal,
     Operand,
     Operation,
+    dimension_of,
     entry_size,
     least_size,
     type_of,
 )
-from feedcore.documents.message_model import ModelField
-from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import frame_size
+from feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
+from feedcore.sbe.messages import Block, Column
 
 
-def zero_gaps(fields: dict[str, ModelField], block_length: int, base: int) -> list[str]:
+def zero_gaps(block: Block, base: int) -> list[str]:
     """Bytes of a block that no field covers are zero, not what was there before."""
-    covered = bytearray(block_length)
-    for field in fields.values():
+    covered = bytearray(block.block_length)
+    for field in block.columns.values():
         covered[field.offset : field.offset + field.size] = b"\1" * field.size
     return [f"store_8(out, cursor + {base + place}, 0)" for place, is_covered in enumerate(covered) if not is_covered]
 
 
-def write_block(
-    values: ValueWriter,
-    fields: dict[str, ModelField],
-    block_length: int,
-    writes: Sequence[tuple[ModelField, Operand]],
-    base: int,
-) -> list[str]:
+def write_block(values: ValueWriter, block: Block, writes: Sequence[tuple[Column, Operand]], base: int) -> list[str]:
     """The fixed part of a message or an entry: gaps, what is written, nulls.
 
     Args:
         base: bytes from `cursor` to the block.
     """
-    lines = zero_gaps(fields, block_length, base)
+    lines = zero_gaps(block, base)
     written = set()
     for field, operand in writes:
         lines += values.write(field, operand, base)
         written.add(field.name)
-    for name, field in fields.items():
+    for name, field in block.columns.items():
         if name not in written:
             lines += values.write_null(field, base)
     return lines
@@ -113,7 +109,7 @@ class PartsWriter:
     def room(self, conversion: Conversion) -> list[str]:
         """The lines that add to `need`, for the whole output message."""
         assert conversion.target is not None
-        size = conversion.target.frame_size + least_size(conversion.groups, conversion.data)
+        size = frame_size(conversion.target) + least_size(conversion.groups, conversion.data)
         return self._room(size, conversion.groups, conversion.data)
 
     def _room(self, size: int, groups: Sequence[GroupWrite], data: Sequence[DataWrite]) -> list[str]:
@@ -150,10 +146,10 @@ class PartsWriter:
 
     def _limit(self, group: GroupWrite, count: str) -> list[str]:
         """Of a source group's entries there may be more than the output's count can say."""
-        source, most = group.source, group.target.count_maximum
+        source, most = group.source, group.target.count.maximum
         if source is None:
             return []
-        if most >= (min(PLACED_MAX, source.count_kind.maximum) if source.count is None else source.count):
+        if most >= (source.count if isinstance(source.count, int) else min(PLACED_MAX, source.count.kind.maximum)):
             return []
         return [f"if {count} > {most}:", "    reason = reason or TOO_LARGE"]
 
@@ -206,15 +202,16 @@ class PartsWriter:
 
     def _write_group(self, group: GroupWrite) -> list[str]:
         target, number = group.target, group.number
-        words = [int.from_bytes(target.dimension[at : at + 8], "little") for at in range(0, len(target.dimension), 8)]
-        dimension = self._values.store_words(0, words, len(target.dimension))
+        size, told = target.dimension.size, dimension_of(target)
+        words = [int.from_bytes(told[at : at + 8], "little") for at in range(0, size, 8)]
+        dimension = self._values.store_words(0, words, size)
         if number < 0:
-            return [f"# {shown(target.name)}: no entries", *dimension, f"cursor += {len(target.dimension)}"]
+            return [f"# {shown(target.name)}: no entries", *dimension, f"cursor += {size}"]
         first, rest = self._pure(group)
         for operation in group.stateful:
             rest += self._values.operation(operation, self._book_names(operation))
         entry = [
-            *write_block(self._values, target.fields, target.block_length, group.writes, 0),
+            *write_block(self._values, target, group.writes, 0),
             *([f"cursor += {target.block_length}"] if target.block_length else []),
             *self._output(group.groups, group.data),
             f"entries_{number} += 1",
@@ -228,10 +225,10 @@ class PartsWriter:
         return [
             f"dimension_{number} = cursor  # {shown(target.name)}",
             *dimension,
-            f"cursor += {len(target.dimension)}",
+            f"cursor += {size}",
             f"entries_{number} = 0",
             *self._loop(group, [*first, *self._guarded(group, [*rest, *entry])], most),
-            f"store_{8 * target.count_kind.size}(out, dimension_{number} + {target.count_offset}, entries_{number})",
+            f"store_{8 * target.count.size}(out, dimension_{number} + {target.count.offset}, entries_{number})",
         ]
 
     def _write_data(self, data: DataWrite) -> list[str]:

@@ -14,8 +14,8 @@ from adapter.conversion.kernel_walk import entry_steps, numbers_of, walk
 from adapter.conversion.packet_calls import slot_lines, slots_of
 from adapter.conversion.table import Conversion, ConverterTable, Operand, Operation, all_groups, type_of
 from adapter.conversion.unaligned import load_expression
-from feedcore.documents.message_model import PREFIX_SIZE
-from feedcore.documents.source_format import SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.message_model import PREFIX_SIZE, frame_size
+from feedcore.documents.source_layout import SourceField, SourceGroup, SourceMessageType
 from feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME_SIZE
 from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT
 
@@ -297,15 +297,15 @@ class MessageWriter:
         target = conversion.target
         if target is None:
             return []
-        block = write_block(self._values[number], target.fields, target.block_length, conversion.writes, PREFIX_SIZE)
+        block = write_block(self._values[number], target, conversion.writes, PREFIX_SIZE)
         header = (target.block_length, target.template_id, self._table.schema_id, self._table.schema_version)
         places = [OUTPUT_FRAME_SIZE + offset for offset in SBE_HEADER_LAYOUT.offsets.values()]
         lines = [
-            f"store_16(out, cursor, {target.frame_size})  # {shown(target.name)}",
+            f"store_16(out, cursor, {frame_size(target)})  # {shown(target.name)}",
             f"store_16(out, cursor + {FRAME_LAYOUT.offsets['source_offset']}, index)",
             *(f"store_16(out, cursor + {place}, {value})" for place, value in zip(places, header, strict=True)),
             *block,
-            f"cursor += {target.frame_size}",
+            f"cursor += {frame_size(target)}",
         ]
         if not target.is_fixed:
             lines[0] = f"begin_{number} = cursor  # {shown(target.name)}"

@@ -10,8 +10,9 @@ from adapter.conversion.kernel_tables import WORD_SIZE, TableData, WordMap, valu
 from adapter.conversion.table import Guard, IndexValue, Literal, Operand, Operation, PacketValue, type_of
 from adapter.conversion.unaligned import load_expression
 from adapter.conversion.values import NULL, null_bits, null_of
-from feedcore.documents.message_model import PREFIX_SIZE, ModelField
-from feedcore.documents.source_format import SourceField
+from feedcore.documents.message_model import PREFIX_SIZE
+from feedcore.documents.source_layout import SourceField
+from feedcore.sbe.messages import Column
 
 SIGN_BIT = 1 << 63
 CHUNKS = (8, 4, 2, 1)
@@ -217,7 +218,7 @@ class ValueWriter:
             f"({variable} != NULL and {text})" if found.is_nullable and comparison.how not in ("is", "isNot") else text
         )
 
-    def write(self, target: ModelField, operand: Operand, base: int = PREFIX_SIZE) -> list[str]:
+    def write(self, target: Column, operand: Operand, base: int = PREFIX_SIZE) -> list[str]:
         """Write a value into its output field, whose block begins `base` bytes behind `cursor`."""
         at, found = base + target.offset, type_of(operand)
         if found.bits is not None:
@@ -247,14 +248,14 @@ class ValueWriter:
             f"zero_rest(out, fill, cursor + {at + target.size})",
         ]
 
-    def _stored(self, target: ModelField, operand: Operand) -> str:
+    def _stored(self, target: Column, operand: Operand) -> str:
         variable = self.variable(operand)
         null = null_of(target)
         if not type_of(operand).is_nullable or null is None or signed(null) == NULL:
             return variable
         return f"{signed(null)} if {variable} == NULL else {variable}"
 
-    def write_null(self, target: ModelField, base: int = PREFIX_SIZE) -> list[str]:
+    def write_null(self, target: Column, base: int = PREFIX_SIZE) -> list[str]:
         """Write what the model calls null; a text is blank."""
         at = base + target.offset
         if target.kind.name == "char":

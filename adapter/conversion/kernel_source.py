@@ -18,7 +18,8 @@ from adapter.conversion.reasons import Reason
 from adapter.conversion.state_store import header_of
 from adapter.conversion.table import Conversion, ConverterTable, Operation, PacketValue, all_operations
 from adapter.conversion.unaligned import load_expression
-from feedcore.documents.source_format import Framing
+from feedcore.documents.primitive_types import Place
+from feedcore.documents.source_layout import Framing
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
 MODULE = '''"""Generated from the converter table {name}{tables}.
@@ -158,8 +159,8 @@ class KernelSource:
     tables: tuple[int, ...]
 
 
-def _framed(framing: Framing, kind_size: int, offset: int) -> str:
-    return load_expression(kind_size, f"position + {offset}", is_big_endian=framing.is_big_endian)
+def _framed(framing: Framing, place: Place) -> str:
+    return load_expression(place.size, f"position + {place.offset}", is_big_endian=framing.is_big_endian)
 
 
 def _of_header(name: str, *, signed: bool = False) -> str:
@@ -178,7 +179,7 @@ HEADER = {
 
 
 def _length(framing: Framing) -> str:
-    text = _framed(framing, framing.length.size, framing.length_offset)
+    text = _framed(framing, framing.length)
     text = f"{text} * {framing.length_unit}" if framing.length_unit != 1 else text
     return f"{text} + {framing.length_adds}" if framing.length_adds else text
 
@@ -198,7 +199,7 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     walking = {
         "least": framing.size_min,
         "length": _length(framing),
-        "kind": _framed(framing, framing.type.size, framing.type_offset),
+        "kind": _framed(framing, framing.type),
         "body": framing.header_size,
     }
     is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from adapter.conversion.kernel_names import in_variable, shown
 from adapter.conversion.unaligned import load_expression
-from feedcore.documents.source_format import SourceData, SourceField, SourceGroup, SourceMessageType
+from feedcore.documents.source_layout import SourceData, SourceField, SourceGroup, SourceMessageType
 
 PLACED_MAX = 65_535
 
@@ -20,7 +20,7 @@ def walk(source: SourceMessageType, needed: Collection[int]) -> list[str]:
     """
     framing, lines = source.framing, []
     if framing.block_length is not None:
-        at = f"position + {framing.block_length_offset}"
+        at = f"position + {framing.block_length.offset}"
         load = load_expression(framing.block_length.size, at, is_big_endian=framing.is_big_endian)
         lines += [
             f"block = {load}",
@@ -100,7 +100,7 @@ def _entries(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[
 
 def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[int]) -> list[str]:
     number = numbers[id(group)]
-    if group.count is not None:
+    if isinstance(group.count, int):
         head = [
             f"first_{number} = at  # {shown(group.name)}",
             f"count_{number} = {group.count}",
@@ -114,11 +114,11 @@ def _group(group: SourceGroup, numbers: Mapping[int, int], needed: Collection[in
             "if at > limit:",
             "    reason = WRONG_LENGTH",
         ]
-    count = load_expression(group.count_kind.size, f"at + {group.count_offset}", is_big_endian=group.is_big_endian)
-    kind = group.entry_size_kind
-    at = f"at + {group.entry_size_offset}"
-    size = str(group.size) if kind is None else load_expression(kind.size, at, is_big_endian=group.is_big_endian)
-    least = group.size if kind is None else _least(group.fields.values(), needed)
+    count = load_expression(group.count.size, f"at + {group.count.offset}", is_big_endian=group.is_big_endian)
+    size, least, told = str(group.size), group.size, group.entry_size
+    if told is not None:
+        size = load_expression(told.size, f"at + {told.offset}", is_big_endian=group.is_big_endian)
+        least = _least(group.fields.values(), needed)
     too_short = f" or (count_{number} > 0 and size_{number} < {least})" if least else ""
     head = [
         f"first_{number} = at  # {shown(group.name)}",

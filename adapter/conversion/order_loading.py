@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from adapter.conversion.function_use import COMPARISONS, comparison_of
 from adapter.conversion.table import Guard, Operand, Operation, OrderAction, type_of
 from adapter.conversion.values import INT64_MAX, INT64_MIN
-from feedcore.documents.source_format import SourceField
+from feedcore.documents.source_layout import SourceField
 from feedcore.documents.xml_document import Node
 
 if TYPE_CHECKING:

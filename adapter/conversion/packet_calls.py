@@ -18,7 +18,7 @@ from adapter.conversion.function_use import Checked
 from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.table import Conversion, Operand, Operation
 from adapter.conversion.user_functions import null_instead
-from feedcore.documents.source_format import SourceMessageType
+from feedcore.documents.source_layout import SourceMessageType
 from feedcore.documents.xml_document import Node
 
 

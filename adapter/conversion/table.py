@@ -10,9 +10,9 @@ from adapter.conversion.functions import ConverterFunction
 from adapter.conversion.order_book import BookSpaces
 from adapter.conversion.state_store import KeySpace
 from adapter.conversion.values import ValueType, type_of_field
-from feedcore.documents.message_model import ModelData, ModelField, ModelGroup, ModelMessage
-from feedcore.documents.source_format import SourceField, SourceFormat, SourceGroup, SourceMessageType
+from feedcore.documents.source_layout import SourceField, SourceFormat, SourceGroup, SourceMessageType
 from feedcore.documents.xml_document import DocumentError
+from feedcore.sbe.messages import Column, Group, MessageType, VarData
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class OrderAction:
 class DataWrite:
     """Variable data of an output message; without a value it is empty."""
 
-    target: ModelData
+    target: VarData
     operand: Operand | None
 
 
@@ -136,7 +136,7 @@ class GroupWrite:
         writes, groups, data: what an entry holds.
     """
 
-    target: ModelGroup
+    target: Group
     number: int = -1
     source: SourceGroup | None = None
     count: int = 0
@@ -145,7 +145,7 @@ class GroupWrite:
     output_guards: tuple[Guard, ...] = ()
     pure: tuple[Operation, ...] = ()
     stateful: tuple[Operation, ...] = ()
-    writes: tuple[tuple[ModelField, Operand], ...] = ()
+    writes: tuple[tuple[Column, Operand], ...] = ()
     groups: tuple[GroupWrite, ...] = ()
     data: tuple[DataWrite, ...] = ()
     line: int = 0
@@ -169,7 +169,7 @@ def least_size(groups: tuple[GroupWrite, ...], data: tuple[DataWrite, ...]) -> i
     """Bytes that groups and data take whatever the message says, lengths and dimensions included."""
     size = sum(each.target.length_kind.size for each in data)
     for group in groups:
-        size += len(group.target.dimension)
+        size += group.target.dimension.size
         if not group.guards:
             size += group.count * entry_size(group)
     return size
@@ -178,6 +178,16 @@ def least_size(groups: tuple[GroupWrite, ...], data: tuple[DataWrite, ...]) -> i
 def entry_size(group: GroupWrite) -> int:
     """Bytes that an entry takes whatever it says."""
     return group.target.block_length + least_size(group.groups, group.data)
+
+
+def dimension_of(group: Group) -> bytes:
+    """What stands before a group's entries, with the count 0."""
+    written = bytearray(group.dimension.size)
+    told = {"blockLength": group.block_length, "numGroups": len(group.groups), "numVarDataFields": len(group.data)}
+    for name in told.keys() & group.dimension.parts.keys():
+        part = group.dimension.parts[name]
+        written[part.offset : part.end] = (told[name] & ((1 << (8 * part.size)) - 1)).to_bytes(part.size, "little")
+    return bytes(written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +206,13 @@ class Conversion:
     """
 
     source: SourceMessageType
-    target: ModelMessage | None
+    target: MessageType | None
     each: SourceGroup | None
     guards: tuple[Guard, ...]
     output_guards: tuple[Guard, ...]
     pure: tuple[Operation, ...]
     stateful: tuple[Operation, ...]
-    writes: tuple[tuple[ModelField, Operand], ...]
+    writes: tuple[tuple[Column, Operand], ...]
     orders: tuple[OrderAction, ...]
     book_reads: tuple[tuple[int, Operand], ...]
     line: int

@@ -17,7 +17,7 @@ from adapter.conversion.state_cells import Cells
 from adapter.conversion.state_store import KEYS_MAX, KeySpace
 from adapter.conversion.table import Book, ConverterTable
 from feedcore.documents.message_model import MessageModel
-from feedcore.documents.source_format import SourceFormat
+from feedcore.documents.source_layout import SourceFormat
 from feedcore.documents.xml_document import Node, parse_document
 from feedcore.wire.output_packet import OUTPUT_HEADER_SIZE, RUN_SIZE, SEALING_SIZE
 
@@ -85,8 +85,8 @@ def load_table(
         books.append(replace(book, spaces=own))
     table = ConverterTable(
         root.title(),
-        model.schema_id,
-        model.version,
+        model.schema.schema_id,
+        model.schema.version,
         source_format,
         conversions,
         tuple(spaces),

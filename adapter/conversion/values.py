@@ -6,9 +6,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from feedcore.documents.message_model import ModelData, ModelField
-from feedcore.documents.primitive_types import PrimitiveType
-from feedcore.documents.source_format import SourceField
+from feedcore.documents.primitive_types import Primitive
+from feedcore.documents.source_layout import SourceField
+from feedcore.sbe.messages import Column, VarData
 
 NULL = (1 << 63) - 1  # null inside the engine, whatever source and model call null
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -31,7 +31,7 @@ class ValueType:
     exponent: int | None = 0
     is_nullable: bool = False
     text_size: int = 0
-    bits: PrimitiveType | None = None
+    bits: Primitive | None = None
 
     @property
     def is_number(self) -> bool:
@@ -64,14 +64,14 @@ def type_of_field(field: SourceField) -> ValueType:
     """The type of a source field."""
     if field.is_text:
         return ValueType(text_size=field.length)
-    if field.is_float:
+    if field.kind.is_float:
         return ValueType(bits=field.kind)
     if field.constant is not None:
         return ValueType(field.constant, field.constant, field.exponent)
     return ValueType(field.kind.minimum, field.kind.maximum, field.exponent, field.null is not None)
 
 
-def why_not_fit(value: ValueType, target: ModelField) -> str | None:
+def why_not_fit(value: ValueType, target: Column) -> str | None:
     """Why a value cannot be written into an output field without losing anything; None if it can."""
     kind = target.kind
     if value.text_size:
@@ -95,7 +95,7 @@ def why_not_fit(value: ValueType, target: ModelField) -> str | None:
     return None
 
 
-def why_not_data(value: ValueType, target: ModelData, *, is_copy: bool) -> str | None:
+def why_not_data(value: ValueType, target: VarData, *, is_copy: bool) -> str | None:
     """Why a value cannot be written as variable data without losing anything; None if it can.
 
     Args:
@@ -105,19 +105,19 @@ def why_not_data(value: ValueType, target: ModelData, *, is_copy: bool) -> str |
         return f"a number cannot be written into {target.name}, which is variable data: use digits"
     if value.text_size > target.maximum:
         return f"{value} can lose data in {target.name} (at most {target.maximum}): use text with a length, or cut"
-    if not is_copy and target.encoding and "A0".encode(target.encoding) != b"A0":
-        return f"{target.name} is {target.encoding}: only a source's <data> is copied into it, byte by byte"
+    if not is_copy and target.character_encoding and "A0".encode(target.character_encoding) != b"A0":
+        return f"{target.name} is {target.character_encoding}: only a source's <data> is copied into it, byte by byte"
     return None
 
 
-def null_of(target: ModelField) -> int | None:
+def null_of(target: Column) -> int | None:
     """What null is written as; an int64 without a null of its own takes the engine's, as mantissas have it."""
     if target.null is None:
         return NULL if target.kind.name == "int64" else None
     return null_bits(target)
 
 
-def null_bits(target: ModelField) -> int:
+def null_bits(target: Column) -> int:
     """The null of a number as the unsigned integer of its bytes."""
     null, size = target.null, target.kind.size
     assert null is not None

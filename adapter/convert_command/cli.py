@@ -85,7 +85,7 @@ def _check(documents: Documents, _: argparse.Namespace) -> int:
     table = documents.table
     print(
         f"{table.document}: well; {len(documents.source_format.messages)} source messages, "
-        f"{len(documents.model.messages)} output messages, {len(table.conversions)} conversions"
+        f"{len(documents.model.schema.messages)} output messages, {len(table.conversions)} conversions"
     )
     for line in users_functions(table):
         print(line)

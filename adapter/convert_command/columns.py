@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feedcore.documents.message_model import PREFIX_SIZE, ModelData, ModelField, ModelGroup, ModelMessage
+from feedcore.documents.message_model import PREFIX_SIZE
+from feedcore.sbe.messages import Block, Column, MessageType, VarData
 
 
-def column(field: ModelField, values: NDArray[Any]) -> Any:
+def column(field: Column, values: NDArray[Any]) -> Any:
     """One field of many messages as an Arrow array."""
     values = np.ascontiguousarray(values)
     if field.kind.name == "char":
@@ -35,29 +35,20 @@ def column(field: ModelField, values: NDArray[Any]) -> Any:
 class _Blocks:
     """Blocks of one kind, one behind the other, and what stands behind each of them."""
 
-    def __init__(
-        self,
-        fields: dict[str, ModelField],
-        block_length: int,
-        groups: Sequence[ModelGroup],
-        data: Sequence[ModelData],
-    ) -> None:
-        self._fields, self._length = fields, block_length
+    def __init__(self, block: Block) -> None:
+        self._block = block
         self._bytes, self.count = bytearray(), 0
-        self._groups = [
-            (group, [0], _Blocks(group.fields, group.block_length, group.groups, group.data)) for group in groups
-        ]
-        self._data: list[tuple[ModelData, list[bytes]]] = [(each, []) for each in data]
+        self._groups = [(group, [0], _Blocks(group)) for group in block.groups.values()]
+        self._data: list[tuple[VarData, list[bytes]]] = [(each, []) for each in block.data.values()]
 
     def take(self, view: memoryview, at: int) -> int:
         """Note the block at `at` and what stands behind it; where that ends."""
-        self._bytes += view[at : at + self._length]
+        self._bytes += view[at : at + self._block.block_length]
         self.count += 1
-        at += self._length
+        at += self._block.block_length
         for group, offsets, entries in self._groups:
-            place = at + group.count_offset
-            count = int.from_bytes(view[place : place + group.count_kind.size], "little")
-            at += len(group.dimension)
+            count = int.from_bytes(view[at + group.count.offset : at + group.count.end], "little")
+            at += group.dimension.size
             for _ in range(count):
                 at = entries.take(view, at)
             offsets.append(entries.count)
@@ -70,16 +61,9 @@ class _Blocks:
     def arrays(self) -> dict[str, Any]:
         """The columns, by name."""
         found: dict[str, Any] = {}
-        kind = np.dtype(
-            {
-                "names": list(self._fields),
-                "formats": [field.numpy_code for field in self._fields.values()],
-                "offsets": [field.offset for field in self._fields.values()],
-                "itemsize": self._length,
-            }
-        )
-        rows = np.frombuffer(bytes(self._bytes), kind, self.count) if self._length else np.empty(self.count, kind)
-        for name, field in self._fields.items():
+        kind = self._block.dtype("<")
+        rows = np.frombuffer(bytes(self._bytes), kind, self.count) if kind.itemsize else np.empty(self.count, kind)
+        for name, field in self._block.columns.items():
             found[name] = column(field, rows[name])
         for group, offsets, entries in self._groups:
             inner = entries.arrays()
@@ -90,8 +74,10 @@ class _Blocks:
             )
             found[group.name] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
         for data, texts in self._data:
-            if data.encoding:
-                found[data.name] = pa.array([text.decode(data.encoding, "replace") for text in texts], pa.string())
+            if data.character_encoding:
+                found[data.name] = pa.array(
+                    [text.decode(data.character_encoding, "replace") for text in texts], pa.string()
+                )
             else:
                 found[data.name] = pa.array(texts, pa.binary())
         return found
@@ -100,13 +86,9 @@ class _Blocks:
 class MessageColumns:
     """Messages of one type of variable size, gathered until they are written."""
 
-    def __init__(self, message: ModelMessage) -> None:
+    def __init__(self, message: MessageType) -> None:
         self._message = message
-        self._blocks = self._none()
-
-    def _none(self) -> _Blocks:
-        message = self._message
-        return _Blocks(message.fields, message.block_length, message.groups, message.data)
+        self._blocks = _Blocks(message)
 
     @property
     def count(self) -> int:
@@ -121,7 +103,7 @@ class MessageColumns:
     def batch(self) -> Any:
         """What was gathered, as a record batch; then there is nothing."""
         arrays = self._blocks.arrays()
-        self._blocks = self._none()
+        self._blocks = _Blocks(self._message)
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 

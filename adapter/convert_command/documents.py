@@ -11,7 +11,8 @@ from adapter.conversion.formats import FOLDER, document
 from adapter.conversion.table_loading import load_table
 from adapter.conversion.user_functions import known_functions
 from feedcore.documents.message_model import MessageModel, load_message_model
-from feedcore.documents.source_format import SourceFormat, load_source_format
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceFormat
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT
 
 TABLE_SUFFIX = "-to-tick.xml"

@@ -20,7 +20,7 @@ from adapter.conversion.table import (
     all_operations,
     type_of,
 )
-from feedcore.documents.source_format import SourceField
+from feedcore.documents.source_layout import SourceField
 
 WORDS = {"is": "=", "isNot": "≠", "above": ">", "below": "<", "atLeast": "≥", "atMost": "≤"}
 
@@ -29,8 +29,8 @@ def explain(table: ConverterTable) -> Iterator[str]:
     """The lines."""
     framing = table.source_format.framing
     yield f"Converter table {table.name!r}: {table.source_format.name} → messages of schema {table.schema_id}"
-    length, kind = framing.length.name, framing.type.name
-    yield f"frames: length {length} at {framing.length_offset}, type {kind} at {framing.type_offset}"
+    length, kind = framing.length.kind.name, framing.type.kind.name
+    yield f"frames: length {length} at {framing.length.offset}, type {kind} at {framing.type.offset}"
     for space in table.spaces:
         if space.is_digested:
             size = 8 * space.stride

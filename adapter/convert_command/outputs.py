@@ -11,7 +11,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from adapter.convert_command.columns import MessageColumns, column, flat
-from feedcore.documents.message_model import MessageModel, ModelMessage
+from feedcore.documents.message_model import MessageModel, frame_dtype
+from feedcore.sbe.messages import MessageType
 from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
@@ -69,11 +70,11 @@ class TableOutput:
             if not message.is_fixed:
                 self._gather(message, length, run)
                 continue
-            rows = np.frombuffer(run, message.dtype_of(length))
-            columns = [column(field, rows[name]) for name, field in message.fields.items()]
-            self._write(message.name, pa.RecordBatch.from_arrays(columns, names=list(message.fields)))
+            rows = np.frombuffer(run, frame_dtype(message, length))
+            columns = [column(field, rows[name]) for name, field in message.columns.items()]
+            self._write(message.name, pa.RecordBatch.from_arrays(columns, names=list(message.columns)))
 
-    def _gather(self, message: ModelMessage, length: int, run: memoryview) -> None:
+    def _gather(self, message: MessageType, length: int, run: memoryview) -> None:
         """Messages of variable size stand in runs of one or two: they are written many at a time."""
         gathered = self._gathered.setdefault(message.name, MessageColumns(message))
         for at in range(0, len(run), length):

@@ -15,7 +15,7 @@ from adapter.conversion.formats.lobster import read_lobster
 from adapter.conversion.formats.mdp3 import MdpDeliver, MdpNumbering
 from adapter.conversion.formats.moldudp64 import decode_mold_packet
 from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
-from feedcore.documents.source_format import SourceFormat
+from feedcore.documents.source_layout import SourceFormat
 
 CHUNK_MESSAGES = 20_000  # a progress bar moves after so many
 

@@ -1,32 +1,103 @@
-"""The primitive types that source formats and message models share, named as SBE names them."""
+"""The primitive types that source formats and message models share: those of SBE 1.0, and a few for source formats."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class PrimitiveType:
-    """One primitive type: its size in bytes, numpy's code for it (little-endian), and the integers it holds."""
+class Primitive:
+    """One primitive type.
+
+    Attributes:
+        size: bytes.
+        struct_code, numpy_code: for `struct` and numpy, without the byte order; `struct` has no integers of odd widths.
+        minimum, maximum: the integers it holds; 0 and 0 for floats, which take none without a cast.
+        null: the standard's default null; NaN for floats, 0 for char.
+    """
 
     name: str
     size: int
+    struct_code: str
     numpy_code: str
     minimum: int
     maximum: int
+    null: Number
+
+    @property
+    def is_integer(self) -> bool:
+        """True for integers; char is none."""
+        return "int" in self.name
+
+    @property
+    def is_float(self) -> bool:
+        """True for float and double."""
+        return self.name in ("float", "double")
+
+    @property
+    def is_unsigned(self) -> bool:
+        """True for the unsigned integers."""
+        return self.name.startswith("uint")
+
+    def holds(self, value: Number) -> bool:
+        """True if a number, or a char's code, can be written as this type."""
+        return self.is_float or self.minimum <= value <= self.maximum
+
+    def parse(self, text: str) -> Number:
+        """A value written in a schema: a number, or for char one character or its code.
+
+        Raises:
+            ValueError: it is no such value, or does not fit.
+        """
+        text = text.strip()
+        if self.is_float:
+            return float(text)
+        if self.name == "char" and len(text) == 1:
+            text = str(ord(text))
+        value = int(text, 16 if text.lower().startswith(("0x", "-0x")) else 10)
+        if not self.holds(value):
+            raise ValueError(f"{text} does not fit in {self.name}")
+        return value
 
 
-def _integer(name: str, size: int, signed: bool) -> PrimitiveType:
-    bits = 8 * size
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-    return PrimitiveType(name, size, f"<{'i' if signed else 'u'}{size}", low, high)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an integer stands in a header: `offset` bytes from its start."""
+
+    kind: Primitive
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.kind.size
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.offset + self.kind.size
 
 
-PRIMITIVES: dict[str, PrimitiveType] = {
-    kind.name: kind
-    for kind in (
-        PrimitiveType("char", 1, "S1", 0, 255),
-        *(_integer(f"int{8 * size}", size, True) for size in (1, 2, 4, 8)),
-        *(_integer(f"uint{8 * size}", size, False) for size in (1, 2, 4, 8)),
-    )
+def _integers(*widths: int) -> dict[str, Primitive]:
+    """The signed and unsigned integers of so many bits."""
+    found: dict[str, Primitive] = {}
+    for bits in widths:
+        size, top = bits // 8, 1 << bits
+        code = {1: "b", 2: "h", 4: "i", 8: "q"}.get(size, "")
+        signed, unsigned = (f"i{size}", f"u{size}") if code else (f"V{size}", f"V{size}")
+        low = -top // 2
+        found[f"int{bits}"] = Primitive(f"int{bits}", size, code, signed, low, top // 2 - 1, low)
+        found[f"uint{bits}"] = Primitive(f"uint{bits}", size, code.upper(), unsigned, 0, top - 1, top - 1)
+    return found
+
+
+PRIMITIVES: dict[str, Primitive] = {
+    "char": Primitive("char", 1, "B", "S1", 0, 255, 0),
+    **_integers(8, 16, 32, 64),
+    "float": Primitive("float", 4, "f", "f4", 0, 0, math.nan),
+    "double": Primitive("double", 8, "d", "f8", 0, 0, math.nan),
 }
+SOURCE_TYPES = {**PRIMITIVES, **_integers(24, 40, 48, 56)}

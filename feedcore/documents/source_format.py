@@ -6,30 +6,32 @@ document is found here, with file, line and reason. Invariant: equal documents g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from feedcore.documents.primitive_types import PrimitiveType
+from feedcore.documents.primitive_types import SOURCE_TYPES, Place, Primitive
 from feedcore.documents.source_layout import (
     DATA_SIZE_MAX,
     FRAMING_DEFAULT,
     PLACED_SIZE_MAX,
-    SOURCE_TYPES,
+    BlockParts,
     Framing,
+    SourceBlock,
     SourceData,
     SourceField,
     SourceFormat,
     SourceGroup,
     SourceMessageType,
-    VenuePacket,
+    SourcePart,
 )
 from feedcore.documents.source_schema import messages_of_schema
-from feedcore.documents.xml_document import DocumentError, Node, parse_document
+from feedcore.documents.xml_document import Node, parse_document
 from feedcore.sbe import Schema, load_schema
 
 COUNT_MAX = 1_000  # entries of a group of fixed count
 EXPONENT_MAX = 18  # more digits than an int64 has say nothing
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
+HEADER_ATTRIBUTES = ("headerSize", "countOffset", "entrySize", "entrySizeOffset")
 
 
 def load_source_format(path: Path) -> SourceFormat:
@@ -47,16 +49,20 @@ def load_source_format(path: Path) -> SourceFormat:
         if node.tag not in ("packet", "framing", "message"):
             raise node.error(f"<{node.tag}> in <sourceFormat>: it takes <packet>, <framing> and <message>")
     schema = _load_sbe(root, path) if "sbe" in root.attributes else None
-    is_big_endian = _byte_order(root, schema.is_big_endian if schema else False)
-    framing_node, packet_node = only_one(root, "framing"), only_one(root, "packet")
-    framing = FRAMING_DEFAULT if framing_node is None else load_framing(framing_node, is_big_endian)
-    packet = None if packet_node is None else load_packet(packet_node, is_big_endian)
-    messages: dict[str, SourceMessageType] = messages_of_schema(schema, framing, root) if schema else {}
+    _hand_down_byte_order(root, "bigEndian" if schema and schema.is_big_endian else "littleEndian")
+    framing_node, packet_node = _only_one(root, "framing"), _only_one(root, "packet")
+    framing = FRAMING_DEFAULT if framing_node is None else _load_framing(framing_node)
+    if packet_node is not None:
+        _check_packet(packet_node)
+    messages = messages_of_schema(schema, framing, root) if schema else {}
     for node in root.all("message"):
-        add_message(messages, _load_message(node, framing, is_big_endian), node)
+        message = _load_message(node, framing)
+        if any(message.name == other.name or _same_frames(message, other) for other in messages.values()):
+            raise node.error(f"message {message.name!r} (type {message.type_id}) is defined twice")
+        messages[message.name] = message
     if not messages:
         raise root.error("a source format has at least one <message>")
-    return SourceFormat(root.title(), messages, str(path), framing, packet)
+    return SourceFormat(root.title(), messages, str(path), framing)
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:
@@ -68,12 +74,17 @@ def _load_sbe(root: Node, path: Path) -> Schema:
         raise root.error(f"sbe={root.need('sbe')!r}: {found}: {missing.strerror}") from None
 
 
-def add_message(messages: dict[str, SourceMessageType], message: SourceMessageType, node: Node) -> None:
-    """Add a message type that frames can be told from the others by."""
-    for other in messages.values():
-        if other.name == message.name or _same_frames(other, message):
-            raise node.error(f"message {message.name!r} (type {message.type_id}) is defined twice")
-    messages[message.name] = message
+def _hand_down_byte_order(node: Node, around: str) -> None:
+    """Give every element the byte order that it says, else that of the element around it."""
+    text = node.attributes.setdefault("byteOrder", around)
+    if text not in ("littleEndian", "bigEndian"):
+        raise node.error(f"byteOrder {text!r}: littleEndian or bigEndian")
+    for child in node.children:
+        _hand_down_byte_order(child, text)
+
+
+def _is_big_endian(node: Node) -> bool:
+    return node.attributes["byteOrder"] == "bigEndian"
 
 
 def _same_frames(one: SourceMessageType, other: SourceMessageType) -> bool:
@@ -83,7 +94,7 @@ def _same_frames(one: SourceMessageType, other: SourceMessageType) -> bool:
     return one.size == other.size or any(each.longer or each.parts for each in (one, other))
 
 
-def only_one(root: Node, tag: str) -> Node | None:
+def _only_one(root: Node, tag: str) -> Node | None:
     """The child with this tag, of which there may be one."""
     nodes = root.all(tag)
     if len(nodes) > 1:
@@ -91,29 +102,21 @@ def only_one(root: Node, tag: str) -> Node | None:
     return nodes[0] if nodes else None
 
 
-def _byte_order(node: Node, is_big_endian: bool) -> bool:
-    """True for big-endian; what the attribute says, else what holds around it."""
-    text = node.attributes.get("byteOrder")
-    if text not in (None, "littleEndian", "bigEndian"):
-        raise node.error(f"byteOrder {text!r}: littleEndian or bigEndian")
-    return is_big_endian if text is None else text == "bigEndian"
-
-
-def _kind(node: Node, attribute: str) -> PrimitiveType:
+def _kind(node: Node, attribute: str) -> Primitive:
     kind = SOURCE_TYPES.get(node.need(attribute))
     if kind is None:
         raise node.error(f"unknown type {node.need(attribute)!r}; known are {', '.join(SOURCE_TYPES)}")
     return kind
 
 
-def _unsigned(node: Node, attribute: str) -> PrimitiveType:
+def _unsigned(node: Node, attribute: str) -> Primitive:
     kind = _kind(node, attribute)
-    if kind.minimum < 0 or kind.maximum == 0 or kind.size > 4:
+    if kind.minimum < 0 or kind.is_float or kind.size > 4:
         raise node.error(f"{attribute}={kind.name!r}: a length or count is unsigned, of at most 32 bits")
     return kind
 
 
-def bounded_int(node: Node, attribute: str, default: int, maximum: int, minimum: int = 0) -> int:
+def _bounded(node: Node, attribute: str, default: int, maximum: int, minimum: int = 0) -> int:
     """An integer attribute within its bounds."""
     value = node.get_int(attribute, default)
     if not minimum <= value <= maximum:
@@ -121,118 +124,100 @@ def bounded_int(node: Node, attribute: str, default: int, maximum: int, minimum:
     return value
 
 
-def load_framing(node: Node, is_big_endian: bool) -> Framing:
-    """The <framing> element."""
+def _place(node: Node, attribute: str) -> Place:
+    """What `attribute` and `attributeOffset` say: the type and place of a length or count."""
+    return Place(_unsigned(node, attribute), _bounded(node, f"{attribute}Offset", 0, 255))
+
+
+def _load_framing(node: Node) -> Framing:
     names = ("headerSize", "length", "lengthOffset", "lengthUnit", "lengthAdds", "type", "typeOffset")
     node.only(*names, "blockLength", "blockLengthOffset", "byteOrder")
     kind = _kind(node, "type")
-    if kind.minimum < 0 or kind.maximum == 0:
+    if kind.minimum < 0 or kind.is_float:
         raise node.error(f"type={kind.name!r}: a message type is told by an unsigned integer or a char")
     return Framing(
-        header_size=bounded_int(node, "headerSize", 0, 255),
-        length=_unsigned(node, "length"),
-        length_offset=bounded_int(node, "lengthOffset", 0, 255),
-        length_unit=bounded_int(node, "lengthUnit", 1, 64, 1),
-        length_adds=bounded_int(node, "lengthAdds", 0, 255),
-        type=kind,
-        type_offset=bounded_int(node, "typeOffset", 0, 255),
-        block_length=_unsigned(node, "blockLength") if "blockLength" in node.attributes else None,
-        block_length_offset=bounded_int(node, "blockLengthOffset", 0, 255),
-        is_big_endian=_byte_order(node, is_big_endian),
+        header_size=_bounded(node, "headerSize", 0, 255),
+        length=_place(node, "length"),
+        length_unit=_bounded(node, "lengthUnit", 1, 64, 1),
+        length_adds=_bounded(node, "lengthAdds", 0, 255),
+        type=Place(kind, _bounded(node, "typeOffset", 0, 255)),
+        block_length=_place(node, "blockLength") if "blockLength" in node.attributes else None,
+        is_big_endian=_is_big_endian(node),
     )
 
 
-def load_packet(node: Node, is_big_endian: bool) -> VenuePacket:
-    """The <packet> element."""
+def _check_packet(node: Node) -> None:
+    """The <packet>, which tells those who write a reader where the venue's packet header has what."""
     node.only("name", "headerSize", "byteOrder")
-    is_big_endian = _byte_order(node, is_big_endian)
-    places: dict[str, SourceField] = {}
+    node.title()
+    header_size = _bounded(node, "headerSize", 0, 255)
+    found: set[str] = set()
     for child in node.children:
-        if child.tag not in ("sequence", "count", "sentAt") or child.tag in places:
+        if child.tag not in ("sequence", "count", "sentAt") or child.tag in found:
             raise child.error(f"<{child.tag}> in <packet>: it takes <sequence>, <count> and <sentAt> once each")
         child.only("type", "offset", "byteOrder")
-        offset = bounded_int(child, "offset", 0, 255)
-        order = _byte_order(child, is_big_endian)
-        places[child.tag] = SourceField(child.tag, _kind(child, "type"), offset, 1, 0, None, child.line, order)
-    header_size = bounded_int(node, "headerSize", 0, 255)
-    for place in places.values():
-        if place.offset + place.size > header_size:
-            raise node.error(f"{place.name} ends beyond headerSize={header_size}")
-    return VenuePacket(node.title(), header_size, places.get("sequence"), places.get("count"), places.get("sentAt"))
+        if _bounded(child, "offset", 0, 255) + _kind(child, "type").size > header_size:
+            raise node.error(f"{child.tag} ends beyond headerSize={header_size}")
+        found.add(child.tag)
 
 
 def _type_id(node: Node, framing: Framing) -> int:
     """The number of a message type; a single character that is no digit stands for its code."""
     text = node.need("type")
-    if len(text) == 1 and (framing.type.name == "char" or not text.isdigit()):
+    if len(text) == 1 and (framing.type.kind.name == "char" or not text.isdigit()):
         if not text.isascii():
             raise node.error(f"type {text!r}: one ASCII character")
         return ord(text)
     value = node.need_int("type")
-    if not 0 <= value <= framing.type.maximum:
-        raise node.error(f"type {value} does not fit in the framing's {framing.type.name}")
+    if not 0 <= value <= framing.type.kind.maximum:
+        raise node.error(f"type {value} does not fit in the framing's {framing.type.kind.name}")
     return value
 
 
-def _load_message(node: Node, framing: Framing, is_big_endian: bool) -> SourceMessageType:
+def _load_message(node: Node, framing: Framing) -> SourceMessageType:
     node.only("name", "type", "size", "longer", "byteOrder")
-    is_big_endian = _byte_order(node, is_big_endian)
-    fields, size = _load_fields(node, is_big_endian)
-    size = bounded_int(node, "size", size, PLACED_SIZE_MAX, size)
-    longer = node.attributes.get("longer", "refused")
+    name, fields, size, parts = _load_block(node)
+    size = _bounded(node, "size", size, PLACED_SIZE_MAX, size)
+    longer, has_block = node.attributes.get("longer", "refused"), framing.block_length is not None
     if longer not in ("refused", "allowed"):
         raise node.error(f"longer={longer!r}: refused or allowed")
-    parts = _load_parts(node, is_big_endian)
-    _refuse_repeated(node, fields, parts)
-    if longer == "allowed" and parts and framing.block_length is None:
-        raise node.error(
-            "longer='allowed' with groups or data needs a framing with a blockLength: where would they begin?"
-        )
-    return SourceMessageType(
-        node.name(),
-        _type_id(node, framing),
-        fields,
-        size,
-        node.line,
-        longer == "allowed" or framing.block_length is not None,
-        tuple(parts),
-        framing,
-    )
+    if longer == "allowed" and parts and not has_block:
+        raise node.error("longer='allowed' needs a framing with a blockLength: where would groups and data begin?")
+    kind, is_longer = _type_id(node, framing), longer == "allowed" or has_block
+    message = SourceMessageType(name, fields, size, parts, kind, is_longer, framing)
+    found: set[str] = set()
+    for each in _names(message):
+        if each in found:
+            raise node.error(f"{each!r} is defined twice in message {name!r}")
+        found.add(each)
+    return message
 
 
-def _load_parts(node: Node, is_big_endian: bool) -> list[SourceGroup | SourceData]:
-    """The groups and data behind the fixed fields of a message or of a group's entry."""
-    parts: list[SourceGroup | SourceData] = []
+def _load_block(node: Node) -> BlockParts:
+    """The fixed fields of a message or of a group's entry, and the groups and data that follow them."""
+    parts: list[SourcePart] = []
     for child in node.children:
         if child.tag == "group":
-            parts.append(_load_group(child, is_big_endian))
+            parts.append(_load_group(child))
         elif child.tag == "data":
-            parts.append(_load_data(child, is_big_endian))
+            parts.append(_load_data(child))
         elif child.tag != "field":
             raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <field>, <group> and <data>")
         elif parts:
             raise child.error("a <field> behind a <group> or <data>: fixed fields come first")
-    return parts
+    return node.name(), *_load_fields(node), tuple(parts)
 
 
-def _names(fields: dict[str, SourceField], parts: Sequence[SourceGroup | SourceData]) -> Iterator[str]:
+def _names(block: SourceBlock) -> Iterator[str]:
     """Of everything in a message or an entry."""
-    yield from fields
-    for part in parts:
+    yield from block.fields
+    for part in block.parts:
         yield part.name
         if isinstance(part, SourceGroup):
-            yield from _names(part.fields, part.parts)
+            yield from _names(part)
 
 
-def _refuse_repeated(node: Node, fields: dict[str, SourceField], parts: list[SourceGroup | SourceData]) -> None:
-    found: set[str] = set()
-    for name in _names(fields, parts):
-        if name in found:
-            raise node.error(f"{name!r} is defined twice in message {node.need('name')!r}")
-        found.add(name)
-
-
-def _load_fields(parent: Node, is_big_endian: bool) -> tuple[dict[str, SourceField], int]:
+def _load_fields(parent: Node) -> tuple[dict[str, SourceField], int]:
     """(fields, bytes up to the end of the last)."""
     fields: dict[str, SourceField] = {}
     offset = end = 0
@@ -241,13 +226,15 @@ def _load_fields(parent: Node, is_big_endian: bool) -> tuple[dict[str, SourceFie
         name, kind = node.name(), _kind(node, "type")
         if name in fields:
             raise node.error(f"field {name!r} is defined twice")
-        length = bounded_int(node, "length", 1, PLACED_SIZE_MAX, 1)
+        length = _bounded(node, "length", 1, PLACED_SIZE_MAX, 1)
         if length > 1 and kind.name != "char":
             raise node.error(f"length {length}: only char fields have a length above 1")
-        offset = bounded_int(node, "offset", offset, PLACED_SIZE_MAX)
-        order = _byte_order(node, is_big_endian)
-        exponent = bounded_int(node, "exponent", 0, EXPONENT_MAX, -EXPONENT_MAX)
-        fields[name] = SourceField(name, kind, offset, length, exponent, _null(node, kind), node.line, order)
+        offset = _bounded(node, "offset", offset, PLACED_SIZE_MAX)
+        exponent = _bounded(node, "exponent", 0, EXPONENT_MAX, -EXPONENT_MAX)
+        null = node.need_int("null") if "null" in node.attributes else None
+        if null is not None and not kind.minimum <= null <= kind.maximum:
+            raise node.error(f"null={null} is no {kind.name}")
+        fields[name] = SourceField(name, kind, offset, length, exponent, null, _is_big_endian(node))
         offset += kind.size * length
         end = max(end, offset)
     if end > PLACED_SIZE_MAX:
@@ -255,72 +242,28 @@ def _load_fields(parent: Node, is_big_endian: bool) -> tuple[dict[str, SourceFie
     return fields, end
 
 
-def _null(node: Node, kind: PrimitiveType) -> int | None:
-    if "null" not in node.attributes:
-        return None
-    null = node.need_int("null")
-    if not kind.minimum <= null <= kind.maximum:
-        raise node.error(f"null={null} is no {kind.name}")
-    return null
-
-
-def _load_group(node: Node, is_big_endian: bool) -> SourceGroup:
-    node.only("name", "count", "headerSize", "countOffset", "entrySize", "entrySizeOffset", "byteOrder")
-    is_big_endian = _byte_order(node, is_big_endian)
-    parts = tuple(_load_parts(node, is_big_endian))
-    fields, size = _load_fields(node, is_big_endian)
+def _load_group(node: Node) -> SourceGroup:
+    node.only("name", "count", *HEADER_ATTRIBUTES, "byteOrder")
+    name, fields, size, parts = _load_block(node)
     if size == 0:
         raise node.error("a <group> has at least one <field>")
+    block = (name, fields, size, parts, _is_big_endian(node))
     if node.need("count").isdigit():
-        count = bounded_int(node, "count", 0, COUNT_MAX, 1)
-        for name in ("headerSize", "countOffset", "entrySize", "entrySizeOffset"):
+        for name in HEADER_ATTRIBUTES:
             if name in node.attributes:
                 raise node.error(f"{name}: a group of fixed count has no header")
-        nothing = SOURCE_TYPES["uint8"]
-        return SourceGroup(
-            node.name(), fields, size, count, 0, nothing, 0, None, 0, is_big_endian, node.line, parts=parts
-        )
-    group = SourceGroup(
-        node.name(),
-        fields,
-        size,
-        None,
-        bounded_int(node, "headerSize", _unsigned(node, "count").size, 255, 1),
-        _unsigned(node, "count"),
-        bounded_int(node, "countOffset", 0, 255),
-        _unsigned(node, "entrySize") if "entrySize" in node.attributes else None,
-        bounded_int(node, "entrySizeOffset", 0, 255),
-        is_big_endian,
-        node.line,
-        parts=parts,
-    )
-    ends = [group.count_offset + group.count_kind.size]
-    if group.entry_size_kind is not None:
-        ends.append(group.entry_size_offset + group.entry_size_kind.size)
-    if max(ends) > group.header_size:
-        raise node.error(f"the group's header has {group.header_size} bytes, count or entrySize end beyond")
-    return group
+        return SourceGroup(*block, 0, _bounded(node, "count", 0, COUNT_MAX, 1), None)
+    count, entry_size = _place(node, "count"), _place(node, "entrySize") if "entrySize" in node.attributes else None
+    header_size = _bounded(node, "headerSize", count.size, 255, 1)
+    if max(place.end for place in (count, entry_size) if place) > header_size:
+        raise node.error(f"the group's header has {header_size} bytes, count or entrySize end beyond")
+    return SourceGroup(*block, header_size, count, entry_size)
 
 
-def _load_data(node: Node, is_big_endian: bool) -> SourceData:
+def _load_data(node: Node) -> SourceData:
     node.only("name", "length", "headerSize", "maxLength", "byteOrder")
     kind = _unsigned(node, "length")
-    header_size = bounded_int(node, "headerSize", kind.size, 255, kind.size)
+    header_size = _bounded(node, "headerSize", kind.size, 255, kind.size)
     most = min(kind.maximum, DATA_SIZE_MAX)
-    most = bounded_int(node, "maxLength", most, most, 1)
-    order = _byte_order(node, is_big_endian)
-    return SourceData(node.name(), kind, header_size, order, node.line, maximum=most)
-
-
-__all__ = [
-    "FRAMING_DEFAULT",
-    "DocumentError",
-    "Framing",
-    "SourceData",
-    "SourceField",
-    "SourceFormat",
-    "SourceGroup",
-    "SourceMessageType",
-    "VenuePacket",
-    "load_source_format",
-]
+    most = _bounded(node, "maxLength", most, most, 1)
+    return SourceData(node.name(), kind, header_size, most, _is_big_endian(node))

@@ -8,23 +8,24 @@ out are messages whose entries a later version gave groups or data.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from feedcore.documents.primitive_types import PrimitiveType
+from feedcore.documents.primitive_types import PRIMITIVES
 from feedcore.documents.source_layout import (
     DATA_SIZE_MAX,
-    SOURCE_TYPES,
+    BlockParts,
     Framing,
     SourceData,
     SourceField,
     SourceGroup,
     SourceMessageType,
+    SourcePart,
 )
-from feedcore.documents.xml_document import Node
+from feedcore.documents.xml_document import DocumentError, Node
 from feedcore.sbe import Schema
-from feedcore.sbe.layout import Column, columns
-from feedcore.sbe.types import Block, EnumType, Field, Group, Presence, SimpleType, VarData
+from feedcore.sbe.messages import Block, Column, Field, Group
+from feedcore.sbe.types import EnumType
 
 
 def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str, SourceMessageType]:
@@ -40,112 +41,75 @@ def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str
         raise root.error("the messages of an SBE schema need a <framing> with blockLength: versions differ in it")
     found: dict[str, SourceMessageType] = {}
     for message in schema.messages.values():
-        block = message.block
-        if any(_is_grown(group.block) for group in block.groups.values()):
+        if any(_is_grown(group) for group in message.groups.values()):
             continue
-        if message.template_id > framing.type.maximum:
-            raise root.error(f"message id {message.template_id} does not fit in the framing's {framing.type.name}")
-        fields = _fields(block, schema, root, "")
-        parts = _parts(block, fields, schema, root)
-        found[message.name] = SourceMessageType(
-            message.name, message.template_id, fields, block.block_length, message.line, True, parts, framing
-        )
+        kind = framing.type.kind
+        if message.template_id > kind.maximum:
+            raise root.error(f"message id {message.template_id} does not fit in the framing's {kind.name}")
+        block = _block(message, schema, ())
+        found[message.name] = SourceMessageType(*block, message.template_id, True, framing)
     return found
 
 
-def _is_grown(block: Block) -> bool:
+def _is_grown(entry: Block) -> bool:
     """True if a later version gave an entry groups or data: nothing in a frame says in which entries they are."""
-    parts: list[Group | VarData] = [*block.groups.values(), *block.data.values()]
-    return any(part.notes.since_version > 0 for part in parts) or any(
-        _is_grown(group.block) for group in block.groups.values()
-    )
+    groups = entry.groups.values()
+    return any(part.since_version > 0 for part in (*groups, *entry.data.values())) or any(map(_is_grown, groups))
 
 
-def _parts(
-    block: Block, taken: Collection[str], schema: Schema, root: Node, group: str = ""
-) -> tuple[SourceGroup | SourceData, ...]:
-    """Groups, then data, of a message or of a group's entry.
-
-    Args:
-        taken: names of what stands around them.
-        group: whose entry it is.
-    """
-    parts: list[SourceGroup | SourceData] = [_group(each, taken, schema, root) for each in block.groups.values()]
+def _block(block: Block, schema: Schema, around: Collection[str]) -> BlockParts:
+    """What a `SourceBlock` is made of; `around` are the names of what stands around it."""
+    fields = _fields(block, schema, around)
+    taken = {*fields, *around}
+    parts: list[SourcePart] = [_group(group, schema, taken) for group in block.groups.values()]
     for data in block.data.values():
-        kind = _kind(data.length_primitive.name)
-        is_later = data.notes.since_version > 0
-        name = f"{group}_{data.name}" if group and data.name in taken else data.name
-        most = min(data.maximum, DATA_SIZE_MAX)
-        parts.append(SourceData(name, kind, kind.size, schema.is_big_endian, data.line, is_later, most))
-    return tuple(parts)
+        name = f"{block.name}_{data.name}" if isinstance(block, Group) and data.name in taken else data.name
+        kind, most = data.length_kind, min(data.maximum, DATA_SIZE_MAX)
+        parts.append(SourceData(name, kind, kind.size, most, schema.is_big_endian, data.since_version > 0))
+    return block.name, fields, block.block_length, tuple(parts)
 
 
-def _kind(name: str) -> PrimitiveType:
-    return SOURCE_TYPES[name]
+def _group(group: Group, schema: Schema, around: Collection[str]) -> SourceGroup:
+    block, header_size = _block(group, schema, around), group.dimension.size
+    is_later = group.since_version > 0
+    return SourceGroup(*block, schema.is_big_endian, header_size, group.count, group.length, is_later)
 
 
-def _fields(block: Block, schema: Schema, root: Node, group: str, taken: Container[str] = ()) -> dict[str, SourceField]:
-    """Fields by name; of a group's, those that the message has too are named `group_field`."""
-    fields: dict[str, SourceField] = {}
-    for field in (*_constants(block), *(each for column in columns(block) for each in _values(column, schema))):
-        if field.name in taken:
-            field = replace(field, name=f"{group}_{field.name}")
-        if field.name in fields:
-            raise root.error(f"{schema.document}:{field.line}: two values would be called {field.name!r}")
-        fields[field.name] = field
-    return fields
+def _fields(block: Block, schema: Schema, around: Collection[str]) -> dict[str, SourceField]:
+    """Fields by name, constants first; of a group's, those that stand around it too are named `group_field`."""
+    found: dict[str, SourceField] = {}
+    fields = list(block.fields.values())
+    constants = [(field, value) for field in fields for value in _constant(field)]
+    values = [(field, value) for field in fields for column in field.columns() for value in _values(column, schema)]
+    for field, value in constants + values:
+        if value.name in around:
+            value = replace(value, name=f"{block.name}_{value.name}")
+        if value.name in found:
+            raise DocumentError(schema.document, field.line, f"two values would be called {value.name!r}")
+        found[value.name] = value
+    return found
 
 
 def _values(column: Column, schema: Schema) -> Iterator[SourceField]:
     """A column as one field; an array of numbers as one each."""
-    name, primitive = column.name.replace(".", "_"), column.primitive
-    null = column.null if isinstance(column.null, int) and primitive.is_integer else None
-    line, order = column.field.line, schema.is_big_endian
-    is_octets = primitive.name == "uint8" and column.length > 1
-    if primitive.name == "char" or is_octets:
-        yield SourceField(name, _kind("char"), column.offset, column.length, 0, None, line, order)
-    elif column.length == 1:
-        yield SourceField(name, _kind(primitive.name), column.offset, 1, column.exponent, null, line, order)
-    else:
-        for place in range(column.length):
-            offset = column.offset + place * primitive.size
-            yield SourceField(f"{name}_{place}", _kind(primitive.name), offset, 1, column.exponent, null, line, order)
+    name, kind, length = column.name.replace(".", "_"), column.kind, column.length
+    null = column.null if isinstance(column.null, int) and kind.is_integer else None
+    if kind.name == "uint8" and length > 1:
+        kind, null = PRIMITIVES["char"], None
+    whole = SourceField(name, kind, column.offset, length, column.exponent, null, schema.is_big_endian)
+    if length == 1 or kind.name == "char":
+        yield whole
+        return
+    for place in range(length):
+        yield replace(whole, name=f"{name}_{place}", offset=column.offset + place * kind.size, length=1)
 
 
-def _constants(block: Block) -> Iterator[SourceField]:
-    """Constants that are numbers or single characters; a longer text nobody can calculate with."""
-    for field in block.fields.values():
-        if field.presence is Presence.CONSTANT:
-            value = _constant(field)
-            if value is not None:
-                yield SourceField(field.name, _kind("int64"), 0, 1, 0, None, field.line, constant=value)
-
-
-def _constant(field: Field) -> int | None:
-    if isinstance(field.type, EnumType) and isinstance(field.constant, str):
-        return field.type.values[field.constant].value
-    if isinstance(field.constant, str) and len(field.constant) == 1:
-        return ord(field.constant)
-    return field.constant if isinstance(field.constant, int) else None
-
-
-def _group(group: Group, taken: Collection[str], schema: Schema, root: Node) -> SourceGroup:
-    count, size = group.dimension.members["numInGroup"], group.dimension.members["blockLength"]
-    assert isinstance(count.type, SimpleType)
-    assert isinstance(size.type, SimpleType), "the schema's loader takes nothing else"
-    fields = _fields(group.block, schema, root, group.name, taken)
-    return SourceGroup(
-        group.name,
-        fields,
-        group.block.block_length,
-        None,
-        group.dimension.size,
-        _kind(count.type.primitive.name),
-        count.offset,
-        _kind(size.type.primitive.name),
-        size.offset,
-        schema.is_big_endian,
-        group.line,
-        group.notes.since_version > 0,
-        _parts(group.block, {*fields, *taken}, schema, root, group.name),
-    )
+def _constant(field: Field) -> Iterator[SourceField]:
+    """A constant that is a number or a single character; no table calculates with a longer text."""
+    value = field.constant
+    if isinstance(field.type, EnumType) and isinstance(value, str):
+        value = field.type.values[value]
+    elif isinstance(value, str) and len(value) == 1:
+        value = ord(value)
+    if isinstance(value, int):
+        yield SourceField(field.name, PRIMITIVES["int64"], 0, 1, 0, None, constant=value)

@@ -31,7 +31,7 @@ class DocumentError(ValueError):
 
 @dataclass(slots=True)
 class Node:
-    """An element. `tag` is without its namespace prefix."""
+    """An element; `tag` is without its namespace prefix. What is missing or wrong in it raises DocumentError."""
 
     document: str
     tag: str
@@ -52,27 +52,15 @@ class Node:
             raise self.error(f"<{self.tag}> needs the attribute {name!r}") from None
 
     def name(self, attribute: str = "name") -> str:
-        """An attribute that must be there and be a name: variables and comments of generated source may show it.
-
-        Raises:
-            DocumentError: it is missing, or has other characters than a name may have.
-        """
+        """An attribute that must be there and be a name: variables and comments of generated source may show it."""
         return self._checked(attribute, is_name, f"a name: {NAME_RULE}")
 
     def title(self) -> str:
-        """What the document is called: like a name, but with hyphens.
-
-        Raises:
-            DocumentError: it is missing, or has other characters.
-        """
+        """What the document is called: like a name, but with hyphens."""
         return self._checked("name", is_title, f"a title: {TITLE_RULE}")
 
     def label(self) -> str:
-        """What a value of an enumeration or a bit of a set is called: for people, and in no generated source.
-
-        Raises:
-            DocumentError: it is missing, or has characters that cannot be printed.
-        """
+        """What a value of an enumeration or a bit of a set is called: for people, and in no generated source."""
         return self._checked("name", is_label, f"a label: {LABEL_RULE}")
 
     def _checked(self, attribute: str, is_allowed: Callable[[str], bool], what: str) -> str:
@@ -124,7 +112,7 @@ def parse_document(data: bytes, document: str) -> Node:
         raise
     except (LookupError, ValueError) as unreadable:  # of Python's codecs: an encoding that they do not have
         raise DocumentError(document, 1, f"its encoding cannot be read: {unreadable}") from None
-    return builder.root
+    return builder.roots[0]  # there is exactly one, or the parser would have refused the document
 
 
 class _TreeBuilder:
@@ -139,14 +127,9 @@ class _TreeBuilder:
         self._document = document
         self._stack: list[Node] = []
         self._texts: list[list[str]] = []  # of the open elements, joined when they end
-        self._roots: list[Node] = []
+        self.roots: list[Node] = []
         self._count = 0
         self._attribute_names: set[str] = set()
-
-    @property
-    def root(self) -> Node:
-        """The document's element; there is exactly one, or the parser would have refused the document."""
-        return self._roots[0]
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         plain = {name: value for name, value in attributes.items() if not name.startswith("xmlns")}
@@ -161,7 +144,7 @@ class _TreeBuilder:
         ):
             if found > most:
                 raise node.error(f"more than {most} {what}")
-        (self._stack[-1].children if self._stack else self._roots).append(node)
+        (self._stack[-1].children if self._stack else self.roots).append(node)
         self._stack.append(node)
         self._texts.append([])
 
@@ -173,7 +156,5 @@ class _TreeBuilder:
             self._texts[-1].append(data)
 
     def _refuse_doctype(self, *_declared: object) -> None:
-        line = self.parser.CurrentLineNumber
-        raise DocumentError(
-            self._document, line, "a DOCTYPE is not allowed, as its entities could make any text of any size: remove it"
-        )
+        reason = "a DOCTYPE is not allowed, as its entities could make any text of any size: remove it"
+        raise DocumentError(self._document, self.parser.CurrentLineNumber, reason)

@@ -77,5 +77,5 @@ def is_backup(state: PeerState) -> bool:
 
 
 def is_synchronized(state: PeerState) -> bool:
-    """On every channel."""
-    return bool(state.channels) and all(channel.state is ReplicaState.SYNCHRONIZED for channel in state.channels)
+    """On every channel; of an adapter that has any."""
+    return all(channel.state is ReplicaState.SYNCHRONIZED for channel in state.channels)

@@ -92,7 +92,7 @@ class LeaseView:
 
     def on_timer(self, now_ns: int) -> RenewLease | LeaseLapsed | None:
         """What is due: a renewal, or the fence."""
-        if self.epoch == 0 or self._renew_at_ns is None:
+        if self._renew_at_ns is None:
             return None
         if now_ns >= self._valid_until_ns:
             lapsed = LeaseLapsed(self.epoch)

@@ -6,14 +6,13 @@ commit it. While an active is heard, sending pauses after every k-th message so 
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
+from feedcore.deadlines import earliest
 from feedcore.replica.applying import apply_decisions, forward
 from feedcore.replica.channel import Channel
-from feedcore.replica.effects import AdapterEffect
 from feedcore.replica.following import PlacedBackup
 from feedcore.replica.production import ConversionDiverged
 from feedcore.replica.provisional import Throttle
-from feedcore.replica.role import Succession, ToAhead, ToFollowing, ToJoining
+from feedcore.replica.role import Next, ToFollowing, ToJoining
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag
 
@@ -23,36 +22,31 @@ class Ahead(PlacedBackup):
 
     heartbeat_flags = int(OutputFlag.PROVISIONAL)
 
-    def __init__(self, channel: Channel, now_ns: int, terms: ToAhead) -> None:
-        super().__init__(channel, now_ns, terms.quiet_end)
+    def __init__(self, channel: Channel, now_ns: int) -> None:
+        super().__init__(channel, now_ns)
         self._throttle = Throttle(channel.config.throttle_message_count, channel.config.throttle_pause_ns)
 
-    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        return self.apply(effects, now_ns)
+    def begin(self, now_ns: int) -> Next:
+        return self.apply(now_ns)
 
-    def apply(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def apply(self, now_ns: int) -> Next:
         channel = self.channel
         try:
-            apply_decisions(channel, effects, now_ns, quiet_end=self.quiet_end)
+            apply_decisions(channel, now_ns)
         except ConversionDiverged as divergence:
-            channel.counters.add(Counter.DIGESTS_UNEQUAL)
-            return self.leave(str(divergence), now_ns, is_trouble=True)
+            return self.diverge(divergence, now_ns)
         is_silent = channel.is_active_silent(now_ns)
         if channel.line.provisional is None and not is_silent:
-            reason = "the active is past all that was sent ahead"
-            return ToFollowing(ReplicaState.RESYNCHRONIZING, reason, self.quiet_end)
-        forward(channel, self._throttle, effects, now_ns, is_throttled=not is_silent)
+            return ToFollowing(ReplicaState.RESYNCHRONIZING, "the active is past all that was sent ahead")
+        forward(channel, self._throttle, now_ns, is_throttled=not is_silent)
         return self.due_promotion(now_ns)
 
-    def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        self.request_runs(effects, now_ns)
+    def on_timer(self, now_ns: int) -> Next:
+        self.request_runs(now_ns)
         if self.is_stuck(now_ns) and not self.channel.is_active_silent(now_ns):
             return ToJoining(f"the source messages of {self._waits_first} do not come")
-        return self.apply(effects, now_ns)
+        return self.apply(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        deadline_ns = self.channel.intake.next_deadline_ns()
-        if self.channel.backlog.message_count:
-            pause_ends_ns = self._throttle.until_ns
-            return pause_ends_ns if deadline_ns is None else min(deadline_ns, pause_ends_ns)
-        return deadline_ns
+        pause_ends_ns = self._throttle.until_ns if self.channel.backlog.message_count else None
+        return earliest(self.channel.intake.next_deadline_ns(), pause_ends_ns)

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from feedcore.replica.bucket_repair import BucketRepair
 from feedcore.replica.channel import Channel
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
 from feedcore.replica.provisional import Provisional, Throttle
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import FIRST_SEQ, Run
+from feedcore.wire.position import Run
 
 
 def apply_decisions(
-    channel: Channel,
-    effects: list[AdapterEffect],
-    now_ns: int,
-    *,
-    quiet_end: int = FIRST_SEQ,
-    only_quiet: bool = False,
-    repair: BucketRepair | None = None,
+    channel: Channel, now_ns: int, *, only_quiet: bool = False, repair: BucketRepair | None = None
 ) -> None:
-    """Convert and transmit every decided run whose source messages are here.
+    """Convert every decided run whose source messages are here, and transmit it unless a former life did.
 
     Args:
-        quiet_end: runs that end at or before this `input_seq` were transmitted in a former life; they are not again.
-        only_quiet: apply no others.
+        only_quiet: apply only what a former life transmitted.
         repair: where it wants decisions to wait.
 
     Raises:
@@ -33,10 +25,10 @@ def apply_decisions(
     if ready and line.provisional is not None and not _leads_past(channel, line.provisional):
         return
     while ready:
-        if repair is not None and repair.buckets and not repair.may_apply(line.position()):
+        if repair is not None and repair.buckets and not repair.may_apply():
             return
         run = ready[0]
-        is_quiet = run.end_input_seq <= quiet_end
+        is_quiet = run.end_input_seq <= channel.transmitted_ends.get(run.epoch, 0)
         if only_quiet and not is_quiet:
             return
         packets = _apply_one(channel, run, now_ns)
@@ -44,10 +36,10 @@ def apply_decisions(
             return
         ready.popleft()
         if not is_quiet:
-            publish(packets, effects)
+            channel.publish(packets)
 
 
-def anticipate(channel: Channel, effects: list[AdapterEffect]) -> None:
+def anticipate(channel: Channel) -> None:
     """Number, convert and transmit what is here and needs no decision, as the active does or will."""
     count = min(channel.undecided_count(), channel.backlog.message_count)
     if not count:
@@ -56,12 +48,11 @@ def anticipate(channel: Channel, effects: list[AdapterEffect]) -> None:
     for piece in channel.backlog.take(stream, count):
         for packet in channel.line.decide(piece, OutputFlag.NONE):
             channel.intake.advance(packet.runs[0])
-            publish((packet,), effects)
+            if packet.end_input_seq > channel.transmitted_ends.get(packet.epoch, 0):
+                channel.publish((packet,))
 
 
-def forward(
-    channel: Channel, throttle: Throttle, effects: list[AdapterEffect], now_ns: int, *, is_throttled: bool
-) -> None:
+def forward(channel: Channel, throttle: Throttle, now_ns: int, *, is_throttled: bool) -> None:
     """Convert and send provisionally what is here, with pauses if an active decides again."""
     if is_throttled and not throttle.may_send(now_ns):
         return
@@ -70,16 +61,9 @@ def forward(
             channel.backlog.add(piece.packet.source_stream_id, [piece])
             continue
         packets = channel.line.forward(piece)
-        publish(packets, effects)
+        channel.publish(packets)
         if is_throttled:
             throttle.on_sent(sum(packet.message_count for packet in packets), now_ns)
-
-
-def publish(packets: list[OutputPacket] | tuple[OutputPacket, ...], effects: list[AdapterEffect]) -> None:
-    """Journal each packet, then transmit it."""
-    for packet in packets:
-        effects.append(AppendToJournal(packet))
-        effects.append(Transmit(packet))
 
 
 def _leads_past(channel: Channel, provisional: Provisional) -> bool:

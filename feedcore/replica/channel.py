@@ -7,15 +7,15 @@ active, and the present state. A role (`feedcore.replica.role`) works on it and 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.replica.active_view import ActiveView, FlapDamper
 from feedcore.replica.backlog import Backlog
-from feedcore.replica.channel_state import ChannelStatus
+from feedcore.replica.channel_state import ChannelStatus, RunsReply
 from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect, StateMoved, Transmit
+from feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
 from feedcore.replica.hand_over import HandOver
 from feedcore.replica.production import ProductionLine
 from feedcore.replica.save_schedule import SaveSchedule
@@ -38,6 +38,7 @@ class Channel:
             in every role, because a new active must know at once what it may not declare lost.
         ask_lease_store_at_ns: a hand-over or an epoch is not requested again before then. Kept over terms, so that two
             adapters that lack the same messages do not hand over to each other without a pause.
+        transmitted_ends: what a former life of this adapter transmitted: by epoch, one past its last `input_seq`.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class Channel:
         self.has_admin = True
         self.ask_lease_store_at_ns = 0
         self.elsewhere: dict[int, dict[int, int]] = {}
+        self.transmitted_ends: dict[int, int] = {}
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
+        self._effects: list[AdapterEffect] = []  # of the present event, in order
         self._arrivals = 0
         self._end_said: tuple[int, int] | None = None  # the epoch and input_seq at which an adapter said the end
 
@@ -68,10 +71,10 @@ class Channel:
         """The present state."""
         return self.record.state
 
-    def move(self, new: ReplicaState, reason: str, effects: list[AdapterEffect]) -> None:
+    def move(self, new: ReplicaState, reason: str) -> None:
         """Enter another state; an illegal move raises `IllegalMove`."""
         old = self.record.enter(new, reason)
-        effects.append(StateMoved(self.channel_id, old, new, reason))
+        self.emit(StateMoved(self.channel_id, old, new, reason))
 
     def succeed(self, before: Channel, now_ns: int) -> None:
         """This channel's session follows that of `before`: what is known of the group goes on."""
@@ -200,21 +203,40 @@ class Channel:
             return 0
         return max(0, self.intake.lineage.end_of(line.epoch) - line.next_input_seq)
 
-    # ---- what is said ----
+    # ---- effects ----
 
-    def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> AdapterEffect:
+    def emit(self, *effects: AdapterEffect) -> None:
+        """Add to what the present event leads to."""
+        self._effects += effects
+
+    def take_effects(self) -> list[AdapterEffect]:
+        """Everything that the event led to, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def publish(self, packets: Iterable[OutputPacket]) -> None:
+        """Journal each packet, then transmit it."""
+        for packet in packets:
+            self._effects += (AppendToJournal(packet), Transmit(packet))
+
+    def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> OutputPacket:
         """The next heartbeat. `released`: where not everything decided has left, how far it has."""
         self.heartbeat_at_ns = now_ns + self.config.heartbeat_interval_ns
         if self.hand_over.is_at_end(self.line.position()):
             flags |= OutputFlag.EPOCH_ENDED
         if released is None and self.is_at_end:
             flags |= OutputFlag.END_OF_STREAM
-        return Transmit(self.line.heartbeat(flags, released))
+        return self.line.heartbeat(flags, released)
 
-    def ask_source(self, effects: list[AdapterEffect], now_ns: int) -> None:
+    def request_source(self, now_ns: int) -> None:
         """Ask the source journal for the source messages that are missing and due."""
         for tracker in self.trackers.values():
             requests = tracker.on_timer(now_ns)
             if requests:
                 self.counters.add(Counter.SOURCE_GAP_REQUESTS, len(requests))
-                effects += requests
+                self.emit(*requests)
+
+    def request_runs(self) -> None:
+        """Ask the active for the decisions after those heard."""
+        position, session = self.intake.position(), self.line.session
+        self.emit(RequestRuns(self.channel_id, self.active.adapter_id, position, session))

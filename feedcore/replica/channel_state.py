@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState
+from feedcore.wire.position import MessageStreamState, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,32 @@ class Buckets:
     data: bytes
     digests: tuple[int, ...]
     session: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunsReply:
+    """Decisions after a position.
+
+    Attributes:
+        lineage: the history they belong to, the replying adapter's.
+        runs: consecutive decisions; empty if there are none yet.
+        session: as in `ChannelSnapshot`.
+    """
+
+    lineage: Lineage
+    runs: tuple[Run, ...]
+    session: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRefused:
+    """The decisions asked for are not available any more. Attributes: session: as in `ChannelSnapshot`."""
+
+    reason: str
+    session: int = 0
+
+
+Answer: TypeAlias = RunsReply | RunsRefused | ChannelSnapshot | Buckets
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from feedcore.counters import Counter
-from feedcore.replica.applying import publish
 from feedcore.replica.channel import Channel
-from feedcore.replica.config import PublishMode
-from feedcore.replica.effects import (
-    AdapterEffect,
-    CommitProvisional,
-    RequestEpoch,
-    RequestHandOver,
-    RunsLost,
-)
+from feedcore.replica.effects import CommitProvisional, RequestEpoch, RequestHandOver, RunsLost, Transmit
 from feedcore.replica.publish_gate import PublishGate
-from feedcore.replica.role import Role, Succession, ToDeciding, ToFailed, ToFollowing
+from feedcore.replica.role import Next, Role, ToDeciding, ToFailed, ToFollowing
 from feedcore.replica.source_tracker import Slice, SourceTracker
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
@@ -25,29 +17,24 @@ RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 class Deciding(Role):
     """Owns the term: its epoch, and what waits for acknowledgement."""
 
-    is_transmitting = True
+    is_placed = True
     heartbeat_flags = int(OutputFlag.FROM_ACTIVE)
 
     def __init__(self, channel: Channel, terms: ToDeciding) -> None:
         super().__init__(channel)
         self._epoch, self._is_unplaced = terms.epoch, terms.is_unplaced
-        self._gate: PublishGate | None = None
-        config = channel.config
-        if config.publish is PublishMode.ACKED:
-            self._gate = PublishGate(
-                channel.counters, config.ack_timeout_ns, config.announce_every_ns, config.acked_held_count_max
-            )
+        self._gate = PublishGate(channel)
 
     @property
     def is_holding(self) -> bool:
-        """True while something decided has not left: a state that includes it is not to be given away or kept."""
-        return self._gate is not None and self._gate.is_holding
+        """True while something decided has not left: a state that includes it must be neither given away nor kept."""
+        return self._gate.is_holding
 
     @property
-    def is_savable(self) -> bool:  # type: ignore[override]  # a constant in most roles
+    def is_savable(self) -> bool:
         return not self.is_holding
 
-    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def begin(self, now_ns: int) -> Next:
         """Commit what was sent provisionally, announce the epoch, decide what waits."""
         channel, line = self.channel, self.channel.line
         first = line.next_input_seq
@@ -56,128 +43,114 @@ class Deciding(Role):
             channel.anchor(now_ns)  # no better candidate was found: this position is the cluster's best
         channel.follow_on()
         channel.hand_over.begin()
-        if self._gate is not None:
-            self._gate.begin(line.next_input_seq)
+        self._gate.begin()
         if end > first:
-            effects.append(CommitProvisional(channel.channel_id, self._epoch, first, end, line.session))
-        effects.append(self.heartbeat(now_ns))
+            channel.emit(CommitProvisional(channel.channel_id, self._epoch, first, end, line.session))
+        channel.emit(Transmit(self.heartbeat(now_ns)))
         for piece in channel.backlog.take_all():
-            self._decide(piece, effects, now_ns)
+            self._decide(piece, now_ns)
         return None
 
     # ---- deciding ----
 
-    def on_slices(
-        self, source_stream_id: int, slices: list[Slice], effects: list[AdapterEffect], now_ns: int
-    ) -> Succession | None:
+    def on_slices(self, source_stream_id: int, slices: list[Slice], now_ns: int) -> Next:
         for piece in slices:
-            self._decide(piece, effects, now_ns)
+            self._decide(piece, now_ns)
         return None
 
-    def _decide(self, piece: Slice, effects: list[AdapterEffect], now_ns: int) -> None:
-        self._publish(self.channel.line.decide(piece), effects, now_ns)
-
-    def _publish(self, packets: list[OutputPacket], effects: list[AdapterEffect], now_ns: int) -> None:
-        if self._gate is None:
-            publish(packets, effects)
-        else:
-            effects += self._gate.publish(packets, now_ns)
+    def _decide(self, piece: Slice, now_ns: int) -> None:
+        self._gate.publish(self.channel.line.decide(piece), now_ns)
 
     # ---- what backups say ----
 
-    def on_output_packet(self, packet: OutputPacket, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        """A backup's packet of this epoch: it has applied everything before its end."""
-        if self._gate is not None and packet.epoch == self.channel.line.epoch:
-            effects += self._gate.on_acknowledged(packet.end_input_seq)
+    def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
+        """A backup's packet of this history: it has applied everything before its end."""
+        lineage = self.channel.line.lineage
+        if packet.epoch == lineage.epoch or lineage.holds(packet.epoch, packet.end_input_seq):
+            self._gate.on_acknowledged(packet.end_input_seq)
         return None
 
     # ---- losses ----
 
-    def _declare_lost(self, tracker: SourceTracker, effects: list[AdapterEffect], now_ns: int) -> None:
+    def _declare_lost(self, tracker: SourceTracker, now_ns: int) -> None:
         """The first gap of a stream, if it has been open for too long."""
         gap = tracker.lost(now_ns)
         if gap is None:
             return
         first, last = gap
         channel, line, stream = self.channel, self.channel.line, tracker.source_stream_id
-        is_elsewhere = any(ends.get(stream, 0) > first for ends in channel.elsewhere.values())
-        if is_elsewhere and not tracker.is_given_up(now_ns):
-            self._ask(RequestHandOver(line.epoch, f"a backup has source stream {stream} {first}"), effects, now_ns)
+        end, heir = max(((ends.get(stream, 0), each) for each, ends in channel.elsewhere.items()), default=(0, 0))
+        if end > first and not tracker.is_given_up(now_ns):
+            reason = f"adapter {heir} has source stream {stream} from {first} to {end - 1}"
+            self._ask(RequestHandOver(line.epoch, heir, reason), now_ns)
             return
         if channel.is_single_source and line.lineage.first_input_seq != line.next_input_seq:
             # Backups number such a channel by themselves: only a new epoch makes their numbering of this void.
-            self._ask(RequestEpoch(line.epoch), effects, now_ns)
+            self._ask(RequestEpoch(line.epoch), now_ns)
             return
-        effects.append(RunsLost(stream, first, last))
+        channel.emit(RunsLost(stream, first, last))
         channel.counters.add(Counter.SOURCE_MESSAGES_LOST, last - first + 1)
         packets = []
         while first <= last:
             count = min(last - first + 1, RUN_SOURCE_COUNT_MAX)
             packets.append(line.decide_gap(stream, count))
             first += count
-        self._publish(packets, effects, now_ns)
+        self._gate.publish(packets, now_ns)
         for piece in tracker.skip_to(last + 1, now_ns):
-            self._decide(piece, effects, now_ns)
+            self._decide(piece, now_ns)
 
-    def _ask(self, request: RequestHandOver | RequestEpoch, effects: list[AdapterEffect], now_ns: int) -> None:
+    def _ask(self, request: RequestHandOver | RequestEpoch, now_ns: int) -> None:
         channel = self.channel
         if now_ns >= channel.ask_lease_store_at_ns:
             channel.ask_lease_store_at_ns = now_ns + channel.config.ask_lease_store_every_ns
-            effects.append(request)
+            channel.emit(request)
 
     # ---- the lease ----
 
-    def promote(self, epoch: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def promote(self, epoch: int, now_ns: int) -> Next:
         """The active was granted the next epoch: nothing else changes, but a loss may be declared now."""
         self.channel.line.open_epoch(epoch)
         self.channel.follow_on()
-        effects.append(self.heartbeat(now_ns))
-        self._declare_losses(effects, now_ns)
+        self.channel.emit(Transmit(self.heartbeat(now_ns)))
+        self._declare_losses(now_ns)
         return None
 
-    def demote(self, reason: str, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def demote(self, reason: str, now_ns: int) -> Next:
         """From now on this replica is a backup that hears no active yet."""
-        self._keep_back(effects)
+        self._gate.keep_back()
         self.channel.follow_on()
         self.channel.active.heard_at_ns = now_ns - self.channel.config.proceed_after_ns
         return ToFollowing(ReplicaState.DETACHED, reason)
 
-    def give_up_epoch(self, heir_adapter_id: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def give_up_epoch(self, heir_adapter_id: int, now_ns: int) -> Next:
         """In order: from now on this replica is a synchronized backup of the heir."""
         channel = self.channel
-        if self._gate is not None:
-            effects += self._gate.let_out()
+        self._gate.let_out()
         channel.follow_on()
         channel.hand_over.on_ended(channel.line.epoch, channel.line.next_input_seq)
         channel.active.adapter_id, channel.active.heard_at_ns = heir_adapter_id, now_ns
         channel.counters.add(Counter.HAND_OVERS)
         return ToFollowing(ReplicaState.SYNCHRONIZED, f"handed over to adapter {heir_adapter_id}")
 
-    def fail(self, reason: str, effects: list[AdapterEffect]) -> Succession | None:
-        self._keep_back(effects)
+    def fail(self, reason: str) -> Next:
+        self._gate.keep_back()
         return ToFailed(reason)
-
-    def _keep_back(self, effects: list[AdapterEffect]) -> None:
-        if self._gate is not None:
-            effects += self._gate.keep_back()
 
     # ---- time ----
 
-    def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        if self._gate is not None:
-            effects += self._gate.on_timer(now_ns)
-        self._declare_losses(effects, now_ns)
+    def on_timer(self, now_ns: int) -> Next:
+        self._gate.on_timer(now_ns)
+        self._declare_losses(now_ns)
         return None
 
-    def _declare_losses(self, effects: list[AdapterEffect], now_ns: int) -> None:
+    def _declare_losses(self, now_ns: int) -> None:
         for tracker in self.channel.trackers.values():
-            self._declare_lost(tracker, effects, now_ns)
+            self._declare_lost(tracker, now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When an acknowledgement is due. (Gaps have the trackers' deadlines.)"""
-        return None if self._gate is None else self._gate.next_deadline_ns()
+        return self._gate.next_deadline_ns()
 
-    def heartbeat(self, now_ns: int) -> AdapterEffect:
+    def heartbeat(self, now_ns: int) -> OutputPacket:
         """What has left is next, not what was decided."""
-        released = None if self._gate is None else self._gate.released()
-        return self.channel.heartbeat(self.heartbeat_flags, released, now_ns)
+        return self.channel.heartbeat(self.heartbeat_flags, self._gate.released(), now_ns)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from feedcore.replica.channel_state import RunsReply
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
@@ -30,21 +31,6 @@ Rows: TypeAlias = NDArray[Any]
 
 class DecisionLogTooShort(Exception):
     """The log does not continue the position asked for: take a snapshot."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunsReply:
-    """Decisions after a position.
-
-    Attributes:
-        lineage: the history they belong to, the replying adapter's.
-        runs: consecutive decisions; empty if there are none yet.
-        session: the session that they belong to; 0: whichever the receiver is in.
-    """
-
-    lineage: Lineage
-    runs: tuple[Run, ...]
-    session: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

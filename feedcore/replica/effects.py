@@ -52,8 +52,8 @@ class RequestSource:
 
 @dataclass(frozen=True, slots=True)
 class RequestRuns:
-    """Ask the adapter (`on_runs`, `on_runs_refused`, or nothing: the core asks again) for the decisions of a session
-    after `position`."""
+    """Ask the adapter (`on_answer`, or nothing: the core asks again) for the decisions of a session after
+    `position`."""
 
     channel_id: int
     adapter_id: int
@@ -63,7 +63,7 @@ class RequestRuns:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Ask the adapter for a channel snapshot of a session (`on_snapshot`, or nothing: the core asks again)."""
+    """Ask the adapter for a channel snapshot of a session (`on_answer`, or nothing: the core asks again)."""
 
     channel_id: int
     adapter_id: int
@@ -72,7 +72,7 @@ class RequestSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RequestBuckets:
-    """Ask the adapter for these buckets of a channel's conversion state (`on_buckets`, or nothing: the core asks again
+    """Ask the adapter for these buckets of a channel's conversion state (`on_answer`, or nothing: the core asks again
     or takes a snapshot)."""
 
     channel_id: int
@@ -117,10 +117,11 @@ class RequestEpoch:
 
 @dataclass(frozen=True, slots=True)
 class RequestHandOver:
-    """Ask the lease store to let a backup take over from this adapter, which holds `epoch` (`on_hand_over`, or
-    nothing)."""
+    """Ask the lease store to let a backup, the heir, take over from this adapter, which holds `epoch`
+    (`on_hand_over`, or nothing)."""
 
     epoch: int
+    heir_adapter_id: int
     reason: str
 
 

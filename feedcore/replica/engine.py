@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from feedcore.counters import Counter, CounterSet
+from feedcore.deadlines import earliest
 from feedcore.lease.admin_contact import AdminContact
 from feedcore.lease.failing import is_repeated, should_leave
 from feedcore.lease.lease_view import LeaseLapsed, LeaseView
 from feedcore.lease.peers import Peers, known_epoch
 from feedcore.replica.answers import NotActive, PeerAnswers
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus, PeerState
+from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus, PeerState
+from feedcore.replica.config import ChannelConfig, EngineConfig
 from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLogTooShort, RunsReply
+from feedcore.replica.decision_log import DecisionLogTooShort
 from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
-from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.sessions import Sessions
 from feedcore.replica.states import ReplicaState
@@ -132,22 +133,13 @@ class AdapterEngine(PeerAnswers):
 
     # ---- events: answers of other adapters ----
 
-    def on_runs(self, channel_id: int, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
-        """The answer to `RequestRuns`."""
-        return self._answer(channel_id, reply.session, lambda replica: replica.on_runs(reply, now_ns), now_ns)
-
-    def on_runs_refused(self, channel_id: int, reason: str, now_ns: int, session: int = 0) -> list[AdapterEffect]:
-        """The active's decision log is too short for the answer to `RequestRuns`."""
-        return self._answer(channel_id, session, lambda replica: replica.on_runs_refused(reason, now_ns), now_ns)
-
-    def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
-        """The answer to `RequestSnapshot`."""
-        channel_id, session = snapshot.channel_id, snapshot.session
-        return self._answer(channel_id, session, lambda replica: replica.on_snapshot(snapshot, now_ns), now_ns)
-
-    def on_buckets(self, channel_id: int, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
-        """The answer to `RequestBuckets`."""
-        return self._answer(channel_id, answer.session, lambda replica: replica.on_buckets(answer, now_ns), now_ns)
+    def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
+        """What another adapter answered to `RequestRuns`, `RequestSnapshot` or `RequestBuckets`. It counts only in the
+        session that was asked about."""
+        effects = self._fence(now_ns)
+        if self._is_ours(answer.session):
+            effects += self.replicas[channel_id].on_answer(answer, now_ns)
+        return effects
 
     def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
         """Another adapter's state, as it tells it at every sync interval."""
@@ -270,9 +262,10 @@ class AdapterEngine(PeerAnswers):
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""
-        deadlines = [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
-        deadlines += [each.next_deadline_ns() for each in self.replicas.values()]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        replicas = (replica.next_deadline_ns() for replica in self.replicas.values())
+        return earliest(
+            self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns(), *replicas
+        )
 
     # ---- queries, between events ----
 
@@ -317,11 +310,11 @@ class AdapterEngine(PeerAnswers):
 
     def _take_offer(self, now_ns: int) -> list[AdapterEffect]:
         assert self._offer is not None
-        (epoch, _, valid_until_ns), self._offer = self._offer, None
+        (epoch, after_epoch, valid_until_ns), self._offer = self._offer, None
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return []
         self.lease.renew_at_once(now_ns)  # the store learns by it that the hand-over is done
-        return self._on_replicas(lambda replica: replica.promote_when_level(epoch, now_ns))
+        return self._on_replicas(lambda replica: replica.promote_when_level(epoch, after_epoch, now_ns))
 
     def _note_epoch(self, epoch: int, why: str, now_ns: int) -> list[AdapterEffect]:
         """A newer epoch than ours exists: whoever told us, our own term is over."""
@@ -361,13 +354,6 @@ class AdapterEngine(PeerAnswers):
 
     def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
         return [effect for replica in self.replicas.values() for effect in do(replica)]
-
-    def _answer(
-        self, channel_id: int, session: int, event: Callable[[ChannelReplica], list[AdapterEffect]], now_ns: int
-    ) -> list[AdapterEffect]:
-        """Another adapter's answer: it counts only in the session that was asked about."""
-        effects = self._fence(now_ns)
-        return effects + event(self.replicas[channel_id]) if self._is_ours(session) else effects
 
     def _is_ours(self, session: int) -> bool:
         """True if something that an adapter said concerns the session that this one is in."""

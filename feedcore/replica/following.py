@@ -7,16 +7,15 @@ transmits as its own only what was decided, or what needs no decision.
 from __future__ import annotations
 
 from feedcore.counters import Counter
+from feedcore.deadlines import earliest
 from feedcore.replica.applying import anticipate, apply_decisions
 from feedcore.replica.bucket_repair import BucketRepair
 from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets, ChannelStatus
+from feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
 from feedcore.replica.config import OnSilence
 from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns
 from feedcore.replica.production import ConversionDiverged
-from feedcore.replica.role import BackupRole, Succession, ToAhead, ToFollowing, ToJoining
+from feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
 from feedcore.replica.source_tracker import Slice
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.position import Run
@@ -25,20 +24,17 @@ from feedcore.wire.position import Run
 class PlacedBackup(BackupRole):
     """What a backup with a place does, whether it follows or is ahead: takes decisions, asks for those it missed."""
 
-    is_transmitting = True
+    is_placed = True
 
-    def __init__(self, channel: Channel, now_ns: int, quiet_end: int) -> None:
+    def __init__(self, channel: Channel, now_ns: int) -> None:
         super().__init__(channel)
-        self.quiet_end = quiet_end
         self._waits_first: Run | None = None  # the decision that waits first, and since when
         self._waits_since_ns = now_ns
 
-    def on_slices(
-        self, source_stream_id: int, slices: list[Slice], effects: list[AdapterEffect], now_ns: int
-    ) -> Succession | None:
+    def on_slices(self, source_stream_id: int, slices: list[Slice], now_ns: int) -> Next:
         channel = self.channel
         channel.backlog.add(source_stream_id, slices)
-        succession = self.apply(effects, now_ns) if self.is_due_to_apply() else None
+        succession = self.apply(now_ns) if self.is_due_to_apply() else None
         if succession is None and channel.backlog.message_count > channel.config.backlog_count_max:
             return self.leave(f"{channel.backlog.message_count} source messages wait for decisions", now_ns)
         return succession
@@ -47,27 +43,29 @@ class PlacedBackup(BackupRole):
         """False if source messages alone change nothing."""
         return True
 
-    def on_runs(self, reply: RunsReply, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        if reply.lineage.epoch < self.channel.intake.epoch:
+    def on_answer(self, answer: Answer, now_ns: int) -> Next:
+        channel = self.channel
+        if isinstance(answer, RunsRefused) and not channel.is_active_silent(now_ns):
+            return self.leave(answer.reason, now_ns)  # while no adapter decides there is nothing to join
+        if not isinstance(answer, RunsReply) or answer.lineage.epoch < channel.intake.epoch:
             return None
         try:
-            self.channel.take_runs(reply, now_ns)
+            channel.take_runs(answer, now_ns)
         except OutOfStep as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
-        return self.apply(effects, now_ns)
+        return self.apply(now_ns)
 
-    def on_runs_refused(self, reason: str, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        if self.channel.is_active_silent(now_ns):
-            return None  # no adapter decides: there is nothing to join
-        return self.leave(reason, now_ns)
+    def diverge(self, divergence: ConversionDiverged, now_ns: int) -> Next:
+        """This adapter's conversion state is not the active's."""
+        self.channel.counters.add(Counter.DIGESTS_UNEQUAL)
+        return self.leave(str(divergence), now_ns, is_trouble=True)
 
-    def request_runs(self, effects: list[AdapterEffect], now_ns: int) -> None:
+    def request_runs(self, now_ns: int) -> None:
         """Ask the active for the decisions that were missed, if it is time."""
         channel = self.channel
         if channel.intake.is_request_due(now_ns) and channel.active.adapter_id:
             channel.counters.add(Counter.RUN_REQUESTS)
-            position, session = channel.intake.position(), channel.line.session
-            effects.append(RequestRuns(channel.channel_id, channel.active.adapter_id, position, session))
+            channel.request_runs()
 
     def is_stuck(self, now_ns: int) -> bool:
         """The active had source messages that no adapter has any more: only a snapshot leads past them."""
@@ -82,51 +80,50 @@ class Following(PlacedBackup):
     """Owns the repair of differing buckets, how long something has been outstanding, and the limit of a catch-up."""
 
     def __init__(self, channel: Channel, now_ns: int, terms: ToFollowing) -> None:
-        super().__init__(channel, now_ns, terms.quiet_end)
-        self._repair = BucketRepair()
+        super().__init__(channel, now_ns)
+        self._repair = BucketRepair(channel)
         self._catch_up_by_ns = terms.catch_up_by_ns
         is_catching_up = terms.state is ReplicaState.RESYNCHRONIZING
         self._blocked_since_ns: int | None = now_ns if is_catching_up else None
 
     @property
-    def is_savable(self) -> bool:  # type: ignore[override]  # a constant in most roles
+    def is_savable(self) -> bool:
         return self.channel.state is ReplicaState.SYNCHRONIZED
 
-    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        return self.apply(effects, now_ns) if self.channel.state is ReplicaState.RESYNCHRONIZING else None
+    def begin(self, now_ns: int) -> Next:
+        return self.apply(now_ns) if self.channel.state is ReplicaState.RESYNCHRONIZING else None
 
     def is_due_to_apply(self) -> bool:
         channel = self.channel
         is_waiting = channel.state is ReplicaState.SYNCHRONIZED and not channel.intake.ready
         return not is_waiting or channel.is_single_source
 
-    def hear_active(self, adapter_id: int, epoch: int, effects: list[AdapterEffect], now_ns: int) -> None:
+    def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         channel = self.channel
         if channel.is_active_silent(now_ns):
             channel.flaps.on_silence(now_ns)
-        super().hear_active(adapter_id, epoch, effects, now_ns)
+        super().hear_active(adapter_id, epoch, now_ns)
         if channel.state is ReplicaState.DETACHED and channel.flaps.may_return(now_ns):
-            channel.move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard", effects)
+            channel.move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard")
 
     # ---- applying ----
 
-    def apply(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def apply(self, now_ns: int) -> Next:
         channel, repair = self.channel, self._repair
         try:
-            apply_decisions(channel, effects, now_ns, quiet_end=self.quiet_end, repair=repair)
-            while self._set_buckets():
-                apply_decisions(channel, effects, now_ns, quiet_end=self.quiet_end, repair=repair)
+            apply_decisions(channel, now_ns, repair=repair)
+            while repair.set_if_reached():
+                apply_decisions(channel, now_ns, repair=repair)
         except ConversionDiverged as divergence:
-            channel.counters.add(Counter.DIGESTS_UNEQUAL)
-            return self.leave(str(divergence), now_ns, is_trouble=True)
-        succession = self._judge(effects, now_ns)
+            return self.diverge(divergence, now_ns)
+        succession = self._judge(now_ns)
         if succession is not None:
             return succession
-        if channel.is_single_source and not repair.is_under_way:
-            anticipate(channel, effects)
+        if channel.is_single_source and not repair.buckets:
+            anticipate(channel)
         return self.due_promotion(now_ns)
 
-    def _judge(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def _judge(self, now_ns: int) -> Next:
         """Which state fits what is outstanding and who is heard."""
         channel = self.channel
         if not channel.is_blocked:
@@ -138,14 +135,14 @@ class Following(PlacedBackup):
         since = self._blocked_since_ns
         if channel.state is ReplicaState.RESYNCHRONIZING and since is None:
             self._catch_up_by_ns = None
-            channel.move(ReplicaState.SYNCHRONIZED, "nothing outstanding", effects)
+            channel.move(ReplicaState.SYNCHRONIZED, "nothing outstanding")
         is_long = since is not None and now_ns - since >= channel.config.resynchronizing_after_ns
         if channel.state is ReplicaState.SYNCHRONIZED and is_long:
-            channel.move(ReplicaState.RESYNCHRONIZING, "decisions or source messages are outstanding", effects)
+            channel.move(ReplicaState.RESYNCHRONIZING, "decisions or source messages are outstanding")
         if channel.state is not ReplicaState.DETACHED and channel.is_active_silent(now_ns):
-            channel.move(ReplicaState.DETACHED, "the active is silent", effects)
+            channel.move(ReplicaState.DETACHED, "the active is silent")
         if channel.state is ReplicaState.DETACHED and self._may_proceed(now_ns):
-            return ToAhead("neither the active nor an admin server is heard", self.quiet_end)
+            return ToAhead("neither the active nor an admin server is heard")
         return None
 
     def _may_proceed(self, now_ns: int) -> bool:
@@ -155,16 +152,16 @@ class Following(PlacedBackup):
             and config.on_silence is OnSilence.PROCEED
             and channel.active.silent_ns(now_ns) >= config.proceed_after_ns
             and not channel.undecided_count()
-            and not self._repair.is_under_way  # what it would send is known to be wrong
+            and not self._repair.buckets  # what it would send is known to be wrong
         )
 
     # ---- conversion state ----
 
-    def compare(self, status: ChannelStatus, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def compare(self, status: ChannelStatus, now_ns: int) -> Next:
         """Duty 4: where buckets of the conversion state differ at the same position, set them to the active's."""
         channel, theirs = self.channel, status.digest
         ours = channel.line.digests_at.get(theirs.input_seq)
-        if ours is None or ours.epoch != theirs.epoch or self._repair.is_under_way:
+        if ours is None or ours.epoch != theirs.epoch or self._repair.buckets:
             return None
         if ours.digests == theirs.digests:
             channel.counters.add(Counter.DIGESTS_EQUAL)
@@ -176,55 +173,29 @@ class Following(PlacedBackup):
         pairs = zip(ours.digests, theirs.digests, strict=True)
         differing = tuple(bucket for bucket, (mine, foreign) in enumerate(pairs) if mine != foreign)
         self._repair.begin(differing, now_ns)
-        active, session = channel.active.adapter_id, channel.line.session
-        effects.append(RequestBuckets(channel.channel_id, active, differing, session))
         return None
 
-    def on_buckets(self, answer: Buckets, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        if not self._repair.is_under_way:
-            return None
-        if not self._repair.on_answer(answer, self.channel.line.position(), now_ns):
-            return self._ask_for_buckets_again(effects, now_ns)
-        return self.apply(effects, now_ns)
-
-    def _ask_for_buckets_again(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        repair, channel = self._repair, self.channel
-        if repair.take_try(now_ns):
-            active, session = channel.active.adapter_id, channel.line.session
-            effects.append(RequestBuckets(channel.channel_id, active, repair.buckets, session))
-            return None
-        return self.leave(f"buckets {repair.buckets[:8]} differ and could not be set", now_ns)
-
-    def _set_buckets(self) -> bool:
-        """True if this was the position of the active's answer and the buckets that differed were set.
-
-        Raises:
-            ConversionDiverged: the state still differs.
-        """
+    def on_answer(self, answer: Answer, now_ns: int) -> Next:
+        if not isinstance(answer, Buckets):
+            return super().on_answer(answer, now_ns)
         if not self._repair.buckets:
-            return False
-        answer = self._repair.due_answer(self.channel.line.position())
-        if answer is None:
-            return False
-        self._repair.end()
-        self.channel.line.set_buckets(answer)
-        return True
+            return None
+        return self.apply(now_ns) if self._repair.on_answer(answer, now_ns) else self._give_up_repair(now_ns)
+
+    def _give_up_repair(self, now_ns: int) -> Next:
+        return self.leave(f"buckets {self._repair.buckets[:8]} differ and could not be set", now_ns)
 
     # ---- time ----
 
-    def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        self.request_runs(effects, now_ns)
-        if self._repair.is_late(now_ns):
-            succession = self._ask_for_buckets_again(effects, now_ns)
-            if succession is not None:
-                return succession
+    def on_timer(self, now_ns: int) -> Next:
+        self.request_runs(now_ns)
+        if self._repair.is_late(now_ns) and not self._repair.ask(now_ns):
+            return self._give_up_repair(now_ns)
         if self._catch_up_by_ns is not None and now_ns >= self._catch_up_by_ns:
             return ToJoining("what follows its own journal does not come")
         if self.is_stuck(now_ns) and self.channel.state is not ReplicaState.DETACHED:
             return ToJoining(f"the source messages of {self._waits_first} do not come")
-        return self.apply(effects, now_ns)
+        return self.apply(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        channel = self.channel
-        due = (channel.intake.next_deadline_ns(), self._repair.next_deadline_ns(), self._catch_up_by_ns)
-        return min((at_ns for at_ns in due if at_ns is not None), default=None)
+        return earliest(self.channel.intake.next_deadline_ns(), self._repair.next_deadline_ns(), self._catch_up_by_ns)

@@ -15,15 +15,15 @@ class HandOver:
     def __init__(self, patience_ns: int) -> None:
         self._patience_ns = patience_ns
         self._ended: tuple[int, int] | None = None  # (epoch, its end)
-        self._offer: tuple[int, int] | None = None  # (epoch, until when its beginning is waited for)
+        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, when it begins at the latest)
 
     def on_ended(self, epoch: int, end_input_seq: int) -> None:
         """An epoch was given up at this `input_seq`."""
         self._ended = epoch, end_input_seq
 
-    def await_end(self, epoch: int, now_ns: int) -> None:
-        """This adapter holds `epoch`, which begins where the one before it ends."""
-        self._offer = epoch, now_ns + self._patience_ns
+    def await_end(self, epoch: int, after_epoch: int, now_ns: int) -> None:
+        """This adapter holds `epoch`, which begins where `after_epoch` ends."""
+        self._offer = epoch, after_epoch, now_ns + self._patience_ns
 
     @property
     def is_awaited(self) -> bool:
@@ -32,7 +32,7 @@ class HandOver:
 
     def next_deadline_ns(self) -> int | None:
         """When the epoch begins at the latest."""
-        return None if self._offer is None else self._offer[1]
+        return None if self._offer is None else self._offer[2]
 
     def cancel(self) -> None:
         """Nothing is waited for any more."""
@@ -52,10 +52,10 @@ class HandOver:
         """
         if self._offer is None:
             return None
-        epoch, until_ns = self._offer
+        epoch, after_epoch, until_ns = self._offer
         is_level = (
             self._ended is not None
-            and self._ended[0] == newest_epoch
+            and self._ended[0] == newest_epoch == after_epoch
             and applied_end >= self._ended[1]
             and not is_blocked
         )

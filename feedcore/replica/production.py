@@ -10,6 +10,7 @@ been decided; equal positions mean equal digests.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,13 +169,9 @@ class ProductionLine:
     def decide(self, piece: Slice, flags: int = OutputFlag.FROM_ACTIVE) -> list[OutputPacket]:
         """Give the slice's messages the next sequence numbers; one run and one packet per datagram filled."""
         packets = []
-        skip, left = piece.skip, piece.message_count
-        while left:
-            packet, consumed = self._convert(piece, skip, left, flags, self.next_input_seq, self.next_message_seq)
-            self._close_run(packet.runs[0])
+        for packet in self._convert(piece, flags, self.next_input_seq, self.next_message_seq):
+            self._close_run(packet.runs[0])  # before the next is converted: a digest may be due here
             packets.append(packet)
-            skip += consumed
-            left -= consumed
         self._counters.add(Counter.RUNS_DECIDED if flags else Counter.RUNS_FOLLOWED, len(packets))
         return packets
 
@@ -209,18 +206,12 @@ class ProductionLine:
         assert run.first_message_seq == self.next_message_seq
         assert run.first_source_seq == self.next_source_seqs[run.source_stream_id]
         self._enter(run, lineage)
-        packets = []
+        packets: list[OutputPacket] = []
         message_seq = run.first_message_seq
         input_seq = run.end_input_seq - sum(piece.message_count for piece in pieces)
         for piece in pieces:
-            skip, left = piece.skip, piece.message_count
-            while left:
-                packet, consumed = self._convert(piece, skip, left, OutputFlag.NONE, input_seq, message_seq)
-                packets.append(packet)
-                input_seq += consumed
-                message_seq += packet.message_count
-                skip += consumed
-                left -= consumed
+            packets += self._convert(piece, OutputFlag.NONE, input_seq, message_seq)
+            input_seq, message_seq = packets[-1].end_input_seq, packets[-1].end_message_seq
         if self.provisional is not None:
             packets = self._after_what_was_sent(run, packets, self.provisional)
         elif message_seq != run.end_message_seq:
@@ -267,16 +258,10 @@ class ProductionLine:
         """Convert and send on this adapter's own count; the decided position stays where it is."""
         if self.provisional is None:
             self.provisional = Provisional(self.position())
-        provisional, packets = self.provisional, []
-        skip, left = piece.skip, piece.message_count
-        while left:
-            packet, consumed = self._convert(
-                piece, skip, left, OutputFlag.PROVISIONAL, provisional.next_input_seq, provisional.next_message_seq
-            )
-            provisional.note(packet.runs[0])
-            packets.append(packet)
-            skip += consumed
-            left -= consumed
+        ahead = self.provisional
+        packets = list(self._convert(piece, OutputFlag.PROVISIONAL, ahead.next_input_seq, ahead.next_message_seq))
+        for packet in packets:
+            ahead.note(packet.runs[0])
         self._counters.add(Counter.PACKETS_PROVISIONAL, len(packets))
         return packets
 
@@ -315,21 +300,22 @@ class ProductionLine:
             self.lineage = lineage.up_to(run.epoch)
             assert self.lineage.epoch == run.epoch
 
-    def _convert(
-        self, piece: Slice, skip: int, left: int, flags: int, first_input: int, first_message: int
-    ) -> tuple[OutputPacket, int]:
-        """One output packet from the front of what is left of a slice."""
-        source = piece.packet
-        consumed, count, end = self._converter.convert(
-            source.datagram, skip, left, self._out, RUN_SIZE, self._payload_end
-        )
-        assert consumed > 0, "a converted message is larger than a datagram: the table's loader must refuse that"
-        stream = source.source_stream_id
-        first_source = source.first_source_seq + skip
-        RUN.pack_into(self._out_view, 0, stream, consumed, count, 0, first_source)
-        run = Run(self.lineage.epoch, first_input, first_message, stream, first_source, consumed, count)
-        payload = bytes(self._out_view[:end])
-        return self._packet((run,), source.sent_at_ns, payload, flags), consumed
+    def _convert(self, piece: Slice, flags: int, input_seq: int, message_seq: int) -> Iterator[OutputPacket]:
+        """The output packets of a slice, of one run each, numbered from `input_seq` and `message_seq` on."""
+        source, skip, end_of_slice = piece.packet, piece.skip, piece.skip + piece.message_count
+        stream, epoch = source.source_stream_id, self.lineage.epoch
+        while skip < end_of_slice:
+            consumed, count, end = self._converter.convert(
+                source.datagram, skip, end_of_slice - skip, self._out, RUN_SIZE, self._payload_end
+            )
+            assert consumed > 0, "a converted message is larger than a datagram: the table's loader must refuse that"
+            first_source = source.first_source_seq + skip
+            RUN.pack_into(self._out_view, 0, stream, consumed, count, 0, first_source)
+            run = Run(epoch, input_seq, message_seq, stream, first_source, consumed, count)
+            yield self._packet((run,), source.sent_at_ns, bytes(self._out_view[:end]), flags)
+            skip += consumed
+            input_seq += consumed
+            message_seq += count
 
     def _packet(self, runs: tuple[Run, ...], source_sent_at_ns: int, payload: bytes, flags: int) -> OutputPacket:
         """A packet of one run, or none: then its numbers are the next ones."""

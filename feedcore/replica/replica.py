@@ -15,19 +15,18 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from feedcore.counters import CounterSet
+from feedcore.deadlines import earliest
 from feedcore.replica.ahead import Ahead
 from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus
+from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus
 from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.deciding import Deciding
 from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.decision_log import RunsReply
 from feedcore.replica.effects import AdapterEffect, SaveState, Transmit
-from feedcore.replica.failed import Failed
 from feedcore.replica.following import Following, PlacedBackup
 from feedcore.replica.joining import Joining
 from feedcore.replica.production import ProductionLine
-from feedcore.replica.role import Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
+from feedcore.replica.role import Failed, Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
@@ -49,12 +48,7 @@ class ChannelReplica:
     def on_source_packet(self, packet: SourcePacket, now_ns: int) -> list[AdapterEffect]:
         """A source packet of one of the channel's streams, its frames checked."""
         slices = self.channel.take_source(packet, now_ns)
-        effects: list[AdapterEffect] = []
-        if slices:
-            succession = self._role.on_slices(packet.source_stream_id, slices, effects, now_ns)
-            if succession is not None:
-                self._succeed(succession, effects, now_ns)
-        return effects
+        return self._end(self._role.on_slices(packet.source_stream_id, slices, now_ns), now_ns) if slices else []
 
     def on_output_packet(self, packet: OutputPacket, now_ns: int) -> list[AdapterEffect]:
         """Another adapter's output packet: its runs are decisions, unless it is provisional.
@@ -62,20 +56,16 @@ class ChannelReplica:
         Raises:
             PacketRefused: a run names a source stream that the channel does not have, or a heartbeat is malformed.
         """
-        effects: list[AdapterEffect] = []
-        if not packet.flags & PROVISIONAL_BIT:
-            succession = self._role.on_output_packet(packet, effects, now_ns)
-            if succession is not None:
-                self._succeed(succession, effects, now_ns)
-        return effects
+        if packet.flags & PROVISIONAL_BIT:
+            return []
+        return self._end(self._role.on_output_packet(packet, now_ns), now_ns)
 
     # ---- events: the group ----
 
     def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Another adapter's state from the sync channel."""
         self.channel.note_available(status, adapter_id)
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.on_peer_status(status, adapter_id, effects, now_ns), effects, now_ns)
+        return self._end(self._role.on_peer_status(status, adapter_id, now_ns), now_ns)
 
     def on_active_known(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         """A report of who is active in an epoch (0: no adapter); older news changes nothing."""
@@ -88,65 +78,42 @@ class ChannelReplica:
         assert isinstance(self._role, Joining)
         self._role.resume_from(snapshot, runs, now_ns)
 
-    def on_runs(self, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
-        """The decisions asked for."""
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.on_runs(reply, effects, now_ns), effects, now_ns)
-
-    def on_runs_refused(self, reason: str, now_ns: int) -> list[AdapterEffect]:
-        """The active cannot give the decisions any more."""
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.on_runs_refused(reason, effects, now_ns), effects, now_ns)
-
-    def on_snapshot(self, snapshot: ChannelSnapshot, now_ns: int) -> list[AdapterEffect]:
-        """A snapshot from the active."""
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.on_snapshot(snapshot, effects, now_ns), effects, now_ns)
-
-    def on_buckets(self, answer: Buckets, now_ns: int) -> list[AdapterEffect]:
-        """The buckets asked for, at the active's position."""
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.on_buckets(answer, effects, now_ns), effects, now_ns)
+    def on_answer(self, answer: Answer, now_ns: int) -> list[AdapterEffect]:
+        """What was asked of another adapter."""
+        return self._end(self._role.on_answer(answer, now_ns), now_ns)
 
     # ---- orders of the engine ----
 
     def promote(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
         """The lease on `epoch` is held: decide from here on, beginning with what waits for decisions."""
         self.channel.hand_over.cancel()
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.promote(epoch, effects, now_ns), effects, now_ns)
+        return self._end(self._role.promote(epoch, now_ns), now_ns)
 
-    def promote_when_level(self, epoch: int, now_ns: int) -> list[AdapterEffect]:
-        """The lease on an epoch that was handed over is held: begin where the one before it ended."""
+    def promote_when_level(self, epoch: int, after_epoch: int, now_ns: int) -> list[AdapterEffect]:
+        """The lease on an epoch that was handed over is held: begin where `after_epoch`, the one before it, ended."""
         if self.state is ReplicaState.ACTIVE:
             return []
-        self.channel.hand_over.await_end(epoch, now_ns)
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.due_promotion(now_ns), effects, now_ns)
+        self.channel.hand_over.await_end(epoch, after_epoch, now_ns)
+        return self._end(self._role.due_promotion(now_ns), now_ns)
 
     def demote(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The lease is gone."""
         self.channel.hand_over.cancel()
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.demote(reason, effects, now_ns), effects, now_ns)
+        return self._end(self._role.demote(reason, now_ns), now_ns)
 
     def hand_over(self, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Give the epoch up, in order, and say so."""
-        effects: list[AdapterEffect] = []
-        succession = self._role.give_up_epoch(heir_adapter_id, effects, now_ns)
-        if succession is not None:
-            self._succeed(succession, effects, now_ns)
-            effects.append(self._role.heartbeat(now_ns))
-        return effects
+        succession = self._role.give_up_epoch(heir_adapter_id, now_ns)
+        effects = self._end(succession, now_ns)
+        return effects if succession is None else [*effects, Transmit(self._role.heartbeat(now_ns))]
 
     def fail(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """Leave the group; an admin readmits."""
-        effects: list[AdapterEffect] = []
-        return self._end(self._role.fail(reason, effects), effects, now_ns)
+        return self._end(self._role.fail(reason), now_ns)
 
     def readmit(self, now_ns: int) -> list[AdapterEffect]:
         """Enter the group again: join anew."""
-        return self._end(self._role.readmit(), [], now_ns)
+        return self._end(self._role.readmit(), now_ns)
 
     # ---- the session ----
 
@@ -161,12 +128,11 @@ class ChannelReplica:
             epoch: the epoch that this adapter decides in; 0: it does not.
         """
         assert isinstance(self._role, Joining)
-        effects: list[AdapterEffect] = []
         self.channel.succeed(before.channel, now_ns)
         if before.state is ReplicaState.FAILED:
             return self.fail("failed in the session before", now_ns)
-        if conversion_state is not None:
-            self._end(self._role.begin_session(conversion_state, now_ns), effects, now_ns)
+        begun = None if conversion_state is None else self._role.begin_session(conversion_state, now_ns)
+        effects = self._end(begun, now_ns)
         return effects + self.promote(epoch, now_ns) if epoch else effects
 
     def forget_another_past(self, before: ChannelReplica) -> None:
@@ -189,24 +155,19 @@ class ChannelReplica:
 
     def last_word(self, now_ns: int) -> OutputPacket | None:
         """The heartbeat that says where the session ended, if all of it was applied here."""
-        if not self._speaks() or not self.channel.is_at_end:
-            return None
-        beat = self._role.heartbeat(now_ns)
-        assert isinstance(beat, Transmit)
-        return beat.packet
+        return self._role.heartbeat(now_ns) if self._speaks and self.channel.is_at_end else None
 
     # ---- time ----
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
         """Everything that is due: source gaps, what the role waits for, a saving, a heartbeat."""
-        effects: list[AdapterEffect] = []
         channel = self.channel
-        channel.ask_source(effects, now_ns)
-        self._end(self._role.on_timer(effects, now_ns), effects, now_ns)
+        channel.request_source(now_ns)
+        effects = self._end(self._role.on_timer(now_ns), now_ns)
         if self._role.is_savable and channel.savings.is_due(channel.line.next_input_seq, now_ns):
             effects += self.on_stop()
-        if self._speaks() and now_ns >= channel.heartbeat_at_ns:
-            effects.append(self._role.heartbeat(now_ns))
+        if self._speaks and now_ns >= channel.heartbeat_at_ns:
+            effects.append(Transmit(self._role.heartbeat(now_ns)))
         return effects
 
     def on_stop(self) -> list[AdapterEffect]:
@@ -220,13 +181,13 @@ class ChannelReplica:
 
     def next_deadline_ns(self) -> int | None:
         """The earliest moment at which `on_timer` has something to do."""
-        due = [tracker.next_deadline_ns() for tracker in self.channel.trackers.values()]
-        due.append(self._role.next_deadline_ns())
-        if self._speaks():
-            due.append(self.channel.heartbeat_at_ns)
-        if self._role.is_savable:
-            due.append(self.channel.savings.next_deadline_ns())
-        return min((deadline for deadline in due if deadline is not None), default=None)
+        channel, role = self.channel, self._role
+        return earliest(
+            *(tracker.next_deadline_ns() for tracker in channel.trackers.values()),
+            role.next_deadline_ns(),
+            channel.heartbeat_at_ns if self._speaks else None,
+            channel.savings.next_deadline_ns() if role.is_savable else None,
+        )
 
     # ---- queries ----
 
@@ -248,7 +209,7 @@ class ChannelReplica:
     @property
     def is_placed(self) -> bool:
         """True if it has a place in the channel and stands in the group."""
-        return isinstance(self._role, PlacedBackup | Deciding)
+        return self._role.is_placed
 
     @property
     def is_holding(self) -> bool:
@@ -281,39 +242,35 @@ class ChannelReplica:
 
     # ---- inside ----
 
-    def _end(self, succession: Succession | None, effects: list[AdapterEffect], now_ns: int) -> list[AdapterEffect]:
-        if succession is not None:
-            self._succeed(succession, effects, now_ns)
-        return effects
+    @property
+    def _speaks(self) -> bool:
+        """False for a replica without a position, or out of the group: it has nothing true to say."""
+        return self._role.is_placed and self.channel.line.epoch > 0
 
-    def _succeed(self, succession: Succession | None, effects: list[AdapterEffect], now_ns: int) -> None:
-        """The present role has ended: enter the next one's state, make it and let it begin."""
+    def _end(self, succession: Succession | None, now_ns: int) -> list[AdapterEffect]:
+        """The event is over. If it ended the role, enter the next one's state, make it and let it begin."""
         while succession is not None:
-            self._role = self._next_role(succession, effects, now_ns)
-            succession = self._role.begin(effects, now_ns)
+            self._role = self._next_role(succession, now_ns)
+            succession = self._role.begin(now_ns)
+        return self.channel.take_effects()
 
-    def _next_role(self, succession: Succession, effects: list[AdapterEffect], now_ns: int) -> Role:
+    def _next_role(self, succession: Succession, now_ns: int) -> Role:
         channel = self.channel
         match succession:
             case ToJoining(reason):
-                channel.move(ReplicaState.JOINING, reason, effects)
+                channel.move(ReplicaState.JOINING, reason)
                 return Joining(channel, now_ns)
             case ToFollowing(state, reason):
-                channel.move(state, reason, effects)
+                channel.move(state, reason)
                 return Following(channel, now_ns, succession)
             case ToAhead(reason):
-                channel.move(ReplicaState.AHEAD, reason, effects)
-                return Ahead(channel, now_ns, succession)
+                channel.move(ReplicaState.AHEAD, reason)
+                return Ahead(channel, now_ns)
             case ToDeciding(epoch):
-                reason = f"epoch {epoch} from input_seq {channel.line.next_input_seq}"
-                channel.move(ReplicaState.ACTIVE, reason, effects)
+                channel.move(ReplicaState.ACTIVE, f"epoch {epoch} from input_seq {channel.line.next_input_seq}")
                 return Deciding(channel, succession)
             case ToFailed(reason):
-                channel.move(ReplicaState.FAILED, reason, effects)
+                channel.move(ReplicaState.FAILED, reason)
                 return Failed(channel)
             case _:
                 assert_never(succession)
-
-    def _speaks(self) -> bool:
-        """A replica without a position, or out of the group, has nothing true to say."""
-        return self._role.is_transmitting and self.channel.line.epoch > 0

@@ -1,8 +1,8 @@
 """A role: what a channel's replica does in one state or a few, as an object that owns what ends with it.
 
-A role takes events, appends effects in order, and returns the succession that ends it, or None while it goes on. The
-replica (`feedcore.replica.replica`) makes the next role from the succession: what outlives a role is in the `Channel`,
-or is passed on in the succession.
+A role takes events, adds effects to its channel's in order, and returns the succession that ends it, or None while it
+goes on. The replica (`feedcore.replica.replica`) makes the next role from the succession: what outlives a role is in
+the `Channel`, or is passed on in the succession.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from typing import TypeAlias
 
 from feedcore.counters import Counter
 from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, ChannelStatus
+from feedcore.replica.channel_state import Answer, ChannelStatus
 from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.decision_log import RunsReply
-from feedcore.replica.effects import AdapterEffect
 from feedcore.replica.source_tracker import Slice
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import FIRST_SEQ
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +32,19 @@ class ToFollowing:
 
     Attributes:
         state: RESYNCHRONIZING, SYNCHRONIZED or DETACHED.
-        quiet_end: runs that end at or before this `input_seq` were transmitted in a former life.
         catch_up_by_ns: a snapshot is taken if the state is not SYNCHRONIZED by then; None: no limit.
     """
 
     state: ReplicaState
     reason: str
-    quiet_end: int = FIRST_SEQ
     catch_up_by_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToAhead:
-    """Transmit provisionally. Attributes: quiet_end: as in `ToFollowing`."""
+    """Transmit provisionally."""
 
     reason: str
-    quiet_end: int = FIRST_SEQ
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,88 +63,76 @@ class ToFailed:
 
 
 Succession: TypeAlias = ToJoining | ToFollowing | ToAhead | ToDeciding | ToFailed
+Next: TypeAlias = Succession | None
 
 
 class Role:
     """The events of a replica; a role overrides those that concern it.
 
     Attributes:
-        is_transmitting: the role has something true to say in heartbeats.
-        is_savable: the conversion state is known to be the cluster's, and worth saving.
+        is_placed: it has a place in the channel and stands in the group, so that its heartbeats are true.
         heartbeat_flags: of its heartbeats.
     """
 
-    is_transmitting = False
-    is_savable = False
+    is_placed = False
     heartbeat_flags = 0
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
 
-    def begin(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    @property
+    def is_savable(self) -> bool:
+        """True if the conversion state is known to be the cluster's, and worth saving."""
+        return False
+
+    def begin(self, now_ns: int) -> Next:
         """The role begins; its state has been entered."""
         return None
 
-    def on_slices(
-        self, source_stream_id: int, slices: list[Slice], effects: list[AdapterEffect], now_ns: int
-    ) -> Succession | None:
+    def on_slices(self, source_stream_id: int, slices: list[Slice], now_ns: int) -> Next:
         """The next source messages of a stream, in order."""
         return None
 
-    def on_output_packet(self, packet: OutputPacket, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
         """Another adapter's output packet, not a provisional one."""
         return None
 
-    def on_peer_status(
-        self, status: ChannelStatus, adapter_id: int, effects: list[AdapterEffect], now_ns: int
-    ) -> Succession | None:
+    def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> Next:
         """Another adapter's state, from the sync channel."""
         return None
 
     def on_active_changed(self, now_ns: int) -> None:
         """Another adapter than before is known to be active."""
 
-    def on_runs(self, reply: RunsReply, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        """The decisions asked for."""
+    def on_answer(self, answer: Answer, now_ns: int) -> Next:
+        """What this role asked another adapter for."""
         return None
 
-    def on_runs_refused(self, reason: str, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        """The active cannot give the decisions asked for."""
-        return None
-
-    def on_snapshot(self, snapshot: ChannelSnapshot, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        """The snapshot asked for."""
-        return None
-
-    def on_buckets(self, answer: Buckets, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
-        """The buckets asked for."""
-        return None
-
-    def promote(self, epoch: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def promote(self, epoch: int, now_ns: int) -> Next:
         """The lease on an epoch is held."""
         return ToDeciding(epoch)
 
-    def demote(self, reason: str, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def demote(self, reason: str, now_ns: int) -> Next:
         """The lease is gone."""
         return None
 
-    def give_up_epoch(self, heir_adapter_id: int, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def give_up_epoch(self, heir_adapter_id: int, now_ns: int) -> Next:
         """Hand the epoch over to another adapter."""
         return None
 
-    def fail(self, reason: str, effects: list[AdapterEffect]) -> Succession | None:
+    def fail(self, reason: str) -> Next:
         """Leave the group."""
         return ToFailed(reason)
 
-    def readmit(self) -> Succession | None:
+    def readmit(self) -> Next:
         """Enter the group again."""
         return None
 
-    def due_promotion(self, now_ns: int) -> Succession | None:
+    def due_promotion(self, now_ns: int) -> Next:
         """The epoch that is held begins here, if its predecessor's end need not be awaited any more."""
         return None
 
-    def on_timer(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def on_timer(self, now_ns: int) -> Next:
         """Whatever of this role is due."""
         return None
 
@@ -158,35 +140,51 @@ class Role:
         """When `on_timer` has something to do."""
         return None
 
-    def heartbeat(self, now_ns: int) -> AdapterEffect:
+    def heartbeat(self, now_ns: int) -> OutputPacket:
         """What the role says of itself when it has nothing else to say."""
         return self.channel.heartbeat(self.heartbeat_flags, None, now_ns)
+
+
+class Failed(Role):
+    """The role of a replica that has left the group: it transmits nothing and waits to be readmitted (protocol 6.9)."""
+
+    def begin(self, now_ns: int) -> Next:
+        self.channel.unanchor()
+        return None
+
+    def promote(self, epoch: int, now_ns: int) -> Next:
+        return None
+
+    def fail(self, reason: str) -> Next:
+        return None
+
+    def readmit(self) -> Next:
+        self.channel.out_of_sync_at_ns.clear()
+        return ToJoining("readmitted")
 
 
 class BackupRole(Role):
     """What all roles have in common that hear another adapter's decisions: joining, following, ahead."""
 
-    def on_output_packet(self, packet: OutputPacket, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def on_output_packet(self, packet: OutputPacket, now_ns: int) -> Next:
         channel, intake = self.channel, self.channel.intake
         assert not packet.flags & PROVISIONAL_BIT
         if packet.epoch < intake.epoch and packet.end_input_seq > intake.lineage.end_of(packet.epoch):
             channel.counters.add(Counter.STALE_EPOCH_PACKETS)
             return None
         if packet.flags & FROM_ACTIVE_BIT and packet.epoch >= intake.epoch:
-            self.hear_active(packet.adapter_id, packet.epoch, effects, now_ns)
+            self.hear_active(packet.adapter_id, packet.epoch, now_ns)
         try:
             channel.hear(packet, now_ns)
         except OutOfStep as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
-        return self.apply(effects, now_ns)
+        return self.apply(now_ns)
 
-    def on_peer_status(
-        self, status: ChannelStatus, adapter_id: int, effects: list[AdapterEffect], now_ns: int
-    ) -> Succession | None:
+    def on_peer_status(self, status: ChannelStatus, adapter_id: int, now_ns: int) -> Next:
         channel = self.channel
         if status.state is not ReplicaState.ACTIVE or status.position.epoch < channel.intake.epoch:
             return None
-        self.hear_active(adapter_id, status.position.epoch, effects, now_ns)
+        self.hear_active(adapter_id, status.position.epoch, now_ns)
         try:
             channel.intake.on_lineage(status.lineage, channel.line.position())
         except OutOfStep as contradiction:
@@ -194,32 +192,32 @@ class BackupRole(Role):
         if status.position.epoch != channel.intake.epoch:
             return None
         channel.intake.on_next_input_seq(status.position.next_input_seq, now_ns)
-        return self.compare(status, effects, now_ns)
+        return self.compare(status, now_ns)
 
-    def hear_active(self, adapter_id: int, epoch: int, effects: list[AdapterEffect], now_ns: int) -> None:
+    def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         """The active speaks."""
         if self.channel.active.hear(adapter_id, epoch, now_ns):
             self.on_active_changed(now_ns)
 
-    def leave(self, reason: str, now_ns: int, *, is_trouble: bool = False) -> Succession | None:
+    def leave(self, reason: str, now_ns: int, *, is_trouble: bool = False) -> Next:
         """The place in the channel is lost. `is_trouble`: this adapter contradicted the group."""
         if is_trouble:
             self.channel.out_of_sync_at_ns.append(now_ns)
         return ToJoining(reason)
 
-    def compare(self, status: ChannelStatus, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def compare(self, status: ChannelStatus, now_ns: int) -> Next:
         """The active's conversion-state digest may be compared."""
         return None
 
-    def apply(self, effects: list[AdapterEffect], now_ns: int) -> Succession | None:
+    def apply(self, now_ns: int) -> Next:
         """Do whatever the decisions and source messages at hand allow."""
         raise NotImplementedError
 
-    def due_promotion(self, now_ns: int) -> Succession | None:
+    def due_promotion(self, now_ns: int) -> Next:
         channel, hand_over = self.channel, self.channel.hand_over
         if not hand_over.is_awaited:
             return None
         epoch = hand_over.due_epoch(
             channel.intake.epoch, channel.line.next_input_seq, now_ns, is_blocked=channel.is_blocked
         )
-        return None if epoch is None else self.promote(epoch, [], now_ns)
+        return None if epoch is None else self.promote(epoch, now_ns)

@@ -6,9 +6,9 @@ import codecs
 from difflib import get_close_matches
 from functools import lru_cache
 
+from feedcore.documents.primitive_types import Number, Primitive
 from feedcore.documents.xml_document import ATTRIBUTE_NAMES_MAX, Node
-from feedcore.sbe.primitives import Number, Primitive
-from feedcore.sbe.types import Notes, Presence
+from feedcore.sbe.types import Presence
 
 _KNOWN = {
     *("name", "id", "type", "description", "semanticType", "sinceVersion", "deprecated", "presence", "nullValue"),
@@ -36,22 +36,18 @@ def _closest(name: str) -> str | None:
     return next(iter(get_close_matches(name, _KNOWN, 1, 0.8)), None)
 
 
-def notes_of(node: Node, schema_version: int) -> Notes:
-    """The documenting attributes.
+def since_version(node: Node, schema_version: int) -> int:
+    """The version that added an element, whose attributes are spelt right.
 
     Raises:
         DocumentError: a version that the schema has not reached.
     """
     check_spelling(node)
-    since = unsigned(node, "sinceVersion", 0)
-    deprecated = unsigned(node, "deprecated", 0) if "deprecated" in node.attributes else None
-    for name, version in (("sinceVersion", since), ("deprecated", deprecated or 0)):
+    for name in ("sinceVersion", "deprecated"):
+        version = unsigned(node, name, 0)
         if version > schema_version:
             raise node.error(f"{name}={version} is above the schema's version {schema_version}")
-    extra = {name: value for name, value in node.attributes.items() if name not in _KNOWN}
-    return Notes(
-        node.attributes.get("description", ""), node.attributes.get("semanticType", ""), since, deprecated, extra
-    )
+    return unsigned(node, "sinceVersion", 0)
 
 
 def unsigned(node: Node, name: str, default: int) -> int:
@@ -65,23 +61,25 @@ def unsigned(node: Node, name: str, default: int) -> int:
 def presence_of(node: Node) -> Presence | None:
     """The presence attribute; None where it is not given."""
     text = node.attributes.get("presence")
-    if text is None:
-        return None
     try:
-        return Presence(text)
+        return None if text is None else Presence(text)
     except ValueError:
         raise node.error(f"presence={text!r} is none of required, optional, constant") from None
 
 
 def value_of(node: Node, name: str, primitive: Primitive) -> Number | None:
     """minValue, maxValue or nullValue in the primitive's range; None where it is not given."""
-    text = node.attributes.get(name)
-    if text is None:
+    if name not in node.attributes:
         return None
+    return parsed(node, primitive, node.attributes[name], f"{name}=")
+
+
+def parsed(node: Node, primitive: Primitive, text: str, told: str = "") -> Number:
+    """A text of an element as a value of the primitive; `told` stands before it in the error."""
     try:
         return primitive.parse(text)
     except ValueError:
-        raise node.error(f"{name}={text!r} is no value of {primitive.name}") from None
+        raise node.error(f"{told}{text.strip()!r} is no value of {primitive.name}") from None
 
 
 def encoding_of(node: Node, default: str) -> str:

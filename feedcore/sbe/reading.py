@@ -1,4 +1,4 @@
-"""Reading a message of a schema into plain Python values (`feedcore.sbe.values` says which).
+"""Reading a message of a schema into plain Python values: docs/sbe.md has a table of them.
 
 A reader is made once from the schema: a function per field, so that reading looks nothing up. Never reads beyond the
 buffer: what is too short is an `SbeReadError` that names the field.
@@ -6,29 +6,58 @@ buffer: what is too short is an `SbeReadError` that names the field.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact
 from typing import Any, TypeAlias
 
-from feedcore.sbe.errors import SbeReadError
-from feedcore.sbe.primitives import Number, Primitive
-from feedcore.sbe.types import (
-    Block,
-    CompositeType,
-    EncodingType,
-    EnumType,
-    Field,
-    MessageType,
-    Presence,
-    Schema,
-    SetType,
-    SimpleType,
-    VarData,
-)
-from feedcore.sbe.values import EMPTY_ENTRIES_MAX, SbeMessage, Unlisted
+from feedcore.sbe.messages import Block, Frame, Group, Schema, VarData
+from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ReadValue: TypeAlias = Callable[[Buffer, int], Any]
+ReadFrame: TypeAlias = Callable[["_Walk", str], dict[str, int]]
+
+# Entries of no bytes in a message: of constants alone, or of a version that had no field of theirs yet. The largest
+# datagram has so many bytes. Without a limit the few bytes of a count would make the reader build billions of entries.
+EMPTY_ENTRIES_MAX = 8_192
+
+
+class SbeReadError(ValueError):
+    """A message is truncated, of an unknown template, or its lengths do not add up; the text names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """A value that an enumeration does not list: of a newer schema, or wrong."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class SbeMessage:
+    """A message that was read.
+
+    Attributes:
+        fields: fields, groups and variable data by name.
+        header: the message header's members.
+        size: bytes of header and body.
+    """
+
+    name: str
+    header: Mapping[str, int]
+    fields: dict[str, Any]
+    size: int
+
+
+_EXACT = Context(prec=60, traps=[Inexact])
+
+
+def as_decimal(value: Mapping[str, int] | None) -> Decimal | None:
+    """A composite of mantissa and exponent as the number it is."""
+    return None if value is None else _EXACT.scaleb(Decimal(value["mantissa"]), value["exponent"])
 
 
 class SbeReader:
@@ -36,16 +65,8 @@ class SbeReader:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._order = schema.byte_order
-        self._header = _Frame(schema.header, self._order)
-        self._blocks = {template: _BlockReader(message.block, schema) for template, message in self._messages()}
-
-    def _messages(self) -> list[tuple[int, MessageType]]:
-        return list(self.schema.by_template.items())
-
-    def header(self, data: Buffer, offset: int = 0) -> dict[str, int]:
-        """The message header's members."""
-        return self._header.read(data, offset, "message header")
+        self._header = _frame_reader(schema.header, schema.byte_order)
+        self._blocks = {template: _BlockReader(message, schema) for template, message in schema.by_template.items()}
 
     def read(self, data: Buffer, offset: int = 0) -> SbeMessage:
         """Read the message that begins at `offset` with its header.
@@ -53,38 +74,27 @@ class SbeReader:
         Raises:
             SbeReadError: truncated, of another schema or an unknown template, or lengths that do not add up.
         """
-        header = self.header(data, offset)
-        schema = self.schema
+        walk, schema = _Walk(data, offset), self.schema
+        header = self._header(walk, "the header")
         if header["schemaId"] != schema.schema_id:
             raise SbeReadError(f"the message is of schema {header['schemaId']}, not {schema.schema_id}")
         message = schema.by_template.get(header["templateId"])
         if message is None:
             raise SbeReadError(f"{schema.document} has no message with id {header['templateId']}")
-        start = offset + self._header.size
-        walk = _Walk(data, start, header["version"], message.name)
-        extra = header.get("numGroups"), header.get("numVarDataFields")
-        fields = self._blocks[message.template_id].read(walk, header["blockLength"], *extra)
+        walk.version, walk.path = header["version"], message.name
+        fields = self._blocks[message.template_id].read(walk, header)
         return SbeMessage(message.name, header, fields, walk.position - offset)
 
 
 class _Walk:
     """Where reading is in a message, and in which version the message was written."""
 
-    __slots__ = ("_empty_entries", "data", "path", "position", "version")
-
-    def __init__(self, data: Buffer, position: int, version: int, path: str) -> None:
+    def __init__(self, data: Buffer, position: int) -> None:
         self.data = data
         self.position = position
-        self.version = version
-        self.path = path
+        self.version = 0
+        self.path = "message"
         self._empty_entries = 0
-
-    def end_entry(self, start: int) -> None:
-        """Count a group's entry, which began at `start`, if it took no bytes."""
-        if self.position == start:
-            self._empty_entries += 1
-            if self._empty_entries > EMPTY_ENTRIES_MAX:
-                raise SbeReadError(f"{self.path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
 
     def take(self, size: int, what: str) -> int:
         """The position of the next `size` bytes, which are consumed."""
@@ -95,22 +105,29 @@ class _Walk:
         self.position = start + size
         return start
 
+    def octets(self, length: struct.Struct, what: str) -> bytes:
+        """The next variable data, which begins with its length."""
+        (size,) = length.unpack_from(self.data, self.take(length.size, f"the length of {what}"))
+        start = self.take(size, what)
+        return bytes(self.data[start : start + size])
 
-class _Frame:
-    """A composite of unsigned integers: the message header or a group's dimensions."""
+    def end_entry(self, start: int) -> None:
+        """Count a group's entry, which began at `start`, if it took no bytes."""
+        if self.position == start:
+            self._empty_entries += 1
+            if self._empty_entries > EMPTY_ENTRIES_MAX:
+                raise SbeReadError(f"{self.path}: more than {EMPTY_ENTRIES_MAX} entries of no bytes in a message")
 
-    def __init__(self, kind: CompositeType, order: str) -> None:
-        self.size = kind.size
-        self._parts = [
-            (member.name, struct.Struct(order + member.type.primitive.struct_code), member.offset)
-            for member in kind.members.values()
-            if isinstance(member.type, SimpleType)
-        ]
 
-    def read(self, data: Buffer, offset: int, what: str) -> dict[str, int]:
-        if offset + self.size > len(data):
-            raise SbeReadError(f"{what}: needs {self.size} bytes, {len(data) - offset} are left")
-        return {name: part.unpack_from(data, offset + place)[0] for name, part, place in self._parts}
+def _frame_reader(frame: Frame, order: str) -> ReadFrame:
+    """The function that reads the message header or a group's dimensions."""
+    parts = [(name, struct.Struct(order + part.kind.struct_code), part.offset) for name, part in frame.parts.items()]
+
+    def read(walk: _Walk, what: str) -> dict[str, int]:
+        start = walk.take(frame.size, what)
+        return {name: part.unpack_from(walk.data, start + place)[0] for name, part, place in parts}
+
+    return read
 
 
 class _BlockReader:
@@ -118,79 +135,81 @@ class _BlockReader:
 
     def __init__(self, block: Block, schema: Schema) -> None:
         order = schema.byte_order
-        self._fields = [(field, field_reader(field, order)) for field in block.fields.values()]
-        self._groups = [
-            (group, _Frame(group.dimension, order), _BlockReader(group.block, schema))
-            for group in block.groups.values()
-        ]
-        self._data = [(data, struct.Struct(order + data.length_primitive.struct_code)) for data in block.data.values()]
-        found = schema.types.get("groupSizeEncoding")
-        self._default_frame = _Frame(found, order) if isinstance(found, CompositeType) else None
+        fields = block.fields.values()
+        self._fields = [(each, _value_reader(each.type, order, each.presence is Presence.OPTIONAL)) for each in fields]
+        groups = block.groups.values()
+        self._groups = [(each, _frame_reader(each.dimension, order), _BlockReader(each, schema)) for each in groups]
+        self._data = [(data, struct.Struct(order + data.length_kind.struct_code)) for data in block.data.values()]
+        default = schema.default_dimension
+        self._default_frame = None if default is None else _frame_reader(default, order)
 
-    def read(self, walk: _Walk, block_length: int, group_count: int | None, data_count: int | None) -> dict[str, Any]:
+    def read(self, walk: _Walk, frame: dict[str, int]) -> dict[str, Any]:
+        """The values of a block that this frame announces.
+
+        A frame may count the groups and data of its writer's schema, which may have more or fewer of them than ours.
+        """
         values: dict[str, Any] = {}
+        block_length = frame["blockLength"]
         start = walk.take(block_length, "the block")
-        data, version = walk.data, walk.version
         for field, read in self._fields:
-            if field.notes.since_version > version and field.presence is not Presence.CONSTANT:
+            end = field.offset + field.size
+            if field.presence is Presence.CONSTANT:
+                values[field.name] = field.constant
+            elif field.since_version > walk.version:
                 values[field.name] = None
-            elif field.offset + field.size > block_length:
-                end = field.offset + field.size
+            elif end > block_length:
                 raise SbeReadError(f"{walk.path}.{field.name} ends at {end}, the block has {block_length} bytes")
             else:
-                values[field.name] = read(data, start + field.offset)
-        for place, (group, frame, entry) in enumerate(self._groups):
-            is_there = group.notes.since_version <= version if group_count is None else place < group_count
-            values[group.name] = _read_group(walk, group.name, frame, entry) if is_there else []
-        for _ in range(len(self._groups), group_count or 0):
+                values[field.name] = read(walk.data, start + field.offset)
+        count = frame.get("numGroups")
+        for place, (group, dimension, entry) in enumerate(self._groups):
+            is_there = group.since_version <= walk.version if count is None else place < count
+            values[group.name] = _read_group(walk, group, dimension, entry) if is_there else []
+        for _ in range(len(self._groups), count or 0):
             self._skip_group(walk)
+        count = frame.get("numVarDataFields")
         for place, (var, length) in enumerate(self._data):
-            is_there = var.notes.since_version <= version if data_count is None else place < data_count
+            is_there = var.since_version <= walk.version if count is None else place < count
             values[var.name] = _read_data(walk, var, length) if is_there else None
-        for _ in range(len(self._data), data_count or 0):
+        for _ in range(len(self._data), count or 0):
             self._skip_data(walk)
         return values
 
     def _skip_group(self, walk: _Walk) -> None:
         """A group that the writer's newer schema has and ours has not: walked over by the counts it carries."""
-        frame = self._groups[-1][1] if self._groups else self._default_frame
-        if frame is None:
+        dimension = self._groups[-1][1] if self._groups else self._default_frame
+        if dimension is None:
             raise SbeReadError(f"{walk.path}: a group of a newer schema, and none of ours shows how groups begin")
-        dimension = frame.read(walk.data, walk.take(frame.size, "a group's dimensions"), walk.path)
-        for _ in range(dimension["numInGroup"]):
-            start = walk.take(dimension["blockLength"], "an entry")
-            for _ in range(dimension.get("numGroups", 0)):
+        frame = dimension(walk, "a group's dimensions")
+        for _ in range(frame["numInGroup"]):
+            start = walk.take(frame["blockLength"], "an entry")
+            for _ in range(frame.get("numGroups", 0)):
                 self._skip_group(walk)
-            for _ in range(dimension.get("numVarDataFields", 0)):
+            for _ in range(frame.get("numVarDataFields", 0)):
                 self._skip_data(walk)
             walk.end_entry(start)
 
     def _skip_data(self, walk: _Walk) -> None:
         if not self._data:
             raise SbeReadError(f"{walk.path}: data of a newer schema, and none of ours shows how data begins")
-        length = self._data[-1][1]
-        walk.take(length.unpack_from(walk.data, walk.take(length.size, "a length"))[0], "data")
+        walk.octets(self._data[-1][1], "data")
 
 
-def _read_group(walk: _Walk, name: str, frame: _Frame, entry: _BlockReader) -> list[dict[str, Any]]:
+def _read_group(walk: _Walk, group: Group, dimension: ReadFrame, entry: _BlockReader) -> list[dict[str, Any]]:
     outer = walk.path
-    walk.path = f"{outer}.{name}"
-    start = walk.take(frame.size, "its dimensions")
-    dimension = frame.read(walk.data, start, walk.path)
-    length, extra = dimension["blockLength"], (dimension.get("numGroups"), dimension.get("numVarDataFields"))
+    walk.path = f"{outer}.{group.name}"
+    frame = dimension(walk, "its dimensions")
     entries = []
-    for place in range(dimension["numInGroup"]):
-        walk.path, start = f"{outer}.{name}[{place}]", walk.position
-        entries.append(entry.read(walk, length, *extra))
+    for place in range(frame["numInGroup"]):
+        walk.path, start = f"{outer}.{group.name}[{place}]", walk.position
+        entries.append(entry.read(walk, frame))
         walk.end_entry(start)
     walk.path = outer
     return entries
 
 
 def _read_data(walk: _Walk, var: VarData, length: struct.Struct) -> bytes | str:
-    size = length.unpack_from(walk.data, walk.take(length.size, f"the length of {var.name}"))[0]
-    start = walk.take(size, var.name)
-    octets = bytes(walk.data[start : start + size])
+    octets = walk.octets(length, var.name)
     if not var.character_encoding:
         return octets
     return _text(octets, var.character_encoding, f"{walk.path}.{var.name}")
@@ -204,112 +223,62 @@ def _text(octets: bytes, encoding: str, path: str) -> str:
         raise SbeReadError(f"{path}: no {encoding} text: {wrong.reason} at byte {wrong.start}") from None
 
 
-def field_reader(field: Field, order: str) -> ReadValue:
-    """The function that reads a field; its arguments are the buffer and the field's place in it."""
-    if field.presence is Presence.CONSTANT:
-        return _constant_reader(field.constant)
-    return value_reader(field.type, order, field.presence is Presence.OPTIONAL)
+def _value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValue:
+    """The function that reads an encoding; its arguments are the buffer and the value's place in it."""
+    if isinstance(kind, CompositeType):
+        return _composite_reader(kind, order, is_optional)
+    if isinstance(kind, SimpleType) and kind.presence is Presence.CONSTANT:
+        return lambda _data, _offset: kind.constant
+    code, value_of = _value_maker(kind, may_be_null(kind, is_optional))
+    unpack = struct.Struct(order + code).unpack_from
+    return lambda data, offset: value_of(*unpack(data, offset))
 
 
-def value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValue:
-    """The function that reads an encoding."""
-    if isinstance(kind, SimpleType):
-        return _simple_reader(kind, order, is_optional)
-    if isinstance(kind, EnumType):
-        return _enum_reader(kind, order, is_optional)
+def _value_maker(kind: SimpleType | EnumType | SetType, is_nullable: bool) -> tuple[str, Callable[..., Any]]:
+    """(code for `struct`, what makes a value of what that unpacks)."""
+    code = kind.primitive.struct_code
     if isinstance(kind, SetType):
-        return _set_reader(kind, order)
-    return _composite_reader(kind, order, is_optional)
+        names = {bit: name for name, bit in kind.choices.items()}
+        choices = [(bit, names.get(bit, bit)) for bit in range(8 * kind.size)]
+        return code, lambda raw: frozenset(choice for bit, choice in choices if raw >> bit & 1)
+    null = kind.null if is_nullable else None
+    if isinstance(kind, EnumType):
+        listed = {value: name for name, value in kind.values.items()}
+        return code, lambda raw: None if raw == null else listed.get(raw) or Unlisted(raw)
+    if kind.primitive.name == "char":
+        return f"{kind.length}s", _text_maker(kind, is_nullable)
+    if kind.length != 1 and kind.primitive.name == "uint8":
+        return f"{kind.length}s", lambda octets: octets
+    if kind.length != 1:
+        return f"{kind.length}{code}", lambda *raw: list(raw)
+    if null is not None and math.isnan(null):
+        return code, lambda raw: None if math.isnan(raw) else raw
+    return code, lambda raw: None if raw == null else raw
 
 
-def _constant_reader(value: object) -> ReadValue:
-    return lambda _data, _offset: value
+def _text_maker(kind: SimpleType, is_nullable: bool) -> Callable[[bytes], str | None]:
+    encoding, nulls = kind.character_encoding or "latin-1", {""}
+    if kind.length == 1:
+        nulls.add(chr(int(kind.null)))
 
+    def text_of(octets: bytes) -> str | None:
+        text = _text(octets.rstrip(b"\0"), encoding, kind.name)
+        return None if is_nullable and text in nulls else text
 
-def _number_reader(primitive: Primitive, order: str) -> Callable[[Buffer, int], Number]:
-    unpack = struct.Struct(order + primitive.struct_code).unpack_from
-    return lambda data, offset: unpack(data, offset)[0]
-
-
-def _simple_reader(kind: SimpleType, order: str, is_optional: bool) -> ReadValue:
-    if kind.presence is Presence.CONSTANT:
-        return _constant_reader(kind.constant)
-    primitive, length, null = kind.primitive, kind.length, kind.null
-    if primitive.name == "char":
-        return _text_reader(kind, is_optional)
-    if length != 1:
-        return _array_reader(kind, order)
-    read = _number_reader(primitive, order)
-    if not is_optional:
-        return read
-
-    def read_optional(data: Buffer, offset: int) -> Number | None:
-        raw = read(data, offset)
-        return None if primitive.is_null(raw, null) else raw
-
-    return read_optional
-
-
-def _text_reader(kind: SimpleType, is_optional: bool) -> ReadValue:
-    size, encoding, null = kind.length, kind.character_encoding or "latin-1", chr(int(kind.null))
-
-    def read(data: Buffer, offset: int) -> str | None:
-        text = _text(bytes(data[offset : offset + size]).rstrip(b"\0"), encoding, kind.name)
-        if is_optional and (not text or (size == 1 and text == null)):
-            return None
-        return text
-
-    return read
-
-
-def _array_reader(kind: SimpleType, order: str) -> ReadValue:
-    size = kind.size
-    if kind.primitive.name == "uint8":
-        return lambda data, offset: bytes(data[offset : offset + size])
-    unpack = struct.Struct(f"{order}{kind.length}{kind.primitive.struct_code}").unpack_from
-    return lambda data, offset: list(unpack(data, offset))
-
-
-def _enum_reader(kind: EnumType, order: str, is_optional: bool) -> ReadValue:
-    read = _number_reader(kind.primitive, order)
-    null = int(kind.null)
-    names = {value: valid.name for value, valid in kind.by_value.items()}
-
-    def read_name(data: Buffer, offset: int) -> str | Unlisted | None:
-        raw = int(read(data, offset))
-        if is_optional and raw == null:
-            return None
-        return names[raw] if raw in names else Unlisted(raw)
-
-    return read_name
-
-
-def _set_reader(kind: SetType, order: str) -> ReadValue:
-    read = _number_reader(kind.primitive, order)
-    names: Mapping[int, str | int] = {
-        bit: kind.by_bit[bit].name if bit in kind.by_bit else bit for bit in range(8 * kind.primitive.size)
-    }
-    return lambda data, offset: frozenset(name for bit, name in names.items() if int(read(data, offset)) >> bit & 1)
+    return text_of
 
 
 def _composite_reader(kind: CompositeType, order: str, is_optional: bool) -> ReadValue:
     """Null if its first member is; an optional field makes the first member optional."""
-    members: list[tuple[str, ReadValue, int]] = []
-    first: str | None = None
-    for member in kind.members.values():
-        is_first = first is None and member.type.size > 0
-        member_optional = (is_optional and is_first) or is_optional_type(member.type)
-        members.append((member.name, value_reader(member.type, order, member_optional), member.offset))
-        if is_first:
-            first = member.name
+    parts = kind.members.values()
+    members = [(part, _value_reader(part.type, order, is_optional and part.is_first)) for part in parts]
 
     def read(data: Buffer, offset: int) -> dict[str, Any] | None:
-        values = {name: read_member(data, offset + place) for name, read_member, place in members}
-        return None if first is not None and values[first] is None else values
+        values: dict[str, Any] = {}
+        for member, read_member in members:
+            values[member.name] = value = read_member(data, offset + member.offset)
+            if member.is_first and value is None:
+                return None
+        return values
 
     return read
-
-
-def is_optional_type(kind: EncodingType) -> bool:
-    """True if the encoding itself may be null."""
-    return isinstance(kind, SimpleType | EnumType) and kind.presence is Presence.OPTIONAL

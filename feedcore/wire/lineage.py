@@ -73,12 +73,13 @@ class Lineage:
         return 0
 
     def holds(self, epoch: int, next_input_seq: int) -> bool:
-        """True if a position, whose last decision is of `epoch`, is part of this history.
+        """True if a position in `epoch` is part of this history; before any epoch (0) it is part of every one.
 
-        An epoch older than the oldest entry cannot be judged: False.
+        An epoch older than the oldest entry cannot be judged: False. An epoch that decided nothing counts as well: a
+        conversion state that was carried over from another session is only its own.
         """
-        if next_input_seq == FIRST_SEQ:
-            return True
+        if not epoch:
+            return next_input_seq == FIRST_SEQ
         return any(entry.epoch == epoch for entry in self.entries) and next_input_seq <= self.end_of(epoch)
 
     def covers(self, run: Run) -> bool:

@@ -27,6 +27,7 @@ class Refusal(Enum):
     OUT_OF_WINDOW = "out_of_window"  # a packet counter far beyond what its adapter has signed
     UNSIGNED = "unsigned"  # its adapter's signature did not cover it in time
     BAD_SIGNATURE = "bad_signature"  # a signature that its adapter's key did not make
+    UNVERIFIED = "unverified"  # a signature that was not verified, because too many before it were bad
 
 
 class PacketRefused(Exception):

@@ -16,8 +16,7 @@ from adapter.peer_calls import PeerCalls
 from adapter.peer_input import PeerInput
 from adapter.translation import peer_state_to_proto, runs_to_proto
 from feedcore.counters import CounterSet
-from feedcore.replica.channel_state import ChannelStatus, PeerState
-from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
 from feedcore.replica.effects import AdapterEffect, RequestRuns
 from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
 from feedcore.replica.states import ReplicaState
@@ -106,8 +105,8 @@ class _RecordingEngine(AdapterEngine):
     def __init__(self, config: EngineConfig, heard: queue.SimpleQueue[tuple[str, Any]]) -> None:
         self.config, self._heard = config, heard
 
-    def on_runs(self, channel_id: int, reply: RunsReply, now_ns: int) -> list[AdapterEffect]:
-        self._heard.put(("runs", reply))
+    def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
+        self._heard.put(("runs", answer))
         return []
 
     def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:

@@ -11,8 +11,7 @@ from adapter.health import Health
 from adapter.peer_input import PeerInput, Seldom
 from adapter.translation import peer_state_to_proto, runs_to_proto, state_chunks
 from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelStatus, PeerState
-from feedcore.replica.decision_log import RunsReply
+from feedcore.replica.channel_state import ChannelStatus, PeerState, RunsReply
 from feedcore.replica.effects import AdapterEffect
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import Lineage

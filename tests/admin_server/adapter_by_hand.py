@@ -102,3 +102,16 @@ class Adapter:
     def vanish(self) -> None:
         """As a killed process does: the connection goes."""
         self._channel.close()
+
+
+def started_when_allowed(server: Server, name: str) -> Adapter:
+    """Another start of the adapter, which asks as an adapter does: until the server has noticed the former's end, or,
+    after its own restart, has waited for the former's return."""
+    give_up_at_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return Adapter(server, name)
+        except grpc.RpcError:
+            if time.monotonic() >= give_up_at_s:
+                raise
+            time.sleep(0.02)

@@ -17,7 +17,7 @@ import pytest
 
 from admin_server.cli import admin
 from feedcore.replica.states import ReplicaState
-from tests.admin_server.adapter_by_hand import Adapter
+from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, secret_of, write_settings
 
 STOP_TIMEOUT_S = 20
@@ -61,7 +61,7 @@ def test_a_killed_server_never_gives_an_incarnation_or_an_epoch_twice(tmp_path: 
     incarnations, epochs = [], []
     for _ in range(3):
         with server_process(tmp_path) as server:
-            adapter = Adapter(server, "a")
+            adapter = started_when_allowed(server, "a")
             incarnations.append(adapter.registered.self.incarnation)
             epochs.append(adapter.await_order("lease_granted").lease_granted.epoch)
             server.kill()  # the moment the grant is heard

@@ -13,7 +13,7 @@ from admin_server.server import AdminServer
 from admin_server.settings import SettingsError, load_cluster, load_policy
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
+from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import (
     CLUSTER,
     POLICY,
@@ -159,7 +159,7 @@ def test_an_adapter_is_told_how_its_feed_behaves(tmp_path: Path) -> None:
     ):
         text = CLUSTER.replace("lease_ttl_ms = 300\n", words)
         with running_server(tmp_path, cluster_text=text) as server:
-            adapter = Adapter(server, "a")
+            adapter = started_when_allowed(server, "a")
             protocol = adapter.registered.protocol
             assert (protocol.publish, protocol.on_silence, protocol.fail_policy, protocol.fail_threshold) == told
             adapter.vanish()
@@ -214,7 +214,7 @@ def test_incarnations_never_repeat_and_epochs_only_grow_across_a_restart(tmp_pat
     incarnations, epochs, keys = [], [], []
     for _ in range(3):
         with running_server(tmp_path) as server:
-            adapter = Adapter(server, "a")
+            adapter = started_when_allowed(server, "a")
             incarnations.append(adapter.registered.self.incarnation)
             keys.append([key.key for key in adapter.registered.keys])
             assert [len(key) for key in keys[-1]] == [32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from admin_server.lease_core import FeedLease, Granted, Vacated
 from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
-from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, JOINING, SYNCHRONIZED, kinds, running, told
+from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, SYNCHRONIZED, kinds, running, told
 
 TERM_NS = CONFIG.term_ns
 
@@ -177,10 +177,34 @@ def test_a_poor_candidate_waits_anew_after_a_better_one_came_and_went() -> None:
     assert lease.next_deadline_ns() == 10 + CONFIG.grace_ns
 
 
+def test_a_poor_candidate_waits_anew_after_the_term_of_one_that_was_granted_meanwhile() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
+    lease.on_attend(1, 0)
+    lease.on_attend(2, 0)
+    told(lease, 1, JOINING, 0, 900)
+    told(lease, 2, JOINING, CONFIG.first_grace_ns - 1, 1)
+    told(lease, 1, JOINING, CONFIG.first_grace_ns - 1, 900)
+    assert lease.on_timer(CONFIG.first_grace_ns) == [Granted(1, 1)]
+    passed_ns = CONFIG.first_grace_ns + TERM_NS
+    assert kinds(lease.on_timer(passed_ns)) == [Vacated]
+    assert lease.next_deadline_ns() == passed_ns + CONFIG.grace_ns
+
+
+def test_once_another_was_granted_a_synchronized_candidate_does_not_wait_for_the_restored_holder() -> None:
+    lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
+    lease.restore(epoch=7, holder=1, now_ns=0, next_epoch=65)
+    lease.on_attend(2, 1)
+    lease.on_attend(3, 1)
+    told(lease, 2, DETACHED, TERM_NS - 1)
+    assert lease.on_timer(TERM_NS)[-1] == Granted(2, 65)
+    told(lease, 3, SYNCHRONIZED, TERM_NS + 1)
+    assert lease.on_gone(2, TERM_NS + 2)[-1] == Granted(3, 66), "it heard adapter 2, which will not come back"
+
+
 def test_a_feed_that_never_had_an_active_has_no_former_holder_to_renew_or_to_wait_for() -> None:
     for adapter_id in (1, 2):
         lease = FeedLease(CONFIG, frozenset({1, 2}))
-        lease.on_attend(adapter_id, 0)
+        lease.on_resume(adapter_id)
         assert lease.renew(adapter_id, 0, 1) == []
         assert told(lease, adapter_id, SYNCHRONIZED, 2) == [Granted(adapter_id, 1)]
 

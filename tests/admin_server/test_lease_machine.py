@@ -83,6 +83,10 @@ class LeaseMachine(RuleBasedStateMachine):
                     self._take_withdrawal(heir, epoch)
                 case Renewed(adapter_id, epoch):
                     assert self.promised[epoch] == adapter_id
+                    if adapter_id in self.offered and self.offered[adapter_id][0] == epoch:
+                        assert self.was_restarted, "the store knew of the offer, and yet hands nothing over"
+                        self.held.append(epoch)  # to a restarted store the heir is who holds the lease
+                        del self.offered[adapter_id]
                     assert epoch == max(self.held), "another epoch was granted since"
                     self.holder = adapter_id
                     self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
@@ -209,6 +213,8 @@ class LeaseMachine(RuleBasedStateMachine):
         epochs = sorted((epoch for epoch, owner in self.promised.items() if owner == adapter), reverse=True)
         if adapter not in self.states or place >= len(epochs) or adapter in self.offered:
             return
+        if max(self.held) == self.lost_epoch:
+            return  # the store cannot know that anything came after what it has written down
         epoch = epochs[place]
         is_stale = epoch != max(self.held) or adapter != self.promised[max(self.held)]
         told = self.observer.told.get(adapter)
@@ -300,6 +306,7 @@ class LeaseMachine(RuleBasedStateMachine):
     # ---- time, and the store's own fate ----
 
     was_restarted = False
+    lost_epoch = 0  # its grant was not written down when the store restarted
 
     @rule(pause_ms=st.sampled_from([20, 120, 200, 260, 310, 340, 1_000]))
     def wait(self, pause_ms: int) -> None:
@@ -326,7 +333,7 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         notes = list(self.notes)
         if is_newest_lost and len(notes) > 1 and not self.offered:
-            notes.pop()
+            self.lost_epoch, _ = notes.pop()
             epoch, holder = notes[-1]
             if self.promised[self.held[-1]] != holder:
                 self._die(holder)  # it had to be gone for the lost grant to be made

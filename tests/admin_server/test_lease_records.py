@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from admin_server.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
+from admin_server.registrations import ProcessRecord, ProcessStart
 from admin_server.store import Store
 from admin_server.zookeeper import ZooKeeperSettings
 from tests.admin_server.leader_by_hand import Leader
@@ -149,6 +150,19 @@ def test_an_adapters_last_registration_is_remembered(kept: OfStore | OfZooKeeper
     assert records.registrations(1) == expected
     assert kept.reopened().registrations(1) == expected
     assert kept.records.registrations(2) == {}
+
+
+def test_the_process_registered_as_an_adapter_is_remembered(kept: OfStore | OfZooKeeper) -> None:
+    records = kept.records
+    assert records.processes(1) == {}
+    first = ProcessRecord(ProcessStart(b"1" * 16, 4711, "exchange-1", "ipv4:10.0.0.1:5000"), 1_795_000_000_000_000_000)
+    second = ProcessRecord(ProcessStart(b"2" * 16), 5, is_attended=False, replaced=(b"0" * 16, b"1" * 16))
+    records.note_process(1, 1, first)
+    records.note_process(1, 2, first)
+    records.note_process(1, 1, second)
+    assert records.processes(1) == {1: second, 2: first}
+    assert kept.reopened().processes(1) == {1: second, 2: first}
+    assert kept.records.processes(2) == {}
 
 
 def test_a_channels_keys_are_made_once_and_its_own(kept: OfStore | OfZooKeeper) -> None:

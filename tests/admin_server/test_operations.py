@@ -154,6 +154,14 @@ def test_an_active_is_relieved_when_it_asks(feed: Feed) -> None:
     assert changed.epoch > feed.epoch
 
 
+def test_an_active_is_relieved_by_the_backup_that_it_names_and_by_no_other(feed: Feed) -> None:
+    feed.backups["c"].report(SYNCHRONIZED, 90)  # b would be the better one
+    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=7)  # not an adapter of the feed: nothing
+    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=3)
+    feed.backups["c"].accept_offer()
+    assert feed.active.await_order("hand_over").hand_over.epoch == feed.epoch
+
+
 def test_the_holder_gets_a_new_epoch_of_its_own(feed: Feed) -> None:
     feed.active.report(ACTIVE, 100, next_epoch_after=feed.epoch)
     granted = feed.active.await_order("lease_granted").lease_granted.epoch
@@ -187,7 +195,7 @@ def test_a_failed_adapter_stays_failed_over_restarts_until_it_is_readmitted(tmp_
         feed.close()
     with running_server(tmp_path, cluster_text=UNHURRIED) as server, channel_as(server, "operator") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
-        adapter = Adapter(server, "c")
+        adapter = Adapter(server, "c", replace=True)
         assert adapter.await_order("failed").failed.reason == "being repaired"
         operations.ReadmitAdapter(readmission)
         adapter.await_order("readmitted")

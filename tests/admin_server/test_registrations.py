@@ -10,11 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.registrations import AnotherProcess, ProcessStart, Registrations
+from admin_server.registrations import AnotherProcess, ProcessRecord, ProcessStart, Registrations, ReturnAwaited
 from admin_server.server import AdminServer
 from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from tests.admin_server.adapter_by_hand import WAIT_S, Adapter
+from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, channel_as, running_server
 
 MS = 1_000_000
@@ -75,6 +75,52 @@ def test_a_process_that_registers_again_has_replaced_nobody() -> None:
     registrations.check(1, "a", THIRD, heard_at_ns=None, now_ns=5)
 
 
+# ---- after a restart of the server ----
+
+
+def restarted(record: ProcessRecord | None, began_at_ns: int = 0) -> Registrations:
+    """The registrations of a server that finds this of adapter 1 on its disk."""
+    assert record is not None
+    return Registrations(ATTENDED_NS, {1: record}, began_at_ns=began_at_ns)
+
+
+def test_after_a_restart_others_wait_until_the_registered_process_has_had_its_time_to_come_back() -> None:
+    registrations = restarted(registered(FIRST).record(1), began_at_ns=7)
+    for now_ns in (7, 7 + ATTENDED_NS):
+        with pytest.raises(ReturnAwaited) as awaited:
+            registrations.check(1, "a", SECOND, heard_at_ns=None, now_ns=now_ns)
+    assert str(awaited.value) == (
+        "the admin server has just started, and another process was registered as a before: process 4711 on host "
+        "'exchange-1', from ipv4:10.0.0.1:5000; it has 1 s to come back, then this one may register"
+    )
+    registrations.check(1, "a", SECOND, heard_at_ns=None, now_ns=8 + ATTENDED_NS)
+    registrations.check(2, "b", SECOND, heard_at_ns=None, now_ns=7)
+
+
+def test_after_a_restart_the_registered_process_returns_at_once_and_its_twin_is_refused_again() -> None:
+    registrations = restarted(registered(FIRST).record(1))
+    registrations.check(1, "a", FIRST, heard_at_ns=None, now_ns=1)
+    registrations.note(1, FIRST, SINCE_UNIX_NS)
+    with pytest.raises(AnotherProcess, match="another process is registered as a since"):
+        registrations.check(1, "a", SECOND, heard_at_ns=1, now_ns=2)
+
+
+def test_after_a_restart_a_process_that_had_left_is_not_waited_for() -> None:
+    registrations = registered(FIRST)
+    registrations.note_attended(1, False)
+    restarted(registrations.record(1)).check(1, "a", SECOND, heard_at_ns=None, now_ns=1)
+    registrations.note(1, FIRST, SINCE_UNIX_NS)  # it has come back
+    with pytest.raises(ReturnAwaited):
+        restarted(registrations.record(1)).check(1, "a", SECOND, heard_at_ns=None, now_ns=1)
+
+
+def test_after_a_restart_a_replaced_process_stays_out_and_one_that_is_told_to_replace_need_not_wait() -> None:
+    registrations = restarted(registered(FIRST, SECOND).record(1))
+    with pytest.raises(AnotherProcess, match="this process was replaced"):
+        registrations.check(1, "a", FIRST, heard_at_ns=None, now_ns=9 * ATTENDED_NS)
+    registrations.check(1, "a", THIRD, heard_at_ns=None, now_ns=1, is_replacing=True)
+
+
 # ---- the real server ----
 
 
@@ -90,17 +136,6 @@ def refused_registration(server: AdminServer, name: str, **fields: object) -> st
         Adapter(server, name, **fields)  # type: ignore[arg-type]
     assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
     return str(refused.value.details())
-
-
-def started_when_allowed(server: AdminServer, name: str) -> Adapter:
-    """Another start of the adapter, which asks as an adapter does until the server has noticed the former's end."""
-    give_up_at_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return Adapter(server, name)
-        except grpc.RpcError:
-            if time.monotonic() >= give_up_at_s:
-                raise
 
 
 def test_the_server_refuses_a_twin_and_its_active_goes_on(server: AdminServer) -> None:
@@ -156,6 +191,49 @@ def test_a_process_that_has_hung_is_replaced_without_being_told_so(tmp_path: Pat
         with pytest.raises(grpc.RpcError, match="this process was replaced"):
             hung.register()
         hung.vanish()
+
+
+def test_a_twin_stays_refused_over_a_restart_of_the_server_whoever_returns_first(tmp_path: Path) -> None:
+    twin = b"t" * 16
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+        active = Adapter(server, "a")
+        active.await_order("lease_granted")
+        refused_registration(server, "a", nonce=twin)
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+        with pytest.raises(grpc.RpcError, match="another process was registered as a before: process 4711") as awaited:
+            Adapter(server, "a", nonce=twin)
+        assert awaited.value.code() is grpc.StatusCode.UNAVAILABLE  # ask again
+        returned = Adapter(server, "a", active)
+        assert refused_registration(server, "a", nonce=twin).startswith("another process is registered as a since")
+        returned.vanish()
+    active.vanish()
+
+
+def test_after_a_restart_a_process_whose_twin_does_not_return_registers_within_its_attendance(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        gone = Adapter(server, "a")
+        gone.await_order("lease_granted")
+    with running_server(tmp_path) as server:
+        began_s = time.monotonic()
+        heir = started_when_allowed(server, "a")
+        assert time.monotonic() - began_s < WAIT_S / 2
+        with pytest.raises(grpc.RpcError, match="this process was replaced"):
+            Adapter(server, "a", gone)
+        heir.vanish()
+    gone.vanish()
+
+
+def test_after_a_restart_a_process_that_left_before_keeps_no_other_waiting(tmp_path: Path) -> None:
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+        former = Adapter(server, "a")
+        former.await_order("lease_granted")
+        former.vanish()
+        audit, give_up_at_s = server.folder.path / "audit.jsonl", time.monotonic() + WAIT_S
+        while '"left"' not in audit.read_text():
+            assert time.monotonic() < give_up_at_s
+            time.sleep(0.01)
+    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+        Adapter(server, "a").vanish()
 
 
 def test_a_registration_without_a_nonce_is_refused_with_what_is_expected(server: AdminServer) -> None:

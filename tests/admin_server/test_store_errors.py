@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from admin_server.lease_records import RecordsUnavailable
+from admin_server.registrations import ProcessRecord, ProcessStart
 from admin_server.store import Store
 from tests.admin_server.cluster_files import running_server
 
@@ -28,6 +29,7 @@ ARGUMENTS: dict[str, object] = {
     "session": 20_261_122,
     "ttl_ns": 300_000_000,
     "public_key": bytes(32),
+    "record": ProcessRecord(ProcessStart(bytes(16)), 1),
 }
 METHODS = sorted(
     name

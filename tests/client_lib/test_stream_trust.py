@@ -29,9 +29,8 @@ from feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, enco
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, SESSION, channel_key, heartbeat, packet
 from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, StreamOpener
+from transport.opening import HeardPacket, HeardSignature, StreamOpener
 from transport.sealing import COUNTER_MAX, Sealer
-from transport.stream_signatures import SignedDigests
 
 MS = 1_000_000
 KEY = channel_key(5)
@@ -53,6 +52,7 @@ class Scene:
 
     verify: VerifyMode = "alarm"
     now_ns: int = 1_000_000 * MS
+    sender: str = "10.0.0.1:4000"  # of the datagrams that come
     adapters: dict[int, Sealer] = field(default_factory=dict)
     starts: dict[int, AnnouncedStart] = field(default_factory=dict)
 
@@ -95,8 +95,8 @@ class Scene:
         for datagram in datagrams:
             self.now_ns += MS // 10
             opened = self.opener.open(datagram)
-            if isinstance(opened, SignedDigests):
-                verdicts += self.trust.on_signed(opened, self.now_ns)
+            if isinstance(opened, HeardSignature):
+                verdicts += self.trust.on_signature(opened, self.now_ns, sender=self.sender)
             else:
                 verdicts += self.trust.on_packet(opened, self.now_ns)
         return verdicts

@@ -90,7 +90,7 @@ def books_of(
     model = load_message_model(folder / "model.xml")
     for frames in converted(converter, chunks):
         for _, rows in model.arrays(frames):
-            yield from np.stack([rows[name] for name in model.messages["Book"].fields], axis=1).tolist()
+            yield from np.stack([rows[name] for name in model.schema.messages["Book"].columns], axis=1).tolist()
     counts = converter.counts() | {"not_converted": 0}
     assert counts.pop("unknown_order") == unknown_orders
     assert not any(counts.values()), counts

@@ -9,7 +9,7 @@ import numpy as np
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import load_message_model
+from feedcore.documents.message_model import frame_dtype, frame_size, load_message_model
 from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
 
 FORMAT = """<sourceFormat name="x">
@@ -34,7 +34,8 @@ TABLE = """<converterTable name="x" sourceFormat="x">
 {}
 </converterTable>"""
 SMALL = '<convert message="m" to="out"><field name="first" function="halved" of="a"/></convert>'
-OUT = load_message_model(MODEL.encode()).messages["out"].dtype
+OUT_MESSAGE = load_message_model(MODEL.encode()).schema.messages["out"]
+OUT = frame_dtype(OUT_MESSAGE, frame_size(OUT_MESSAGE))
 Frames = list[tuple[int, bytes]]
 
 

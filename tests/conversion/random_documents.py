@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 from adapter.conversion import ConverterTable, converter_function
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.user_functions import register
-from feedcore.documents.source_format import (
-    SourceData,
-    SourceFormat,
-    SourceGroup,
-    SourceMessageType,
-    load_source_format,
-)
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup, SourceMessageType
 from feedcore.documents.xml_document import DocumentError
 from feedcore.wire.source_packet import encode_source_header
 from tests.conversion.random_groups import GroupGrower, Grown, Lines
@@ -365,9 +360,9 @@ def random_message(random: Random, source_format: SourceFormat, message: SourceM
         )
 
     if framing.block_length is not None:
-        put(framing.block_length_offset, framing.block_length.size, len(block))
-    put(framing.type_offset, framing.type.size, kind)
-    put(framing.length_offset, framing.length.size, (len(frame) - framing.length_adds) // framing.length_unit)
+        put(framing.block_length.offset, framing.block_length.size, len(block))
+    put(framing.type.offset, framing.type.size, kind)
+    put(framing.length.offset, framing.length.size, (len(frame) - framing.length_adds) // framing.length_unit)
     return bytes(frame)
 
 
@@ -377,12 +372,12 @@ def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
         told = len(text) if random.random() < 0.95 else 255
         header = told.to_bytes(part.length_kind.size, "big" if part.is_big_endian else "little")
         return header.ljust(part.header_size, b"\7") + text
-    count = part.count if part.count is not None else random.randint(0, 4)
+    count = part.count if isinstance(part.count, int) else random.randint(0, 4)
     entries = b""
     for _ in range(count):
         entries += random_block(random, [each.size for each in part.fields.values()])
         entries += b"".join(_random_part(random, inner) for inner in part.parts)
-    if part.count is not None:
+    if isinstance(part.count, int):
         return entries
     header = bytearray(part.header_size)
     told = count if random.random() < 0.95 else random.choice([200, 65_535])
@@ -391,9 +386,9 @@ def _random_part(random: Random, part: SourceGroup | SourceData) -> bytes:
         value &= (1 << (8 * size)) - 1
         header[offset : offset + size] = value.to_bytes(size, "big" if part.is_big_endian else "little")
 
-    put(part.count_offset, part.count_kind.size, told)
-    if part.entry_size_kind is not None:
-        put(part.entry_size_offset, part.entry_size_kind.size, part.size if random.random() < 0.95 else 1)
+    put(part.count.offset, part.count.size, told)
+    if part.entry_size is not None:
+        put(part.entry_size.offset, part.entry_size.size, part.size if random.random() < 0.95 else 1)
     return bytes(header) + entries
 
 

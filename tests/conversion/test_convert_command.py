@@ -86,7 +86,7 @@ def test_a_file_becomes_sbe_behind_open_framing_headers(ticks: Path) -> None:
     assert data[:6] == size.to_bytes(4, "big") + b"\xeb\x50"
     model = load_message_model(document("tick.xml"))
     header = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
-    assert header == (model.messages["Trade"].block_length, model.messages["Trade"].template_id)
+    assert header == (model.schema.messages["Trade"].block_length, model.schema.messages["Trade"].template_id)
 
 
 def test_a_table_of_rows_does_not_become_messages_of_another_format(

@@ -18,7 +18,8 @@ from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.formats.iex_tp import IEX_TP_HEADER, decode_iex_segment
 from adapter.conversion.formats.mdp3 import MDP_HEADER, decode_mdp_packet
 from adapter.conversion.formats.moldudp64 import decode_mold_packet, encode_mold_packet
-from feedcore.documents.source_format import SourceFormat, load_source_format
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceFormat
 
 FORMATS = {
     name: load_source_format(document(f"{name}.xml")) for name in ("itch50", "iex", "dbn", "lobster", "tick-table")
@@ -34,8 +35,8 @@ def frames_of(source_format: SourceFormat, seed: int) -> bytes:
         frame = bytearray(chance.randbytes(size))
         length = (size - framing.length_adds) // framing.length_unit
         for value, kind, offset in (
-            (length, framing.length, framing.length_offset),
-            (message.type_id, framing.type, framing.type_offset),
+            (length, framing.length, framing.length.offset),
+            (message.type_id, framing.type, framing.type.offset),
         ):
             frame[offset : offset + kind.size] = value.to_bytes(kind.size, "big" if order == "big" else "little")
         out += frame

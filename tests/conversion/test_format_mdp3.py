@@ -37,8 +37,9 @@ from adapter.conversion.table import ConverterTable
 from adapter.convert_command.reading import READER_OF_FORMAT, READERS
 from feedcore.documents.source_format import load_source_format
 from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import SbeReader, load_schema
-from feedcore.sbe.types import Block, EnumType, Schema, SetType
+from feedcore.sbe import SbeReader, Schema, load_schema
+from feedcore.sbe.messages import Block
+from feedcore.sbe.types import EnumType, SetType
 
 CAPTURES = [
     ("v1.6-v6.1.pcap", 2_000),
@@ -69,7 +70,7 @@ def assert_fields_equal(block: Block, values: dict[str, Any], fields: list[Any],
     for name, definition in block.fields.items():
         other = by_name[name]
         value = values[name]
-        if definition.notes.since_version > version and value is None:
+        if definition.since_version > version and value is None:
             continue  # the other decoder reads what is not there
         if isinstance(other, CompositeMessageField):
             parts = {part.original_name: part.value for part in other.parts}
@@ -80,7 +81,7 @@ def assert_fields_equal(block: Block, values: dict[str, Any], fields: list[Any],
             assert value == other.enumerant, name
         elif isinstance(other, SetMessageField):
             assert isinstance(definition.type, SetType)
-            names = {bit: choice.name for bit, choice in definition.type.by_bit.items()}
+            names = {bit: choice for choice, bit in definition.type.choices.items()}
             bits = [bit for bit in range(64) if other.raw_value >> bit & 1]
             assert value == {names.get(bit, bit) for bit in bits}, name
         else:
@@ -92,7 +93,7 @@ def assert_fields_equal(block: Block, values: dict[str, Any], fields: list[Any],
 def assert_message_equal(reader: SbeReader, frame: bytes) -> None:
     message = reader.read(frame, 2)
     assert message.size == len(frame) - 2, "every byte of the message is accounted for"
-    block = reader.schema.messages[message.name].block
+    block = reader.schema.messages[message.name]
     other, size = theirs().build(frame, 0)
     assert (size, other.template_id.value) == (len(frame), message.header["templateId"])
     version = message.header["version"]
@@ -102,7 +103,7 @@ def assert_message_equal(reader: SbeReader, frame: bytes) -> None:
         entries = their_groups[name]
         assert len(message.fields[name]) == entries.num_groups
         for entry, their_entry in zip(message.fields[name], entries.repeating_groups, strict=True):
-            assert_fields_equal(group.block, entry, their_entry.fields, version)
+            assert_fields_equal(group, entry, their_entry.fields, version)
 
 
 @pytest.mark.parametrize(("name", "packet_count"), CAPTURES)

@@ -14,8 +14,9 @@ from adapter.conversion import CompiledConverter, ConverterTable, InterpretedCon
 from adapter.conversion.loading import load_checked_table
 from feedcore.documents.message_model import load_message_model
 from feedcore.replica.converter import Converter
-from feedcore.sbe import SbeWriter, load_schema
+from feedcore.sbe import load_schema
 from feedcore.wire.source_packet import encode_source_header
+from tests.feedcore.sbe_writing import SbeWriter
 
 TYPES = """<messageSchema package="x" id="{id}" version="{version}" byteOrder="{order}"><types>
 <composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>

@@ -24,11 +24,12 @@ from feedcore.merge.effects import Deliver
 from feedcore.merge.merger import StreamMerger
 from feedcore.replica.production import LineConfig, ProductionLine
 from feedcore.replica.source_tracker import Slice
-from feedcore.sbe import SbeReader, SbeWriter, load_schema
+from feedcore.sbe import SbeReader, load_schema
 from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.merge_feed import heartbeat
+from tests.feedcore.sbe_writing import SbeWriter
 
 SESSION = 20_261_121
 

@@ -23,7 +23,7 @@ from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 from tests.transport.starts import FEED_ID, READERS_KEY, START, opener, sealer, stream_opener
 from transport.dgram import MulticastSender
-from transport.opening import HeardPacket
+from transport.opening import HeardPacket, HeardSignature
 from transport.sealing import COUNTER_MAX
 from transport.stream_signatures import SIGNATURE_MAGIC
 
@@ -86,8 +86,10 @@ def test_all_that_it_forges_opens_at_a_reader_and_is_refused_by_an_adapter_as_un
             continue
         reasons[refusal_by_an_adapter(forged)] += 1
         if forged.startswith(SIGNATURE_MAGIC):
+            signature = reader.open(forged)
+            assert isinstance(signature, HeardSignature)
             with pytest.raises(PacketRefused) as refused:
-                reader.open(forged)
+                signature.verified()
             assert refused.value.reason is Refusal.BAD_SIGNATURE
             continue
         opened = reader.open(forged)

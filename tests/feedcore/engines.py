@@ -6,10 +6,9 @@ from typing import TypeVar
 
 from feedcore.counters import CounterSet
 from feedcore.replica.channel_state import PeerState
-from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
 from feedcore.replica.effects import AdapterEffect, Transmit
 from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.engine_config import ChannelConfig, EngineConfig, SessionState
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.role import ToJoining
 from feedcore.replica.states import ReplicaState
@@ -69,7 +68,7 @@ class Adapter:
         """Join by the active's snapshot."""
         self.engine.on_cluster_changed(active.adapter_id, active.engine.lease.epoch, now_ns, [active.adapter_id])
         active.engine.peers.others |= {self.adapter_id}
-        self.engine.on_snapshot(active.engine.snapshot(CHANNEL), now_ns)
+        self.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), now_ns)
         hear(self, active.engine.on_timer(now_ns + 20 * MS), now_ns)
         assert self.state is ReplicaState.SYNCHRONIZED
 
@@ -80,7 +79,7 @@ class Adapter:
 
     def lose_place(self, now_ns: int) -> None:
         """Join anew, for whatever reason."""
-        self.replica._succeed(ToJoining("a test says so"), [], now_ns)
+        self.replica._end(ToJoining("a test says so"), now_ns)
 
     def tell(self, other: Adapter, now_ns: int) -> list[AdapterEffect]:
         """This adapter's report reaches another."""

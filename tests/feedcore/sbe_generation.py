@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sbe_material import COUNTING_HEADER, HEADER, schema_text
 
 from feedcore.sbe import Schema, Unlisted, load_schema
-from feedcore.sbe.types import Block, CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, VarData
+from feedcore.sbe.messages import Block, VarData
+from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 PRESENCES = ['presence="required"', 'presence="optional"', ""]
@@ -94,7 +95,7 @@ def generated(draw: st.DrawFn, is_fixed: bool = False) -> Generated:
     header = HEADER if is_fixed else draw(st.sampled_from([HEADER, COUNTING_HEADER]))
     message = f'<message name="M" id="9">{draw(_level(0, is_fixed))}</message>'
     schema = load_schema(schema_text(TYPES, message, 2, order, header))
-    return Generated(schema, draw(_block_values(schema.messages["M"].block)))
+    return Generated(schema, draw(_block_values(schema.messages["M"])))
 
 
 @st.composite
@@ -106,7 +107,7 @@ def _block_values(draw: st.DrawFn, block: Block) -> dict[str, Any]:
         else:
             values[part.name] = draw(_values(part.type, part.presence is Presence.OPTIONAL))
     for group in block.groups.values():
-        values[group.name] = draw(st.lists(_block_values(group.block), max_size=3))
+        values[group.name] = draw(st.lists(_block_values(group), max_size=3))
     for data in block.data.values():
         values[data.name] = draw(_data(data))
     return values
@@ -123,10 +124,10 @@ def _values(kind: EncodingType, is_optional: bool) -> st.SearchStrategy[Any]:
         return _simple(kind, is_optional)
     if isinstance(kind, EnumType):
         null = st.none() if is_optional or kind.presence is Presence.OPTIONAL else st.nothing()
-        unlisted = st.integers(1, 200).filter(lambda value: value not in kind.by_value and value != kind.null)
+        unlisted = st.integers(1, 200).filter(lambda value: value not in kind.values.values() and value != kind.null)
         return st.one_of(st.sampled_from(list(kind.values)), unlisted.map(Unlisted), null)
     if isinstance(kind, SetType):
-        bits = [bit for bit in range(8 * kind.primitive.size) if bit not in kind.by_bit]
+        bits = [bit for bit in range(8 * kind.primitive.size) if bit not in kind.choices.values()]
         return st.frozensets(st.sampled_from([*kind.choices, *bits]))
     assert isinstance(kind, CompositeType)
     return _composite(kind, is_optional)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.config import SessionState
 from feedcore.replica.effects import (
     AdapterEffect,
     AppendToJournal,
@@ -15,7 +16,6 @@ from feedcore.replica.effects import (
     Transmit,
 )
 from feedcore.replica.engine import NotActive
-from feedcore.replica.engine_config import SessionState
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from feedcore.wire.refusal import Refusal
@@ -110,7 +110,7 @@ def test_a_backup_goes_on_when_it_has_applied_the_end_and_hears_the_active_in_th
     (request,) = of(backup.engine.on_timer(40 * MS), RequestRuns)
     assert request.session == NEXT
     logged = active.engine.runs_since(CHANNEL, request.position, request.session)
-    followed = backup.engine.on_runs(CHANNEL, logged.reply(), 41 * MS)
+    followed = backup.engine.on_answer(CHANNEL, logged.reply(), 41 * MS)
     assert [packet.session for packet in data(followed)] == [NEXT]
     assert (backup.state, backup.next_message_seq) == (ReplicaState.SYNCHRONIZED, active.next_message_seq)
 
@@ -147,7 +147,7 @@ def test_an_answer_of_another_session_is_not_taken() -> None:
     snapshot = active.engine.snapshot(CHANNEL)
     backup.lose_place(MS)
     assert snapshot.session == NEXT
-    assert backup.engine.on_snapshot(snapshot, 2 * MS) == []
+    assert backup.engine.on_answer(CHANNEL, snapshot, 2 * MS) == []
     assert backup.state is ReplicaState.JOINING
 
 
@@ -191,7 +191,7 @@ def test_a_backup_of_a_feed_that_carries_its_state_on_takes_the_actives() -> Non
     say(active, 1, 1, [3], MS, session=NEXT)
     hear(backup, active.engine.on_timer(20 * MS), 20 * MS)
     assert (backup.engine.session, backup.state) == (NEXT, ReplicaState.JOINING)
-    backup.engine.on_snapshot(active.engine.snapshot(CHANNEL), 21 * MS)
+    backup.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 21 * MS)
     assert backup.state is ReplicaState.SYNCHRONIZED
     assert backup.converter.sums == active.converter.sums
 

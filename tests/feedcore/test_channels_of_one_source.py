@@ -76,7 +76,7 @@ def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -
     active = lacking_what_its_backup_has()
     effects = active.engine.on_timer(30 * MS + 500 * MS)
     (request,) = of(effects, RequestHandOver)
-    assert request.epoch == 1
+    assert request == RequestHandOver(1, 2, "adapter 2 has source stream 1 from 3 to 5")
     assert not of(effects, RunsLost)
     assert not of(active.engine.on_timer(600 * MS), RequestHandOver)  # once a second
 

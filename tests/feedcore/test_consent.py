@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feedcore.counters import Counter
+from feedcore.replica.config import ConsentConfig
 from feedcore.replica.effects import RenewLease
-from feedcore.replica.engine_config import ConsentConfig
 from feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, pair
 

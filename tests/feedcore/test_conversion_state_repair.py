@@ -41,7 +41,7 @@ def test_equal_states_are_found_equal() -> None:
 def test_a_bucket_that_differs_is_set_to_the_actives_value() -> None:
     active, backup, buckets = corrupted()
     assert buckets == (SYMBOL,)
-    backup.engine.on_buckets(CHANNEL, active.engine.buckets(CHANNEL, buckets), 41 * MS)
+    backup.engine.on_answer(CHANNEL, active.engine.buckets(CHANNEL, buckets), 41 * MS)
     assert backup.counters.counts[Counter.BUCKETS_SET] == 1
     assert backup.converter.snapshot() == active.converter.snapshot()
     assert backup.state is ReplicaState.SYNCHRONIZED
@@ -52,7 +52,7 @@ def test_the_backup_waits_for_the_answer_and_applies_up_to_just_its_position() -
     assert not data(step(active, backup, 5, 41 * MS))
     answer = active.engine.buckets(CHANNEL, buckets)
     assert not data(step(active, backup, 9, 42 * MS))
-    copies = data(backup.engine.on_buckets(CHANNEL, answer, 43 * MS))
+    copies = data(backup.engine.on_answer(CHANNEL, answer, 43 * MS))
     assert [packet.first_message_seq for packet in copies] == [5, 9]
     assert backup.counters.counts[Counter.BUCKETS_SET] == 1
     assert backup.converter.snapshot() == active.converter.snapshot()
@@ -64,7 +64,7 @@ def test_an_answer_from_before_its_position_is_asked_for_again() -> None:
     backup.converter.sums[SYMBOL] ^= 1
     step(active, backup, 1, 30 * MS)
     active.tell(backup, 40 * MS)
-    (again,) = of(backup.engine.on_buckets(CHANNEL, early, 41 * MS), RequestBuckets)
+    (again,) = of(backup.engine.on_answer(CHANNEL, early, 41 * MS), RequestBuckets)
     assert again.buckets == (SYMBOL,)
 
 
@@ -81,7 +81,7 @@ def test_answers_that_do_not_come_lead_to_a_snapshot() -> None:
 def test_values_that_do_not_mend_it_lead_to_a_snapshot() -> None:
     active, backup, buckets = corrupted()
     answer = active.engine.buckets(CHANNEL, buckets)
-    backup.engine.on_buckets(CHANNEL, replace(answer, digests=tuple(range(len(answer.digests)))), 41 * MS)
+    backup.engine.on_answer(CHANNEL, replace(answer, digests=tuple(range(len(answer.digests)))), 41 * MS)
     assert backup.state is ReplicaState.JOINING
 
 
@@ -102,9 +102,9 @@ def test_a_snapshot_that_is_not_what_its_digests_say_is_refused_counted_and_aske
     stranger.engine.on_cluster_changed(1, 1, 30 * MS)
     snapshot = active.engine.snapshot(CHANNEL)
     damaged = replace(snapshot, conversion_state=bytes(len(snapshot.conversion_state)))
-    assert stranger.engine.on_snapshot(damaged, 31 * MS) == []
+    assert stranger.engine.on_answer(CHANNEL, damaged, 31 * MS) == []
     assert stranger.state is ReplicaState.JOINING
     assert stranger.next_message_seq == 1
     assert stranger.counters.counts[Counter.SNAPSHOTS_REFUSED] == 1
-    stranger.engine.on_snapshot(snapshot, 32 * MS)
+    stranger.engine.on_answer(CHANNEL, snapshot, 32 * MS)
     assert stranger.next_message_seq == 3

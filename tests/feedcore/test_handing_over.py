@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
+from feedcore.replica.hand_over import HandOver
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
@@ -70,6 +71,16 @@ def test_the_end_of_the_epoch_is_repeated_until_the_new_one_is_followed() -> Non
     active.engine.on_hand_over(1, 2, 33 * MS)
     (beat,) = of(active.engine.on_timer(60 * MS), Transmit)
     assert beat.packet.flags == ENDED
+
+
+def test_the_heir_of_an_epoch_that_a_channel_has_not_heard_of_waits_for_its_end() -> None:
+    hand_over = HandOver(patience_ns=50 * MS)
+    hand_over.on_ended(1, 5)  # this adapter gave epoch 1 up itself, and is to follow epoch 2
+    hand_over.await_end(3, 2, 0)
+    assert hand_over.due_epoch(1, 5, MS, is_blocked=False) is None
+    hand_over.on_ended(2, 9)
+    assert hand_over.due_epoch(2, 8, 2 * MS, is_blocked=False) is None
+    assert hand_over.due_epoch(2, 9, 2 * MS, is_blocked=False) == 3
 
 
 def test_an_order_of_another_epoch_changes_nothing() -> None:

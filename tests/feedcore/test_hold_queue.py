@@ -1,101 +1,76 @@
-"""The queue of early packets: the oldest are kept, one for each first number, and what it lacks is listed."""
+"""What came early is held once, found in order, and bounded."""
 
 from __future__ import annotations
 
-from feedcore.merge.hold_queue import HoldQueue
-from feedcore.wire.output_packet import OutputPacket
-from tests.feedcore.merge_feed import line, packet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedcore.hold_queue import TRIM_COUNT, HoldQueue
+from feedcore.range_set import RangeSet
+
+ITEMS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), max_size=30)
 
 
-def holding(*packets: OutputPacket, count_max: int = 100) -> HoldQueue:
-    queue = HoldQueue(count_max)
-    for each in packets:
-        queue.add(each.first_input_seq, each.end_input_seq, each)
+def held(ranges: list[tuple[int, int]], count_max: int = 100) -> HoldQueue[str]:
+    """Items by (first number, count)."""
+    queue: HoldQueue[str] = HoldQueue(count_max)
+    for first, count in ranges:
+        queue.add(first, first + count, f"{first}+{count}")
     return queue
 
 
-def spans(queue: HoldQueue) -> list[tuple[int, int]]:
-    """What it holds, taken out in order."""
+@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(1, 5), st.integers(0, 50))
+def test_what_is_missing_is_what_no_item_covers(
+    ranges: list[tuple[int, int]], first: int, length: int, range_count_max: int, count_max: int
+) -> None:
+    end = first + length
+    gaps = RangeSet((low, low + count) for low, count in ranges).missing(first, end)
+    expected = [number for low, high in list(gaps)[:range_count_max] for number in range(low, high)][:count_max]
+    found = held(ranges).missing(first, end, range_count_max, count_max)
+    assert [number for low, high in found for number in range(low, high)] == expected
+
+
+@given(ITEMS)
+def test_items_come_out_in_order_and_of_two_at_one_place_the_longer(ranges: list[tuple[int, int]]) -> None:
+    longest: dict[int, int] = {}
+    for first, count in ranges:
+        longest[first] = max(count, longest.get(first, 0))
+    queue = held(ranges)
+    assert queue.end == max((first + count for first, count in longest.items()), default=0)
     found = []
-    while (each := queue.pop_reaching(1_000)) is not None:
-        found.append((each.first_input_seq, each.end_input_seq))
-    return found
+    while (item := queue.pop_reaching(30)) is not None:
+        found.append(item)
+    rest = [item for _, _, item in queue.take_all()]
+    assert found + rest == [f"{first}+{count}" for first, count in sorted(longest.items())]
+    assert all(int(item.split("+")[0]) <= 30 for item in found)
+    assert len(queue) == 0
 
 
-def span(first: int, last: int, epoch: int = 1) -> OutputPacket:
-    return packet(first, line(first, last), epoch=epoch)
+def test_the_other_copy_is_returned() -> None:
+    queue = held([(5, 3)])
+    assert queue.add(5, 7, "shorter") == "5+3"
+    assert queue.add(5, 9, "longer") == "5+3"
+    assert queue.first_item == "longer"
 
 
-def test_packets_come_out_in_order_once_their_first_number_is_reached() -> None:
-    queue = holding(span(7, 8), span(3, 4), span(5, 6))
-    assert len(queue) == 3
-    assert queue.pop_reaching(2) is None
-    assert queue.pop_reaching(3) == span(3, 4)
-    assert queue.pop_reaching(4) is None
-    assert spans(queue) == [(5, 7), (7, 9)]
-    assert not queue
-    assert queue.first_packet is None
+def test_too_many_drop_the_newest_or_while_the_newest_are_wanted_the_oldest() -> None:
+    queue = held([(1, 1), (5, 1), (9, 1)], count_max=3)
+    queue.add(11, 12, "newest")
+    assert [first for first, _, _ in queue.take_all()] == [1, 5, 9]
+    queue = held([(1, 1), (5, 1), (9, 1)], count_max=3)
+    queue.add(3, 4, "between")
+    assert [first for first, _, _ in queue.take_all()] == [1, 3, 5]
+    queue = held([(2, 1), (5, 1), (9, 1)], count_max=3)
+    assert queue.pop_reaching(2) == "2+1"
+    for first in (11, 1, 7):
+        queue.add(first, first + 1, "new", is_newest_wanted=True)
+    assert [first for first, _, _ in queue.take_all()] == [7, 9, 11]
 
 
-def test_of_two_packets_that_begin_together_the_longer_one_stays_and_the_other_is_returned() -> None:
-    queue = holding(span(3, 4))
-    assert queue.add(3, 7, span(3, 6)) == span(3, 4)
-    assert queue.add(3, 4, span(3, 3)) == span(3, 6)
-    assert queue.add(3, 7, span(3, 6)._replace(adapter_id=2)) == span(3, 6)
-    assert queue.first_packet == span(3, 6)
-    assert len(queue) == 1
-    assert queue.end == 7
-
-
-def test_a_full_queue_drops_the_newest_numbers() -> None:
-    queue = holding(span(3, 3), span(5, 5), span(9, 9), count_max=3)
-    assert queue.add(11, 12, span(11, 11)) is None
-    assert queue.end == 10
-    assert queue.add(7, 8, span(7, 7)) is None
-    assert queue.end == 8
-    assert queue.add(4, 5, span(4, 4)) is None
-    assert queue.end == 6
-    assert spans(queue) == [(3, 4), (4, 5), (5, 6)]
-
-
-def test_a_full_queue_still_takes_the_longer_of_two_packets() -> None:
-    queue = holding(span(3, 3), count_max=1)
-    assert queue.add(3, 9, span(3, 8)) == span(3, 3)
-    assert spans(queue) == [(3, 9)]
-
-
-def test_the_end_is_the_furthest_one_not_that_of_the_last_packet() -> None:
-    assert holding(span(3, 9), span(5, 6)).end == 10
-
-
-def test_what_is_missing_is_listed_from_the_lowest_within_both_limits() -> None:
-    queue = holding(span(3, 4), span(7, 9), span(20, 21))
-    assert queue.missing(1, 30, 10, 100) == ((1, 3), (5, 7), (10, 20), (22, 30))
-    assert queue.missing(4, 6, 10, 100) == ((5, 6),)
-    assert queue.missing(1, 30, 2, 100) == ((1, 3), (5, 7))
-    assert queue.missing(1, 30, 10, 3) == ((1, 3), (5, 6))
-    assert queue.missing(1, 30, 10, 4) == ((1, 3), (5, 7))
-    assert queue.missing(1, 30, 10, 0) == ()
-    assert queue.missing(30, 25, 10, 100) == ()
-
-
-def test_packets_keep_only_what_their_epoch_decided() -> None:
-    queue = holding(span(1, 2), span(3, 6), span(7, 8), span(5, 9, epoch=2))
-    queue.cut_superseded({1: 5, 2: 1_000}.__getitem__)
-    assert len(queue) == 3
-    assert spans(queue) == [(1, 3), (3, 5), (5, 10)]
-
-
-def test_a_packet_that_ends_where_its_epoch_does_stays_whole() -> None:
-    queue = holding(span(1, 4), span(5, 6))
-    queue.cut_superseded(lambda epoch: 5)
-    assert queue.first_packet == span(1, 4)
-    assert queue.end == 5
-    assert spans(queue) == [(1, 5)]
-
-
-def test_a_broken_packet_that_would_have_to_be_cut_is_dropped_alone() -> None:
-    broken = span(3, 6)
-    queue = holding(span(1, 2), broken._replace(payload=broken.payload[:-1]))
-    queue.cut_superseded(lambda epoch: 5)
-    assert spans(queue) == [(1, 3)]
+def test_a_long_queue_is_taken_from_the_front() -> None:
+    count = 3 * TRIM_COUNT
+    queue = held([(first, 1) for first in range(1, count + 1)], count_max=count)
+    for number in range(1, count + 1):
+        assert queue.pop_reaching(number) == f"{number}+1"
+        assert queue.pop_reaching(number) is None
+    assert queue.first_item is None

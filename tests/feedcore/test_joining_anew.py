@@ -32,7 +32,7 @@ def test_what_waited_is_decided_once_by_the_snapshots_place_in_it() -> None:
     decided = active.source(1, 1, VALUES[:2], 30 * MS)
     backup.source(1, 1, VALUES, 30 * MS)  # another cut of the same messages
     backup.lose_place(40 * MS)
-    backup.engine.on_snapshot(active.engine.snapshot(CHANNEL), 41 * MS)
+    backup.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 41 * MS)
     hear(backup, decided, 42 * MS)
     assert backup.next_message_seq == 3
     copies = hear(backup, active.source(1, 3, VALUES[2:], 43 * MS), 44 * MS)
@@ -45,7 +45,7 @@ def test_a_snapshot_is_saved_at_once_because_the_journal_does_not_lead_up_to_it(
     active.source(1, 1, VALUES, 30 * MS)  # unheard
     backup.lose_place(40 * MS)
     snapshot = active.engine.snapshot(CHANNEL)
-    assert of(backup.engine.on_snapshot(snapshot, 41 * MS), SaveState) == [SaveState(snapshot)]
+    assert of(backup.engine.on_answer(CHANNEL, snapshot, 41 * MS), SaveState) == [SaveState(snapshot)]
 
 
 def test_a_snapshot_for_a_replica_that_stands_in_its_own_past_keeps_what_waits() -> None:
@@ -55,7 +55,7 @@ def test_a_snapshot_for_a_replica_that_stands_in_its_own_past_keeps_what_waits()
     restarted.engine.resume_from(active.engine.snapshot(CHANNEL))
     restarted.source(1, 1, VALUES, 31 * MS)
     restarted.engine.on_cluster_changed(1, 1, 32 * MS)
-    restarted.engine.on_snapshot(active.engine.snapshot(CHANNEL), 33 * MS)
+    restarted.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 33 * MS)
     assert restarted.state is not ReplicaState.JOINING
     copies = hear(restarted, active.source(1, 1, VALUES, 43 * MS), 44 * MS)
     assert [(packet.first_message_seq, packet.message_count) for packet in data(copies)] == [(2, 4)]
@@ -66,5 +66,5 @@ def test_without_a_place_the_oldest_are_dropped_first_whenever_they_come() -> No
     for first in (5, 7, 1, 3):
         datagram = encode_source(1, first, [(0, 1), (0, 2)], 0, 0)
         assert tracker.on_packet(decode_source_packet(datagram, FEED_ID), first, 0) == []
-    assert tracker.held_count == 2
+    assert len(tracker._held) == 2
     assert [piece.first_source_seq for piece in tracker.anchor(5, 0)] == [5, 7]

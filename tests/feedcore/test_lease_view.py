@@ -17,6 +17,14 @@ def holding(epoch: int = 5, valid_until_ns: int = 360) -> LeaseView:
     return view
 
 
+def test_the_first_epoch_of_a_feed_is_granted_and_held_like_any_other() -> None:
+    view = LeaseView(TTL_NS)
+    assert (view.is_held, view.is_by_consent, view.last_epoch, view.may_transmit(0)) == (False, False, 0, False)
+    assert view.on_granted(1, 360, 0)
+    assert view.may_transmit(359)
+    assert view.on_timer(100) == RenewLease(1)
+
+
 @pytest.mark.parametrize("epoch", [1, 4, 5])
 def test_a_grant_of_an_epoch_that_has_passed_is_not_believed(epoch: int) -> None:
     view = LeaseView(TTL_NS)
@@ -63,3 +71,41 @@ def test_a_holder_that_was_not_renewed_fences_itself_by_its_own_clock() -> None:
     assert (view.is_held, view.on_timer(361)) == (False, None)
     view.on_renewed(5, 900)
     assert not view.may_transmit(362), "a renewal that comes after the fence"
+
+
+def test_an_adapter_that_gave_its_lease_up_neither_transmits_nor_renews() -> None:
+    view = holding()
+    view.on_consent(400)
+    view.drop()
+    assert (view.is_held, view.is_by_consent, view.may_transmit(1)) == (False, False, False)
+    assert (view.next_deadline_ns(), view.on_timer(100), view.on_timer(400)) == (None, None, None)
+
+
+def test_consent_extends_the_lease_and_never_shortens_it_until_the_store_renews_it() -> None:
+    view = holding()
+    view.on_consent(300)
+    assert (view.is_by_consent, view.may_transmit(359), view.may_transmit(360)) == (True, True, False)
+    view.on_consent(700)
+    assert (view.may_transmit(699), view.may_transmit(700)) == (True, False)
+    view.on_renewed(4, 900)
+    assert view.is_by_consent, "a renewal of another epoch"
+    view.on_renewed(5, 900)
+    assert (view.is_by_consent, view.may_transmit(899)) == (False, True)
+
+
+def test_back_in_contact_a_holder_renews_at_once() -> None:
+    view = holding()
+    view.on_contact(700, 50)
+    assert view.next_deadline_ns() == 50
+    assert (view.is_by_consent, view.may_transmit(360)) == (False, False), "the lease goes on by the store's word"
+    assert view.on_timer(50) == RenewLease(5)
+    assert view.on_timer(50) is None
+
+
+def test_back_in_contact_a_holder_by_consent_keeps_the_consent_until_the_answer() -> None:
+    view = holding()
+    view.on_consent(500)
+    view.on_contact(700, 450)
+    assert view.is_by_consent
+    assert (view.may_transmit(699), view.may_transmit(700)) == (True, False)
+    assert view.on_timer(450) == RenewLease(5)

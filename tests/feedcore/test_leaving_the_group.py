@@ -30,6 +30,7 @@ def peer(
         (FailPolicy.LOWER_THAN_ANY, 0.5, True),
         (FailPolicy.LOWER_THAN_ANY, 0.6, False),
         (FailPolicy.BELOW_THRESHOLD, 0.24, True),
+        (FailPolicy.BELOW_THRESHOLD, 0.25, False),
         (FailPolicy.BELOW_THRESHOLD, 0.26, False),
     ],
 )
@@ -37,6 +38,19 @@ def test_the_policy_says_who_leaves(policy: FailPolicy, own: float, leaves: bool
     others = [peer(1, 0.1, ReplicaState.ACTIVE), peer(3, 0.6), peer(4, 0.9)]
     reason = should_leave(peer(2, own, out_of_sync=True), others, FailConfig(policy))
     assert (reason is not None) == leaves
+
+
+def test_of_equals_the_highest_id_leaves_as_the_lowest_and_none_as_lower_than_any() -> None:
+    own, others = peer(5, 0.6, out_of_sync=True), [peer(3, 0.6), peer(4, 0.9)]
+    assert should_leave(own, others, FailConfig(FailPolicy.LOWEST)) is not None
+    assert should_leave(own, others, FailConfig(FailPolicy.LOWER_THAN_ANY)) is None
+    assert should_leave(own, others, FailConfig(FailPolicy.BELOW_THRESHOLD)) is None
+
+
+def test_an_adapter_without_channels_is_not_a_backup_to_compare_with() -> None:
+    idle = PeerState(4, 1, 1, (), health=0.1)
+    assert should_leave(peer(2, 0.5, out_of_sync=True), [peer(3, 0.9), idle], CONFIG) is not None
+    assert should_leave(idle, [peer(3, 0.9, out_of_sync=True)], CONFIG) is None
 
 
 def test_nobody_leaves_while_all_are_in_step() -> None:
@@ -58,8 +72,8 @@ def test_the_active_does_not_leave_by_its_health() -> None:
 
 
 def test_three_times_in_ten_seconds_is_repeatedly() -> None:
-    assert is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 10 * SECOND)
-    assert not is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 12 * SECOND)
+    assert is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 11 * SECOND)
+    assert not is_repeated([1 * SECOND, 5 * SECOND, 9 * SECOND], CONFIG, 11 * SECOND + 1)
 
 
 def test_the_admin_server_is_asked_and_its_word_counts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from feedcore.lease.admin_contact import AdminContact
 from feedcore.lease.peers import REPORTS_REMEMBERED, ConsentConfig, Peers, known_epoch
 from feedcore.replica.channel_state import ChannelStatus, PeerState
@@ -40,7 +42,7 @@ def peers(*others: int) -> Peers:
 
 
 def test_every_time_follows_from_the_sync_interval() -> None:
-    assert ConsentConfig.of(100 * MS) == ConsentConfig(250 * MS, 400 * MS, 300 * MS, 2_000 * MS)  # protocol clause 8
+    assert ConsentConfig.of(100 * MS) == ConsentConfig(250 * MS, 400 * MS, 300 * MS, 2_000 * MS)  # protocol 6.7, 8
 
 
 def test_a_report_is_taken_only_if_it_is_newer_in_this_life_or_of_a_later_one() -> None:
@@ -72,8 +74,10 @@ def test_consent_ends_when_the_first_of_the_promises_does() -> None:
     assert found.consent_until_ns(1) == 1_050 * MS + CONFIG.abstain_ns
 
 
-def test_nobody_consents_who_answers_no_report_of_ours_does_not_abstain_or_knows_a_newer_epoch() -> None:
-    for refusing in (state(heard=0), state(heard=2), state(abstains=False), state(epochs=(1, 2)), state(epochs=(2, 1))):
+def test_an_adapter_that_answers_no_report_of_ours_does_not_abstain_or_knows_a_newer_epoch_does_not_consent() -> None:
+    never_heard_us = replace(state(), heard_report_ids={3: 1})
+    unanswered = (state(heard=0), state(heard=2), never_heard_us)
+    for refusing in (*unanswered, state(abstains=False), state(epochs=(1, 2)), state(epochs=(2, 1))):
         found = peers(2)
         found.note(refusing, 1_001 * MS)
         assert found.consent_until_ns(1) == 0, refusing
@@ -121,7 +125,7 @@ def test_at_its_start_an_adapter_is_in_contact_and_settles_after_nothing() -> No
     assert found.stands(1)
     assert not found.is_settling(0, 0)
     assert found.heard(1, 900 * MS, is_level=False), "it was out of contact"
-    assert not found.is_settling(1, 901 * MS), "but it has never been level with its group"
+    assert not found.is_settling(0, 901 * MS), "but it has never been level with its group"
 
 
 def test_who_was_level_once_settles_after_an_outage_even_if_it_was_not_just_before() -> None:

@@ -67,7 +67,7 @@ def test_another_joins_what_was_committed_without_a_snapshot() -> None:
     other.source(1, 1, VALUES, SECOND)
     hear(other, backup.activate(5, SECOND + MS), SECOND + 2 * MS)
     reply = backup.engine.runs_since(1, other.replica.intake.position()).reply()
-    copies = data(other.engine.on_runs(1, reply, SECOND + 3 * MS))
+    copies = data(other.engine.on_answer(1, reply, SECOND + 3 * MS))
     assert [(packet.epoch, packet.first_message_seq) for packet in copies] == [(5, 1)]
     assert other.converter.snapshot() == backup.converter.snapshot()
 

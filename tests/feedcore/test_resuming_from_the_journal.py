@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelSnapshot
+from feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
 from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_log import RunsReply
 from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
-from feedcore.replica.joining import CATCH_UP_NS_MAX
+from feedcore.replica.joining import CATCH_UP_NS_MAX, TRIES_MAX
 from feedcore.replica.production import LineConfig, ProductionLine
 from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.restart_state import TRIES_MAX
 from feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import EpochStart, Lineage
@@ -58,7 +56,7 @@ def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
     replica, counters = a_replica(a_snapshot())
     (request,) = [each for each in replica.on_timer(0) if isinstance(each, RequestRuns)]
     assert request == RequestRuns(1, ACTIVE, a_snapshot().position, SESSION)
-    replica.on_runs(reply(Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
+    replica.on_answer(reply(Run(2, 101, 101, 1, 101, 3, 3), Run(3, 104, 104, 1, 104, 2, 2), epoch_3_from=104), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # until the source messages are here
     assert counters.counts[Counter.STATES_RESUMED] == 1
     assert replica.line.next_message_seq == 101
@@ -68,7 +66,7 @@ def test_the_decisions_since_are_asked_for_and_continue_the_past() -> None:
 def test_a_past_that_a_newer_epoch_renumbered_is_dropped_for_a_snapshot() -> None:
     replica, counters = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(reply(Run(3, 101, 101, 1, 101, 3, 3), epoch_3_from=99), MS)
+    replica.on_answer(reply(Run(3, 101, 101, 1, 101, 3, 3), epoch_3_from=99), MS)
     assert replica.state is ReplicaState.JOINING
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
     assert counters.counts[Counter.STATES_RESUMED] == 0
@@ -77,7 +75,7 @@ def test_a_past_that_a_newer_epoch_renumbered_is_dropped_for_a_snapshot() -> Non
 def test_decisions_that_leave_a_gap_do_not_continue_the_past() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(reply(Run(2, 102, 102, 1, 102, 3, 3)), MS)
+    replica.on_answer(reply(Run(2, 102, 102, 1, 102, 3, 3)), MS)
     assert replica.state is ReplicaState.JOINING
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
 
@@ -85,7 +83,7 @@ def test_decisions_that_leave_a_gap_do_not_continue_the_past() -> None:
 def test_a_refusal_or_silence_leads_to_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot())
     assert asked(replica.on_timer(0)) == [RequestRuns]
-    replica.on_runs_refused("the log is too short", MS)
+    replica.on_answer(RunsRefused("the log is too short"), MS)
     assert asked(replica.on_timer(MS)) == [RequestSnapshot]
     silent, _ = a_replica(a_snapshot())
     kinds = [kind for step in range(TRIES_MAX + 1) for kind in asked(silent.on_timer(step * 300 * MS))]
@@ -95,14 +93,14 @@ def test_a_refusal_or_silence_leads_to_a_snapshot() -> None:
 def test_another_tables_state_is_dropped_for_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot(state=b"not a toy's"))
     assert asked(replica.on_timer(0)) == [RequestSnapshot]
-    assert replica.on_runs(reply(), MS) == []
+    assert replica.on_answer(reply(), MS) == []
     assert replica.state is ReplicaState.JOINING
 
 
 def test_a_past_whose_continuation_does_not_come_is_left_for_a_snapshot() -> None:
     replica, _ = a_replica(a_snapshot())
     replica.on_timer(0)
-    replica.on_runs(reply(Run(2, 101, 101, 1, 101, 3, 3)), MS)
+    replica.on_answer(reply(Run(2, 101, 101, 1, 101, 3, 3)), MS)
     assert replica.state is ReplicaState.RESYNCHRONIZING  # the source messages are not here
     assert asked(replica.on_timer(1_000 * MS)) == []
     ends_at_ns = MS + CATCH_UP_NS_MAX
@@ -135,6 +133,17 @@ def test_what_was_transmitted_after_the_saved_state_is_applied_again_without_tra
     sent = [effect.packet for effect in effects if isinstance(effect, Transmit) and effect.packet.message_count]
     assert [(packet.epoch, packet.first_message_seq, packet.message_count) for packet in sent] == [(4, 104, 1)]
     assert replica.line.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 102, 102), EpochStart(4, 104, 104)))
+
+
+def test_nothing_is_transmitted_again_after_a_gap_in_what_was_transmitted() -> None:
+    sent_provisionally, decided = Run(3, 101, 101, 1, 101, 2, 2), Run(3, 103, 103, 1, 103, 1, 1)
+    replica, _ = a_replica(a_snapshot(), (decided,))
+    assert asked(replica.on_timer(0)) == [RequestRuns]
+    replica.on_answer(reply(sent_provisionally, decided, epoch_3_from=101), MS)
+    datagram = encode_source(1, 101, [(1, 11), (1, 13), (1, 17)], 0, 0)
+    effects = replica.on_source_packet(decode_source_packet(datagram, FEED_ID), 2 * MS)
+    assert replica.line.next_input_seq == 104
+    assert [each for each in effects if isinstance(each, Transmit) and each.packet.message_count] == []
 
 
 def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small() -> None:

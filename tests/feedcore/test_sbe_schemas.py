@@ -17,10 +17,10 @@ from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
 from feedcore.documents.message_model import PREFIX_SIZE, load_message_model
 from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import SbeReader, SbeReadError, SbeWriteError, SbeWriter, load_schema
-from feedcore.sbe.layout import block_dtype, columns
-from feedcore.sbe.values import EMPTY_ENTRIES_MAX
+from feedcore.sbe import SbeReader, SbeReadError, load_schema
+from feedcore.sbe.reading import EMPTY_ENTRIES_MAX
 from feedcore.wire.output_packet import OUTPUT_FRAME
+from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 
 FIELD = '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'
 
@@ -211,13 +211,13 @@ def test_damaged_messages_are_refused_or_read_but_never_beyond_their_end(case: G
 @settings(max_examples=100)
 @given(generated(is_fixed=True))
 def test_numpy_sees_the_bytes_that_the_reader_reads(case: Generated) -> None:
-    block = case.schema.messages["M"].block
+    block = case.schema.messages["M"]
     assume(block.block_length)  # constants alone are no bytes
     written = SbeWriter(case.schema).write("M", case.values)
     header = case.schema.header.size
-    rows = np.frombuffer(written[header:] * 3, block_dtype(block, case.schema.byte_order))
+    rows = np.frombuffer(written[header:] * 3, block.dtype(case.schema.byte_order))
     assert len(rows) == 3
-    for column in columns(block):
+    for column in block.columns.values():
         value: Any = case.values[column.name.split(".")[0]]
         for part in column.name.split(".")[1:]:
             value = value[part] if value is not None else None
@@ -225,9 +225,9 @@ def test_numpy_sees_the_bytes_that_the_reader_reads(case: Generated) -> None:
             assert rows[2][column.name] == np.dtype(column.numpy_code("<")).type(value)
         elif isinstance(value, list):
             np.testing.assert_array_equal(rows[2][column.name], value)
-        elif isinstance(value, str) and column.primitive.name == "char" and column.kind.name.startswith("text"):
+        elif isinstance(value, str) and block.fields[column.name.split(".")[0]].type.name.startswith("text"):
             assert rows[2][column.name].decode("latin-1") == value
-        elif value is None and column.null is not None and column.primitive.is_integer:
+        elif value is None and column.null is not None and column.kind.is_integer:
             assert rows[2][column.name] == column.null
 
 
@@ -344,12 +344,12 @@ def test_the_message_model_shows_fixed_messages_as_arrays_and_reads_the_others_o
     deals, news = framed(writer.write("Deal", deal)) * 2, framed(writer.write("News", {"side": "Buy", "text": "né"}))
     (message, rows), (_, more) = model.arrays(deals + news + deals)
     assert (message.name, len(rows), len(more)) == ("Deal", 2, 2)
-    assert list(message.fields) == ["when.day", "when.ns", "side", "rate", "later"]
-    assert message.fields["later"].null == 65_535
+    assert list(message.columns) == ["when.day", "when.ns", "side", "rate", "later"]
+    assert message.columns["later"].null == 65_535
     wire = {"when.day": 20_000, "when.ns": 5, "side": b"B", "rate": 1.5, "later": 65_535}
     assert list(model.decode(deals + news)) == [("Deal", wire)] * 2 + [("News", {"side": "Buy", "text": "né"})]
     assert model.read(deals[: len(deals) // 2]).fields == deal
-    assert not model.messages["News"].is_fixed
+    assert not model.schema.messages["News"].is_fixed
 
 
 def test_messages_that_a_newer_schema_made_longer_are_still_seen_by_an_older_model() -> None:

@@ -12,9 +12,9 @@ import pytest
 from real_data import shared_file
 from sbe_material import COMMON_TYPES, COUNTING_HEADER, ORDERS, schema_text
 
-from feedcore.sbe import SbeReader, SbeReadError, SbeWriteError, SbeWriter, Unlisted, as_decimal, load_schema
-from feedcore.sbe.framing import add_framing, remove_framing
-from feedcore.sbe.layout import block_dtype
+from feedcore.sbe import SbeReader, SbeReadError, Unlisted, as_decimal, load_schema
+from tests.feedcore.sbe_framing import add_framing, remove_framing
+from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 
 ORDER_BYTES = bytes.fromhex(
     "00000044eb50" + "360063005b000000" + "4f52443030303031" + "4143435430310000" + "47454d3400000000" + "31"
@@ -160,7 +160,7 @@ def test_the_same_bytes_turned_round_are_the_big_endian_message() -> None:
     assert big[8:] == little[8:][::-1]
     assert big[:8].hex() == "0004010200010000"
     assert SbeReader(both[1]).read(big).fields == {"f": 0x01020304}
-    assert block_dtype(both[1].messages["M"].block, ">")["f"] == np.dtype(">u4")
+    assert both[1].messages["M"].dtype(">")["f"] == np.dtype(">u4")
 
 
 def test_text_of_variable_length_follows_its_length() -> None:
@@ -199,12 +199,11 @@ def test_a_decimal_is_written_from_a_number_and_read_as_one() -> None:
         SbeWriter(schema).write("NewOrderSingle", values | {"Price": Decimal("99.6105")})
 
 
-def test_the_car_of_the_reference_tool_reads_right_and_is_written_back_to_the_byte() -> None:
+def test_the_car_of_the_reference_tool_reads_right_and_is_written_back_to_the_byte(tmp_path: Path) -> None:
     data = shared_file("sbe/rust__car_example_baseline_data.sbe").read_bytes()
-    path = shared_file("sbe/resources__example-schema.xml")
-    schema = load_schema(
-        path.read_bytes(), "example-schema.xml", include={"common-types.xml": COMMON_TYPES}.__getitem__
-    )
+    (tmp_path / "schema.xml").write_bytes(shared_file("sbe/resources__example-schema.xml").read_bytes())
+    (tmp_path / "common-types.xml").write_bytes(COMMON_TYPES)
+    schema = load_schema(tmp_path / "schema.xml")
     message = SbeReader(schema).read(data)
     assert message.size == len(data) == 207
     car = message.fields

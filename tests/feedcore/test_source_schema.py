@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from sbe_material import schema_text
 
-from feedcore.documents.source_format import SourceFormat, load_source_format
-from feedcore.documents.source_layout import SourceData, SourceGroup
+from feedcore.documents.primitive_types import Place
+from feedcore.documents.source_format import load_source_format
+from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup
 from feedcore.documents.xml_document import DocumentError
 
 TYPES = """
@@ -80,7 +81,10 @@ def test_every_value_of_a_block_is_a_field_at_its_place(tmp_path: Path) -> None:
 def test_groups_and_data_follow_and_those_of_later_versions_may_be_missing(tmp_path: Path) -> None:
     legs, more, note = loaded(tmp_path).messages["Deal"].parts
     assert isinstance(legs, SourceGroup)
-    assert (legs.size, legs.header_size, legs.count_offset, legs.entry_size_offset) == (16, 4, 2, 0)
+    assert (legs.size, legs.header_size) == (16, 4)
+    assert isinstance(legs.count, Place)
+    assert isinstance(legs.entry_size, Place)
+    assert (legs.count.offset, legs.entry_size.offset) == (2, 0)
     assert list(legs.fields) == ["legs_price", "side"], "an entry's field that the message has too"
     assert isinstance(note, SourceData)
     assert [part.is_later for part in (legs, more, note)] == [False, True, True]

@@ -100,7 +100,7 @@ def one_message(types: str, kind: str) -> bytes:
 
 
 def test_references_between_types_cannot_multiply_nor_go_on_for_ever() -> None:
-    assert load_schema(one_message(composites(9, 2), "c8")).messages["M"].block.block_length == COMPOSITE_VALUES_MAX
+    assert load_schema(one_message(composites(9, 2), "c8")).messages["M"].block_length == COMPOSITE_VALUES_MAX
     with pytest.raises(DocumentError, match=f"more than {COMPOSITE_VALUES_MAX} values"):
         load_schema(one_message(composites(31, 2), "c30"))
     load_schema(one_message(composites(REFERENCES_MAX, 1), f"c{REFERENCES_MAX - 1}"))

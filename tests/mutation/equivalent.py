@@ -4,12 +4,18 @@ from __future__ import annotations
 
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
 _MERGE = "feedcore/merge"
-_ONLY_TRUTH = "only its truth is asked"
 _SET_AS_IT_OPENS = "read only while a gap is open, and set as it opens"
 _SAME_PLACE = "both histories agree up to there, so where the input_seq are equal the message_seq are"
 _SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
+_CONTACT, _VIEW, _PEERS = "feedcore/lease/admin_contact.py", "feedcore/lease/lease_view.py", "feedcore/lease/peers.py"
 _NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is a second line of defence"
 _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
+_SET_BY_HEARING = "read only after an admin server was heard, which sets it"
+_SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose end sets it"
+_SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
+_SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
+_ONLY_ITS_TRUTH = "only its truth is asked"
+_LATER_THAN_ANY_TIME = "any number larger than every time serves as the start of a minimum"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
@@ -38,15 +44,10 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): _NEXT_IS_LARGER,
     (
         _CORE,
-        "FeedLease.renew",
-        "- self._waiting_since_ns = self._due_ns = None\n+ pass",
-    ): "nobody reads it while the lease is held, and its end resets it",
-    (
-        _CORE,
         "FeedLease.refusal_to_fail",
         "- others = [each for each in in_sync if each != adapter_id]\n+ others = [each for each in in_sync]",
     ): "the case that the adapter is the only one in sync has been refused above",
-    (_CORE, "FeedLease._may_renew", "- return False\n+ return None"): "only its truth is asked",
+    (_CORE, "FeedLease._may_renew", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CORE,
         "FeedLease._may_renew",
@@ -71,27 +72,22 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
         "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
     ): "a message_seq at either end has been answered above",
-    (
-        f"{_MERGE}/hold_queue.py",
-        "HoldQueue.add",
-        "- if first > self._firsts[-1]:\n+ if first >= self._firsts[-1]:",
-    ): "a packet that begins where the last one held does has been compared with it above",
-    (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_TRUTH,
+    (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/forwarders.py",
         "Standing.within",
         "- if parting is None or parting.first_input_seq >= self.place.input_seq:\n"
         "+ if parting is None or parting.first_input_seq > self.place.input_seq:",
     ): _SAME_PLACE,
-    (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_TRUTH,
+    (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/heard_streams.py",
         "HeardStreams.hear",
         "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
         "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
     ): "an equal end is set to what it is",
-    (f"{_MERGE}/gap_repair.py", "GapRepair.watch", "- return False\n+ return None"): _ONLY_TRUTH,
-    (f"{_MERGE}/gap_repair.py", "GapRepair.is_request_due", "- return False\n+ return None"): _ONLY_TRUTH,
+    (f"{_MERGE}/gap_repair.py", "GapRepair.watch", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (f"{_MERGE}/gap_repair.py", "GapRepair.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     **{
         (f"{_MERGE}/gap_repair.py", "GapRepair.__init__", f"- {before}\n+ {after}"): _SET_AS_IT_OPENS
         for before, wrong in (
@@ -138,4 +134,25 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         ): "a shortcut: without it none of the copies is found to have been passed"
         for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
     },
+    (
+        "admin_server/start_book.py",
+        "StartBook.note_counters",
+        "- if counter > known and channel_id in self._channel_ids:\n"
+        "+ if counter >= known and channel_id in self._channel_ids:",
+    ): _SETS_WHAT_IS_SET,
+    (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ pass"): _SET_BY_HEARING,
+    (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ self._epoch_in_contact = 1"): _SET_BY_HEARING,
+    (_CONTACT, "AdminContact.__init__", "- self._epoch_before_outage = 0\n+ pass"): _SET_BY_AN_OUTAGE,
+    (
+        _CONTACT,
+        "AdminContact.__init__",
+        "- self._epoch_before_outage = 0\n+ self._epoch_before_outage = 1",
+    ): _SET_BY_AN_OUTAGE,
+    (_VIEW, "LeaseView.__init__", "- self._valid_until_ns = 0\n+ pass"): _SET_BY_THE_GRANT,
+    (_VIEW, "LeaseView.__init__", "- self._valid_until_ns = 0\n+ self._valid_until_ns = 1"): _SET_BY_THE_GRANT,
+    (_VIEW, "LeaseView.on_granted", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (_PEERS, "Peers.note", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 2 << 62"): _LATER_THAN_ANY_TIME,
+    (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 63"): _LATER_THAN_ANY_TIME,
+    (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 61"): _LATER_THAN_ANY_TIME,
 }

@@ -26,11 +26,13 @@ _MERGE_IN_FULL = (
     _HISTORIES,
 )
 TESTS_OF: dict[str, tuple[str, ...]] = {
+    "feedcore/hold_queue.py": ("tests/feedcore/test_hold_queue.py", *_MERGE),
     "admin_server/lease_core.py": _LEASE,
     "admin_server/candidates.py": ("tests/admin_server/test_candidates.py", *_LEASE),
     "admin_server/lease_decisions.py": _LEASE,
     "admin_server/lease_terms.py": _LEASE,
     "admin_server/takeovers.py": _LEASE,
+    "admin_server/start_book.py": ("tests/admin_server/test_start_book.py",),
     "admin_server/registrations.py": ("tests/admin_server/test_registrations.py",),
     "feedcore/lease/admin_contact.py": ("tests/feedcore/test_peers.py", "tests/feedcore/test_consent.py"),
     "feedcore/lease/failing.py": ("tests/feedcore/test_leaving_the_group.py",),
@@ -47,7 +49,6 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "feedcore/merge/gap_repair.py": ("tests/feedcore/test_gap_repair.py", *_MERGE),
     "feedcore/merge/heard_streams.py": ("tests/feedcore/test_heard_streams.py", *_MERGE),
     "feedcore/merge/history_gate.py": ("tests/feedcore/test_history_gate.py", *_MERGE),
-    "feedcore/merge/hold_queue.py": ("tests/feedcore/test_hold_queue.py", *_MERGE),
     "feedcore/merge/merger.py": _MERGE_IN_FULL,
     "feedcore/merge/place.py": ("tests/feedcore/test_merge_start.py", *_MERGE),
     "feedcore/merge/provisional_merge.py": ("tests/feedcore/test_merge_provisional.py", *_MERGE),

@@ -331,7 +331,7 @@ class AdapterActor:
         """What a former life has sent in an epoch is not sent again, unless a snapshot took this life back."""
         has_own_place = 0 < self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED] == self._resumed
         end = self._former_ends.get((packet.session, packet.channel_id, packet.epoch), 0)
-        if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.first_input_seq < end:
+        if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.end_input_seq <= end:
             raise Violation("restart", f"{self.name} transmits {packet.first_input_seq} again, as in a former life")
 
     def _garbled(self, packet: OutputPacket) -> OutputPacket:
@@ -355,8 +355,8 @@ class AdapterActor:
                 admin.on_released(self, epoch)
             case RequestEpoch(epoch):
                 admin.on_next_epoch(self, epoch)
-            case RequestHandOver(epoch, reason):
-                admin.on_hand_over_wish(self, epoch, reason)
+            case RequestHandOver():
+                admin.on_hand_over_wish(self, request)
             case AskToFail(reason):
                 admin.on_ask_to_fail(self, reason)
             case RenewLease(epoch):

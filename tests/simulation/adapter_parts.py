@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from feedcore.lease.failing import FailConfig
 from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
 from feedcore.replica.decision_intake import IntakeConfig
-from feedcore.replica.engine_config import ChannelConfig, EngineConfig
 from feedcore.replica.source_tracker import TrackerConfig
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.plan import MS, Plan

@@ -25,7 +25,7 @@ from admin_server.lease_decisions import (
 )
 from admin_server.lease_records import EPOCH_BLOCK
 from feedcore.replica.channel_state import PeerState
-from feedcore.replica.effects import AdapterEffect
+from feedcore.replica.effects import AdapterEffect, RequestHandOver
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
@@ -192,10 +192,10 @@ class AdminActor:
         self._world.tell("{} has released epoch {}", adapter.name, epoch)
         self._ask(adapter, lambda who: self.lease.on_released(who, epoch, self._world.now_ns))
 
-    def on_hand_over_wish(self, adapter: AdapterActor, epoch: int, reason: str) -> None:
+    def on_hand_over_wish(self, adapter: AdapterActor, wish: RequestHandOver) -> None:
         """The holder wants another to take over."""
-        self._world.tell("{} wants to hand over epoch {}: {}", adapter.name, epoch, reason)
-        self._ask(adapter, lambda who: self._hand_over_from(who, epoch))
+        self._world.tell("{} wants to hand over epoch {}: {}", adapter.name, wish.epoch, wish.reason)
+        self._ask(adapter, lambda who: self._hand_over_from(who, wish))
 
     def hand_over(self, heir: int | None) -> None:
         """An admin orders a planned hand-over. None: to the best."""
@@ -272,9 +272,9 @@ class AdminActor:
             self._send(adapter, adapter.engine.on_lease_lost, epoch, "the lease is not this adapter's any more")
         return decisions
 
-    def _hand_over_from(self, adapter_id: int, epoch: int) -> list[LeaseDecision]:
-        is_holder = (adapter_id, epoch) == (self.lease.holder, self.lease.epoch)
-        return self._hand_over(None) if is_holder else []
+    def _hand_over_from(self, adapter_id: int, wish: RequestHandOver) -> list[LeaseDecision]:
+        is_holder = (adapter_id, wish.epoch) == (self.lease.holder, self.lease.epoch)
+        return self._hand_over(wish.heir_adapter_id) if is_holder else []
 
     def _hand_over(self, heir: int | None) -> list[LeaseDecision]:
         decisions = self.lease.hand_over(heir, self._world.now_ns)

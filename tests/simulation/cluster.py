@@ -10,9 +10,8 @@ from admin_server.lease_terms import LeaseConfig
 from feedcore.counters import Counter
 from feedcore.merge.effects import MergeEffect
 from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode
+from feedcore.replica.config import PublishMode, SessionState
 from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
-from feedcore.replica.engine_config import SessionState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor

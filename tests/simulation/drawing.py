@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from feedcore.replica.config import OnSilence, PublishMode
-from feedcore.replica.engine_config import SessionState
+from feedcore.replica.config import OnSilence, PublishMode, SessionState
 from tests.simulation.plan import (
     ACTIVE,
     EVERYBODY,
@@ -140,8 +139,6 @@ def _with_sessions(plan: Plan, size: Size) -> Plan:
     if chance.random() >= NEW_SESSION_SHARE:
         return plan
     new_sessions = _draw_sessions(chance, size, plan.storm_ns)
-    if plan.holes:  # the source journal does not know the end of a stream that ends in a hole
-        new_sessions = tuple(replace(each, is_end_said=True) for each in new_sessions)
     is_said = all(each.is_end_said for each in new_sessions)
     grace_ns = plan.storm_ns + PATIENCE_NS
     timing = replace(plan.timing, session_grace_ns=chance.choice((grace_ns, 5_000 * MS)) if is_said else grace_ns)

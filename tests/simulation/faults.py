@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.engine_config import SessionState
+from feedcore.replica.config import SessionState
 from feedcore.wire.lineage import UNLIMITED
 from tests.simulation.plan import ACTIVE, EVERYBODY, Fault, FaultKind
 from tests.simulation.toy_feed import SYMBOLS

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, PeerState
-from feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.replica.engine import AdapterEngine, DecisionLogTooShort, NotActive
+from feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsRefused
+from feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
+from feedcore.replica.engine import DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
 
 BUCKET_SUM_OFFSET = 8  # of tests.simulation.toy_feed.BUCKET
@@ -45,31 +44,28 @@ class PeerCalls:
 
     def request_runs(self, effect: RequestRuns) -> None:
         """Decisions behind a position."""
-        engine = self._adapter.engine
         channel = effect.channel_id
         self._say(
             "asks adapter {} for the decisions of channel {} behind {}", effect.adapter_id, channel, effect.position
         )
 
-        def question(peer: AdapterActor) -> tuple[Callable[..., list[AdapterEffect]], object]:
+        def question(peer: AdapterActor) -> Answer:
             try:
-                return engine.on_runs, peer.engine.runs_since(channel, effect.position, effect.session).reply()
+                return peer.engine.runs_since(channel, effect.position, effect.session).reply()
             except DecisionLogTooShort as short:
-                return partial(_refuse, engine, effect.session), str(short)
+                return RunsRefused(str(short), effect.session)
 
-        self._ask(effect.adapter_id, question, channel)
+        self._ask(effect, question)
 
     def request_snapshot(self, effect: RequestSnapshot) -> None:
         """Conversion state at a position."""
         self._say("asks adapter {} for a snapshot of channel {}", effect.adapter_id, effect.channel_id)
-        engine = self._adapter.engine
-        self._ask(effect.adapter_id, lambda peer: (engine.on_snapshot, self._snapshot(peer, effect)))
+        self._ask(effect, lambda peer: self._snapshot(peer, effect))
 
     def request_buckets(self, effect: RequestBuckets) -> None:
         """Some buckets of the conversion state at a position."""
         self._say("asks adapter {} for buckets {} of channel {}", effect.adapter_id, effect.buckets, effect.channel_id)
-        engine, channel = self._adapter.engine, effect.channel_id
-        self._ask(effect.adapter_id, lambda peer: (engine.on_buckets, _buckets(peer, effect)), channel)
+        self._ask(effect, lambda peer: _buckets(peer, effect))
 
     def tell_state(self) -> None:
         """At every sync interval, to everybody."""
@@ -88,14 +84,11 @@ class PeerCalls:
             peer.on_peer_state(state)
 
     def _ask(
-        self,
-        peer_id: int,
-        question: Callable[[AdapterActor], tuple[Callable[..., list[AdapterEffect]], object]],
-        *before: object,
+        self, effect: RequestRuns | RequestSnapshot | RequestBuckets, question: Callable[[AdapterActor], Answer]
     ) -> None:
         """Put a question to the peer's engine; its answer is an event here. No answer: the engine asks again."""
         adapter, world, life = self._adapter, self._world, self._adapter.life
-        peer = next((each for each in self._cluster.adapters if each.adapter_id == peer_id), None)
+        peer = next((each for each in self._cluster.adapters if each.adapter_id == effect.adapter_id), None)
         if peer is None or peer is adapter:
             return
 
@@ -103,13 +96,13 @@ class PeerCalls:
             if not peer.is_alive or peer.is_paused:
                 return
             try:
-                event, reply = question(peer)
+                reply = question(peer)
             except NotActive:
                 return
-            world.call(world.link(peer.name, adapter.name), hear, (event, reply))
+            world.call(world.link(peer.name, adapter.name), hear, reply)
 
-        def hear(found: tuple[Callable[..., list[AdapterEffect]], object]) -> None:
-            adapter.on_message(life, found[0], *before, found[1])
+        def hear(reply: Answer) -> None:
+            adapter.on_message(life, adapter.engine.on_answer, effect.channel_id, reply)
 
         world.call(world.link(adapter.name, peer.name), answer)
 
@@ -137,7 +130,3 @@ def _damaged(data: bytes, offset: int) -> bytes:
 
 def _fields(effect: RequestSource) -> tuple[int, int, int]:
     return effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
-
-
-def _refuse(engine: AdapterEngine, session: int, channel: int, reason: str, now_ns: int) -> list[AdapterEffect]:
-    return engine.on_runs_refused(channel, reason, now_ns, session)

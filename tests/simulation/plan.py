@@ -12,8 +12,7 @@ from enum import Enum
 import msgspec
 
 from feedcore.lease.failing import FailPolicy
-from feedcore.replica.config import OnSilence, PublishMode
-from feedcore.replica.engine_config import SessionState
+from feedcore.replica.config import OnSilence, PublishMode, SessionState
 
 US = 1_000
 MS = 1_000_000

@@ -88,14 +88,19 @@ class SourceActor:
             self._world.after(FOREIGN_EVERY_NS, self.number_foreign_session, until_ns)
 
     def fill(self, session: int, stream: int, first: int, last: int) -> list[bytes]:
-        """What the source journal has of source_seq first…last of a session."""
+        """What the source journal has of source_seq first…last of a session, and its end if it is over."""
         if self._is_stopped():
             return []
-        return [
+        found = [
             datagram
             for begin, end, datagram in self._journal.get((session, stream), [])
             if begin <= last and end > first
         ]
+        end = self._next[session, stream]
+        if session < self._session and last >= end:
+            flags = SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM
+            found.append(encode_source(stream, end, [], self._world.now_ns, flags, session))
+        return found
 
     # ---- inside ----
 

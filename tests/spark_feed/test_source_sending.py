@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_material import FEED, frames_in, journal_without_spark, make_recording
 
+from feedcore.range_set import RangeSet
 from feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from journal.tailer import Tailer
 from spark_feed.fill_service import FormerSession, JournalReader, SourceReplayService
@@ -207,7 +208,7 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
             wanted = [
                 record[PACKET_HEAD.size :] for begin, count, record in own if begin <= last and begin + count > first
             ]
-            filled = list(SourceReplayService._datagrams(index, reader, stream_id, first, last + 1))
+            filled = list(SourceReplayService._range(index, reader, stream_id, first, last + 1))
             assert [stamped(each, 0) for each in filled] == [
                 stamped(each, 0, SourceFlag.RETRANSMISSION) for each in wanted
             ]
@@ -216,11 +217,23 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
 def test_what_was_missed_is_filled_from_the_journal_of_the_session_asked_for(tmp_path: Path) -> None:
     own, before = SentIndex([1]), SentIndex([1])
     own_reader, reader_before = JournalReader(tmp_path / "own"), JournalReader(tmp_path / "before")
-    former = FormerSession(20_261_121, before, reader_before)
+    former = FormerSession(1, 20_261_121, before, reader_before)
     service = SourceReplayService(own, own_reader, "equities", 20_261_122, former)
-    assert service._session_of(0) == service._session_of(20_261_122) == (own, own_reader)
-    assert service._session_of(20_261_121) == (before, reader_before)
-    assert service._session_of(20_261_120) is None
+    own.add(1, SentPacket(1, b"p" * 64, 0), 3, 0)
+    everything = RangeSet([(1, 100)])
+    assert [len(list(service._of_session(session, 1, everything))) for session in (0, 20_261_122)] == [1, 1]
+    assert list(service._of_session(20_261_120, 1, everything)) == []
+
+
+def test_of_the_session_before_its_end_is_filled_to_who_asks_beyond_it(tmp_path: Path) -> None:
+    before, reader = SentIndex([1]), JournalReader(tmp_path / "before")
+    former = FormerSession(FEED.feed_id, 20_261_121, before, reader)
+    service = SourceReplayService(SentIndex([1]), reader, "equities", 20_261_122, former)
+    (end,) = service._of_session(20_261_121, 1, RangeSet([(1, 100)]))
+    packet = decode_source_packet(end, FEED.feed_id)
+    assert (packet.session, packet.first_source_seq, packet.message_count) == (20_261_121, 1, 0)
+    assert packet.flags & SourceFlag.END_OF_STREAM
+    assert list(service._of_session(20_261_121, 1, RangeSet())) == []
 
 
 def test_a_source_journal_says_its_session(records: list[tuple[int, bytes]], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,11 @@ from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
-from transport.opening import StreamOpener
+from transport.opening import HeardSignature, StreamOpener
 from transport.sealing import Sealer
 from transport.stream_signatures import (
     DIGEST_SIZE,
+    HEARTBEATS_PER_SIGNATURE,
     OVERHEAD,
     SIGNATURE_MAGIC,
     SignedDigests,
@@ -32,14 +34,18 @@ GOLDEN = (
 
 
 def signed_by(made: Sealer, by: StreamOpener | None = None) -> SignedDigests:
-    opened = (by or stream_opener()).open(made.sign(CHANNEL_ID, 12))
-    assert isinstance(opened, SignedDigests)
-    return opened
+    return verified(made.sign(CHANNEL_ID, 12), by or stream_opener())
+
+
+def verified(datagram: bytes, by: StreamOpener) -> SignedDigests:
+    opened = by.open(datagram)
+    assert isinstance(opened, HeardSignature)
+    return opened.verified()
 
 
 def refusal_of(datagram: bytes, by: StreamOpener) -> Refusal:
     with pytest.raises(PacketRefused) as refused:
-        by.open(datagram)
+        verified(datagram, by)
     return refused.value.reason
 
 
@@ -78,32 +84,96 @@ def test_what_was_sealed_in_one_go_takes_as_many_signatures_as_it_needs(count: i
     while made.channels_to_sign():
         signature = made.sign(CHANNEL_ID, 12)
         assert len(signature) <= datagram_size_max
-        opened = stream_opener().open(signature)
-        assert isinstance(opened, SignedDigests)
+        opened = verified(signature, stream_opener())
         listed.update(enumerate(opened.digests, opened.first_counter))
     assert listed == dict(enumerate(sealed, 1))
 
 
-@given(st.lists(st.booleans(), max_size=300), st.integers(576, 8_192))
-def test_a_signature_is_due_after_each_heartbeat_and_before_its_list_is_full(
-    beats: list[bool], datagram_size_max: int
-) -> None:
+def heartbeat(**said: object) -> OutputPacket:
+    """An idle adapter's packet; `said`: what differs from HEARTBEAT."""
+    return HEARTBEAT._replace(**said)  # type: ignore[arg-type]
+
+
+def signed_at(made: Sealer, packets: Iterable[OutputPacket]) -> list[int]:
+    """Seal these, signing whatever is due; after which of them, by place, a signature was."""
+    places = []
+    for place, packet in enumerate(packets):
+        made.seal(packet, 12)
+        if made.channels_to_sign():
+            made.sign(CHANNEL_ID, 12)
+            places.append(place)
+    return places
+
+
+def idle_sealer() -> Sealer:
+    """One that has said all there is to say: its last two signatures are out."""
+    made = sealer()
+    assert signed_at(made, [HEARTBEAT, HEARTBEAT]) == [0, 1]
+    return made
+
+
+def test_an_idle_start_signs_its_first_heartbeat_and_the_next_and_then_every_fifth() -> None:
+    assert HEARTBEATS_PER_SIGNATURE == 5
+    assert signed_at(sealer(), [HEARTBEAT] * 17) == [0, 1, 6, 11, 16]
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        heartbeat(epoch=9),
+        heartbeat(flags=HEARTBEAT.flags | OutputFlag.EPOCH_ENDED),
+        heartbeat(flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM),
+        heartbeat(flags=HEARTBEAT.flags | OutputFlag.FROM_ACTIVE),
+        heartbeat(first_input_seq=HEARTBEAT.first_input_seq + 1),
+        heartbeat(first_message_seq=HEARTBEAT.first_message_seq + 1),
+        heartbeat(session=HEARTBEAT.session + 1),
+        heartbeat(payload=bytes(20)),
+    ],
+    ids=["epoch", "end of epoch", "end of stream", "role", "input_seq", "message_seq", "session", "lineage"],
+)
+def test_a_heartbeat_that_says_something_new_is_signed_at_once_and_once_more(news: OutputPacket) -> None:
+    assert signed_at(idle_sealer(), [HEARTBEAT, HEARTBEAT, news, *[news] * 10]) == [2, 3, 8]
+
+
+def test_packets_with_messages_are_signed_with_the_next_heartbeat_and_once_more() -> None:
+    message = output_packet()
+    assert signed_at(idle_sealer(), [HEARTBEAT, message, message, *[HEARTBEAT] * 10]) == [3, 4, 9]
+
+
+def test_last_words_of_a_former_session_between_the_heartbeats_of_the_present_one_are_no_news() -> None:
+    last_word = heartbeat(session=HEARTBEAT.session - 1, flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM)
+    assert signed_at(sealer(), [HEARTBEAT, last_word] * 8) == [0, 1, 2, 7, 12]
+
+
+@given(st.lists(st.sampled_from(["messages", "news", "repeat"]), max_size=300), st.integers(576, 8_192))
+def test_news_is_listed_at_two_heartbeats_and_repetitions_within_five(kinds: list[str], datagram_size_max: int) -> None:
     made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
     made.use_key(KEY)
-    unsigned, covered = 0, 0
-    for is_beat in beats:
-        packet: OutputPacket = HEARTBEAT if is_beat else output_packet()
-        made.seal(packet, 12)
-        unsigned += 1
-        is_due = made.channels_to_sign() == [CHANNEL_ID]
-        assert is_due == (is_beat or unsigned == digests_max(datagram_size_max) // 2)
-        if is_due:
+    beats: list[int] = []  # by counter: how many heartbeats there were up to this packet
+    listed: dict[int, list[int]] = {}  # counter -> at which heartbeats
+    said = HEARTBEAT
+    for kind in kinds:
+        said = said._replace(epoch=said.epoch + (kind == "news"))
+        is_beat = kind != "messages"
+        made.seal(said if is_beat else output_packet(), 12)
+        beats.append((beats[-1] if beats else 0) + is_beat)
+        while made.channels_to_sign():
             signature = made.sign(CHANNEL_ID, 12)
             assert len(signature) <= datagram_size_max
-            opened = stream_opener().open(signature)
-            assert isinstance(opened, SignedDigests)
-            assert opened.first_counter <= covered + 1
-            covered, unsigned = opened.end_counter - 1, 0
+            opened = verified(signature, stream_opener())
+            for counter in range(opened.first_counter, opened.end_counter):
+                listed.setdefault(counter, []).append(beats[-1])
+    for counter, (kind, beat) in enumerate(zip(kinds, beats, strict=True), 1):
+        first_due, second_due = {"messages": (1, 2), "news": (0, 1)}.get(kind, (4, 9))
+        if beats[-1] >= beat + second_due:
+            assert len(listed[counter]) == 2
+            assert listed[counter][0] <= beat + first_due
+            assert listed[counter][1] <= beat + second_due
+
+
+def test_a_signature_is_due_before_its_list_is_full() -> None:
+    made, half = sealer(), digests_max() // 2
+    assert signed_at(made, [output_packet()] * (3 * half)) == [half - 1, 2 * half - 1, 3 * half - 1]
 
 
 def test_nothing_is_signed_twice_with_one_nonce() -> None:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adapter.conversion.formats.chunks import FormatError
-from feedcore.documents.primitive_types import PrimitiveType
+from feedcore.documents.primitive_types import Place
 from feedcore.documents.source_layout import SourceData, SourceField, SourceFormat, SourceGroup, SourceMessageType
 
 
-def _unsigned(data: memoryview, offset: int, kind: PrimitiveType, is_big_endian: bool) -> int:
-    return int.from_bytes(data[offset : offset + kind.size], "big" if is_big_endian else "little")
+def _unsigned(data: memoryview, header: int, place: Place, is_big_endian: bool) -> int:
+    """The number at its place in a header, which begins at `header`."""
+    return int.from_bytes(data[header + place.offset : header + place.end], "big" if is_big_endian else "little")
 
 
 def field_value(field: SourceField, data: memoryview, offset: int) -> int | float | bytes | None:
@@ -29,7 +30,7 @@ def field_value(field: SourceField, data: memoryview, offset: int) -> int | floa
     raw = bytes(data[offset + field.offset : offset + field.offset + field.size])
     if field.is_text:
         return raw.rstrip(b" \0")
-    if field.is_float:
+    if field.kind.is_float:
         code = (">" if field.is_big_endian else "<") + ("f" if field.size == 4 else "d")
         return float(struct.unpack(code, raw)[0])
     value = int.from_bytes(raw, "big" if field.is_big_endian else "little", signed=field.kind.minimum < 0)
@@ -56,11 +57,11 @@ class FrameReader:
         while offset < len(view):
             if offset + framing.size_min > len(view):
                 raise FormatError(f"offset {offset}: {len(view) - offset} bytes are no whole frame")
-            length = _unsigned(view, offset + framing.length_offset, framing.length, framing.is_big_endian)
+            length = _unsigned(view, offset, framing.length, framing.is_big_endian)
             size = length * framing.length_unit + framing.length_adds
             if size < framing.size_min or offset + size > len(view):
                 raise FormatError(f"offset {offset}: a frame of {size} bytes, {len(view) - offset} are left")
-            kind = _unsigned(view, offset + framing.type_offset, framing.type, framing.is_big_endian)
+            kind = _unsigned(view, offset, framing.type, framing.is_big_endian)
             yield offset, size, kind
             offset += size
 
@@ -97,7 +98,7 @@ class FrameReader:
         start = framing.header_size
         block = message.size
         if framing.block_length is not None:
-            block = _unsigned(frame, framing.block_length_offset, framing.block_length, framing.is_big_endian)
+            block = _unsigned(frame, 0, framing.block_length, framing.is_big_endian)
         if start + block > len(frame):
             raise FormatError(f"{message.name}: a block of {block} bytes does not fit in the frame")
         values: dict[str, Any] = _fields(message.fields, frame, start, block)
@@ -129,12 +130,12 @@ def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dic
     count, size = group.count, group.size
     if offset + group.header_size > len(frame):
         raise FormatError(f"group {group.name!r}: its header does not fit in the frame")
-    if count is None:
-        count = _unsigned(frame, offset + group.count_offset, group.count_kind, group.is_big_endian)
-        if group.entry_size_kind is not None:
-            size = _unsigned(frame, offset + group.entry_size_offset, group.entry_size_kind, group.is_big_endian)
+    if isinstance(count, Place):
+        count = _unsigned(frame, offset, count, group.is_big_endian)
+        if group.entry_size is not None:
+            size = _unsigned(frame, offset, group.entry_size, group.is_big_endian)
         offset += group.header_size
-    if offset + count * size > len(frame) or (size < group.size and group.entry_size_kind is None):
+    if offset + count * size > len(frame) or (size < group.size and group.entry_size is None):
         raise FormatError(f"group {group.name!r}: {count} entries of {size} bytes do not fit in the frame")
     entries = []
     for _ in range(count):
@@ -148,7 +149,7 @@ def _group(group: SourceGroup, frame: memoryview, offset: int) -> tuple[list[dic
 def _data(data: SourceData, frame: memoryview, offset: int) -> tuple[bytes, int]:
     if offset + data.header_size > len(frame):
         raise FormatError(f"data {data.name!r}: its header does not fit in the frame")
-    size = _unsigned(frame, offset, data.length_kind, data.is_big_endian)
+    size = _unsigned(frame, offset, Place(data.length_kind, 0), data.is_big_endian)
     start = offset + data.header_size
     if start + size > len(frame):
         raise FormatError(f"data {data.name!r}: {size} bytes do not fit in the frame")

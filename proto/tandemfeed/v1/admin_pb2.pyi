@@ -460,6 +460,7 @@ class AdapterReport(_message.Message):
     RELEASED_EPOCH_FIELD_NUMBER: _builtins.int
     NEXT_EPOCH_AFTER_FIELD_NUMBER: _builtins.int
     HAND_OVER_EPOCH_FIELD_NUMBER: _builtins.int
+    HAND_OVER_HEIR_FIELD_NUMBER: _builtins.int
     FAIL_REASON_FIELD_NUMBER: _builtins.int
     ACCEPTED_EPOCH_FIELD_NUMBER: _builtins.int
     NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
@@ -474,7 +475,9 @@ class AdapterReport(_message.Message):
     next_epoch_after: _builtins.int
     """the holder of this epoch asks for a new one for itself"""
     hand_over_epoch: _builtins.int
-    """the holder of this epoch asks that its backup take over"""
+    """the holder of this epoch asks that a backup take over,"""
+    hand_over_heir: _builtins.int
+    """this one, which has what the holder lacks; 0: the best"""
     fail_reason: _builtins.str
     """this adapter asks to be failed"""
     accepted_epoch: _builtins.int
@@ -495,13 +498,14 @@ class AdapterReport(_message.Message):
         released_epoch: _builtins.int = ...,
         next_epoch_after: _builtins.int = ...,
         hand_over_epoch: _builtins.int = ...,
+        hand_over_heir: _builtins.int = ...,
         fail_reason: _builtins.str = ...,
         accepted_epoch: _builtins.int = ...,
         next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_epoch", b"accepted_epoch", "fail_reason", b"fail_reason", "hand_over_epoch", b"hand_over_epoch", "hand_over_heir", b"hand_over_heir", "incarnation", b"incarnation", "next_epoch_after", b"next_epoch_after", "next_packet_counters", b"next_packet_counters", "released_epoch", b"released_epoch", "renew_epoch", b"renew_epoch", "report_id", b"report_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,6 +60,7 @@ class EventChecker:
         self._heard: list[Heard] = []
         self._delivered: dict[int, Copy] = {}  # by first_input_seq
         self._held: dict[int, Copy] = {}
+        self._diverged: set[int] = set()  # first_input_seqs whose copies were said to differ: once is enough
         self._gaps: list[tuple[int, int]] = []
         self._had: set[tuple[int, int]] = set()  # source identities handed over
         self._owed: list[str] = []  # events that must come in this turn
@@ -75,6 +76,8 @@ class EventChecker:
                 self._owed.append(f"Live {packet.adapter_id}")
         if packet.flags & HEARTBEAT_BIT:
             lineage = decode_lineage(packet.payload)
+            begin = lineage.first_input_seq  # what precedes an epoch is known to exist, by whatever heartbeat names it
+            self._heard.append(Heard(packet.epoch, begin, begin, now_ns, is_here=False))
             if lineage.epoch > self._lineage.epoch:
                 if self._lineage.epoch:
                     self._owed.append(f"Takeover {lineage.epoch}")
@@ -99,7 +102,7 @@ class EventChecker:
         first, own = packet.first_input_seq, _copy_of(packet)
         is_early = first > (self._merger.present.next_input_seq or 0)
         known = self._held.setdefault(first, own) if is_early else self._delivered.get(first, own)
-        if known != own and known[:2] == own[:2]:
+        if known != own and known[:2] == own[:2] and first not in self._diverged:
             self._owed.append("Diverged")
 
     def _expect_fill(self, packet: OutputPacket) -> None:
@@ -125,6 +128,7 @@ class EventChecker:
                 self._settle(f"Takeover {effect.epoch}")
                 self._delivered.clear()
                 self._held.clear()
+                self._diverged.clear()
                 cut = effect.resume_input_seq
                 self._gaps = [(first, min(end, cut)) for first, end in self._gaps if first < cut]
             case Live():
@@ -137,6 +141,7 @@ class EventChecker:
                 self._live.discard(effect.adapter_id)
             case Diverged():
                 self._owed = [each for each in self._owed if each != "Diverged"]
+                self._diverged.add(effect.first_input_seq)
             case Gap():
                 self._judge(effect, now_ns)
             case _:

@@ -70,6 +70,8 @@ class GrantChecker:
     def forget(self, adapter_id: int) -> None:
         """Its stream ended or began in a new life, it was failed or readmitted, or its term passed unheard."""
         self._told.pop(adapter_id, None)
+        if all(told.rank is None for told in self._told.values()):
+            self._waiting_since_ns = None  # the next candidate waits from when it comes
         if adapter_id == self._holder:
             self._holder = 0
 

@@ -59,8 +59,11 @@ class TermChecker:
             raise Violation("5", f"{adapter.name} is active in {packet.epoch}, and {self._begun} has begun")
         if packet.epoch > self._granted:
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which nobody granted")
-        newest = adapter.engine.lease.last_epoch
-        if packet.epoch < newest and not adapter.is_late:
+        lease, line = adapter.engine.lease, adapter.engine.replicas[packet.channel_id].line
+        newest = lease.last_epoch
+        # What waited for its acknowledgement may leave after the same adapter has begun its next epoch.
+        was_decided_before = lease.epoch == newest and packet.end_input_seq <= line.lineage.first_input_seq
+        if packet.epoch < newest and not (adapter.is_late or was_decided_before):
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, knowing of {newest}")
 
     def on_moved(self, adapter: AdapterActor, new: ReplicaState) -> None:

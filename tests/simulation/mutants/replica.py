@@ -21,8 +21,7 @@ from feedcore.replica.role import ToDeciding
 from feedcore.replica.source_tracker import SourceTracker
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import UNLIMITED
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.position import FIRST_SEQ
+from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
 from tests.simulation.scenes import Scene
 
@@ -46,11 +45,11 @@ def _believes_message_seqs(right: Method) -> Method:
 
 
 def _decides_as_backup(right: Method) -> Method:
-    def on_slices(self: Following, stream: int, slices: Any, effects: list[Any], now_ns: int) -> Any:
+    def on_slices(self: Following, stream: int, slices: Any, now_ns: int) -> Any:
         if self.channel.state is not ReplicaState.SYNCHRONIZED:
-            return right(self, stream, slices, effects, now_ns)
+            return right(self, stream, slices, now_ns)
         decider = Deciding(self.channel, ToDeciding(self.channel.line.epoch))
-        return decider.on_slices(stream, slices, effects, now_ns)
+        return decider.on_slices(stream, slices, now_ns)
 
     return on_slices
 
@@ -116,8 +115,9 @@ def _sets_unverified(right: Method) -> Method:
 
 
 def _transmits_its_past_again(right: Method) -> Method:
-    def apply(*arguments: Any, **named: Any) -> None:
-        right(*arguments, **{**named, "quiet_end": FIRST_SEQ})
+    def apply(channel: Channel, *arguments: Any, **named: Any) -> None:
+        channel.transmitted_ends.clear()
+        right(channel, *arguments, **named)
 
     return apply
 
@@ -136,8 +136,9 @@ def _forgets_what_waits(right: Method) -> Method:
 
 def _has_no_patience(right: Method) -> Method:
     def lost(self: SourceTracker, now_ns: int) -> tuple[int, int] | None:
-        holes = self.missing() if self._gap_since_ns is not None else []
-        return holes[0] if holes else None
+        now_ns = 1 << 62 if self._gap_since_ns is not None else now_ns
+        found: tuple[int, int] | None = right(self, now_ns)
+        return found
 
     return lost
 
@@ -152,19 +153,17 @@ def _declares_in_any_epoch(right: Method) -> Method:
 
 
 def _transmits_first(right: Method) -> Method:
-    def decide(self: Deciding, piece: Any, effects: list[Any], now_ns: int) -> None:
-        place = len(effects)
-        right(self, piece, effects, now_ns)
-        effects[place:] = sorted(effects[place:], key=lambda effect: isinstance(effect, AppendToJournal))
-        assert isinstance(effects[place], Transmit)
+    def publish(self: Channel, packets: Any) -> None:
+        packets = list(packets)
+        self.emit(*(Transmit(packet) for packet in packets), *(AppendToJournal(packet) for packet in packets))
 
-    return decide
+    return publish
 
 
 def _says_the_end_early(right: Method) -> Method:
-    def heartbeat(self: Channel, *arguments: Any) -> Transmit:
-        packet = right(self, *arguments).packet
-        return Transmit(packet._replace(flags=packet.flags | OutputFlag.END_OF_STREAM))
+    def heartbeat(self: Channel, *arguments: Any) -> OutputPacket:
+        packet: OutputPacket = right(self, *arguments)
+        return packet._replace(flags=packet.flags | OutputFlag.END_OF_STREAM)
 
     return heartbeat
 
@@ -185,23 +184,18 @@ def _commits_one_too_few(right: Method) -> Method:
 # ---- acked publishing ----
 
 
-def _releases_one_more(right: Method) -> Callable[[PublishGate, int], list[Any]]:
-    def on_acknowledged(self: PublishGate, end_input_seq: int) -> list[Any]:
-        effects: list[Any] = right(self, end_input_seq)
-        if effects and self._held:
-            packet = self._held.popleft()[0]
-            effects += (AppendToJournal(packet), Transmit(packet))
-        return effects
+def _releases_one_more(right: Method) -> Callable[[PublishGate, int], None]:
+    def on_acknowledged(self: PublishGate, end_input_seq: int) -> None:
+        held_count = len(self._held)
+        right(self, end_input_seq)
+        if len(self._held) < held_count and self._held:
+            self._channel.publish([self._held.popleft()[0]])
 
     return on_acknowledged
 
 
-def _keeps_nothing(right: Method) -> Callable[[PublishGate], list[Any]]:
-    def keep_back(self: PublishGate) -> list[Any]:
-        right(self)
-        return []
-
-    return keep_back
+def _keeps_nothing(right: Method) -> Callable[[PublishGate], None]:
+    return lambda self: self._held.clear()
 
 
 REPLICA = (
@@ -288,7 +282,7 @@ REPLICA = (
         _declares_in_any_epoch,
         scene=Scene.HOLES,
     ),
-    Mutant("a packet is journalled after it is transmitted", Deciding, "_decide", _transmits_first),
+    Mutant("a packet is journalled after it is transmitted", Channel, "publish", _transmits_first),
     Mutant("the end is said before it came", Channel, "heartbeat", _says_the_end_early),
     Mutant("an heir begins at once", HandOver, "due_epoch", _begins_at_once, scene=Scene.HAND_OVERS),
     Mutant(

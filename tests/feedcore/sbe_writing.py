@@ -1,4 +1,4 @@
-"""Writing a message of a schema from plain Python values (`feedcore.sbe.values` says which).
+"""Writing a message of a schema from plain Python values (docs/sbe.md says which).
 
 Nothing is guessed: a required value that is missing, a value out of its range, a name that the schema has not, are
 `SbeWriteError`s that name the field. Padding is zero. Invariant: reading what was written gives the values back.
@@ -6,29 +6,23 @@ Nothing is guessed: a required value that is missing, a value out of its range, 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
-from feedcore.sbe.errors import SbeWriteError
-from feedcore.sbe.primitives import Number, Primitive
-from feedcore.sbe.reading import is_optional_type
-from feedcore.sbe.types import (
-    Block,
-    CompositeType,
-    EncodingType,
-    EnumType,
-    Group,
-    Presence,
-    Schema,
-    SetType,
-    SimpleType,
-    VarData,
-)
-from feedcore.sbe.values import EMPTY_ENTRIES_MAX, Unlisted, decimal_parts
+from feedcore.documents.primitive_types import Number, Primitive
+from feedcore.sbe import Schema, Unlisted
+from feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent
+from feedcore.sbe.reading import EMPTY_ENTRIES_MAX
+from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
 
 WriteValue: TypeAlias = Callable[[bytearray, int, Any, str], None]
+
+
+class SbeWriteError(ValueError):
+    """A value that is missing, of the wrong type or out of range; the text names the field."""
 
 
 class SbeWriter:
@@ -37,7 +31,7 @@ class SbeWriter:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._header = _FrameWriter(schema.header, schema.byte_order)
-        self._blocks = {name: _BlockWriter(message.block, schema) for name, message in schema.messages.items()}
+        self._blocks = {name: _BlockWriter(message, schema) for name, message in schema.messages.items()}
 
     def write(self, name: str, values: Mapping[str, Any], header: Mapping[str, int] | None = None) -> bytes:
         """A message with its header.
@@ -53,15 +47,14 @@ class SbeWriter:
         message = self.schema.messages.get(name)
         if message is None:
             raise SbeWriteError(f"{self.schema.document} has no message {name!r}")
-        block = message.block
         parts = {
             **(header or {}),
-            "blockLength": block.block_length,
+            "blockLength": message.block_length,
             "templateId": message.template_id,
             "schemaId": self.schema.schema_id,
             "version": self.schema.version,
-            "numGroups": len(block.groups),
-            "numVarDataFields": len(block.data),
+            "numGroups": len(message.groups),
+            "numVarDataFields": len(message.data),
         }
         out = _Output(self._header.pack(parts, name))
         self._blocks[name].write(out, values, name)
@@ -82,25 +75,19 @@ class _Output(bytearray):
 
 
 class _FrameWriter:
-    """A composite of unsigned integers: the message header or a group's dimensions; unknown parts are zero."""
+    """The message header or a group's dimensions; unknown parts are zero."""
 
-    def __init__(self, kind: CompositeType, order: str) -> None:
-        self._size = kind.size
-        self._parts = [
-            (member, member.type, struct.Struct(order + member.type.primitive.struct_code))
-            for member in kind.members.values()
-            if isinstance(member.type, SimpleType)
-        ]
+    def __init__(self, frame: Frame, order: str) -> None:
+        self._size = frame.size
+        self._parts = [(name, part, struct.Struct(order + part.kind.struct_code)) for name, part in frame.parts.items()]
 
     def pack(self, values: Mapping[str, int], path: str) -> bytes:
         out = bytearray(self._size)
-        for member, kind, part in self._parts:
-            value = values.get(member.name, 0)
-            high = kind.primitive.maximum if kind.maximum is None else kind.maximum
-            low = kind.primitive.minimum if kind.minimum is None else kind.minimum
-            if not low <= value <= high:
-                raise SbeWriteError(f"{path}: {member.name} {value} is not in {low} … {high}")
-            part.pack_into(out, member.offset, value)
+        for name, part, packed in self._parts:
+            value = values.get(name, 0)
+            if not part.minimum <= value <= part.maximum:
+                raise SbeWriteError(f"{path}: {name} {value} is not in {part.minimum} … {part.maximum}")
+            packed.pack_into(out, part.offset, value)
         return bytes(out)
 
 
@@ -116,10 +103,10 @@ class _BlockWriter:
             if field.presence is not Presence.CONSTANT
         ]
         self._groups = [
-            (group, _FrameWriter(group.dimension, order), _BlockWriter(group.block, schema))
+            (group, _FrameWriter(group.dimension, order), _BlockWriter(group, schema))
             for group in block.groups.values()
         ]
-        self._data = [(data, struct.Struct(order + data.length_primitive.struct_code)) for data in block.data.values()]
+        self._data = [(data, struct.Struct(order + data.length_kind.struct_code)) for data in block.data.values()]
         self._known = {*block.fields, *block.groups, *block.data}
 
     def write(self, out: _Output, values: Mapping[str, Any], path: str) -> None:
@@ -139,12 +126,11 @@ class _BlockWriter:
 def _write_group(
     out: _Output, group: Group, frame: _FrameWriter, entry: _BlockWriter, rows: Sequence[Mapping[str, Any]], path: str
 ) -> None:
-    block = group.block
     dimension = {
-        "blockLength": block.block_length,
+        "blockLength": group.block_length,
         "numInGroup": len(rows),
-        "numGroups": len(block.groups),
-        "numVarDataFields": len(block.data),
+        "numGroups": len(group.groups),
+        "numVarDataFields": len(group.data),
     }
     out += frame.pack(dimension, path)
     for place, row in enumerate(rows):
@@ -201,8 +187,8 @@ def _pack(part: struct.Struct, out: bytearray, offset: int, value: object, path:
 def _number_writer(kind: SimpleType, order: str, is_optional: bool) -> WriteValue:
     primitive, null = kind.primitive, kind.null
     part = struct.Struct(order + primitive.struct_code)
-    low = primitive.minimum if kind.minimum is None else kind.minimum
-    high = primitive.maximum if kind.maximum is None else kind.maximum
+    low = (-math.inf if primitive.is_float else primitive.minimum) if kind.minimum is None else kind.minimum
+    high = (math.inf if primitive.is_float else primitive.maximum) if kind.maximum is None else kind.maximum
     bounds_null = not primitive.is_float
 
     def write(out: bytearray, offset: int, value: Any, path: str) -> None:
@@ -261,7 +247,7 @@ def _enum_writer(kind: EnumType, order: str, is_optional: bool) -> WriteValue:
         elif isinstance(value, Unlisted):
             raw = value.value
         elif isinstance(value, str) and value in kind.values:
-            raw = kind.values[value].value
+            raw = kind.values[value]
         else:
             raise SbeWriteError(f"{path}: {value!r} is none of {', '.join(kind.values)}")
         _pack(part, out, offset, raw, path)
@@ -277,7 +263,7 @@ def _set_writer(kind: SetType, order: str) -> WriteValue:
         for choice in value or ():
             if isinstance(choice, str) and choice not in kind.choices:
                 raise SbeWriteError(f"{path}: {choice!r} is none of {', '.join(kind.choices)}")
-            bits |= 1 << (kind.choices[choice].value if isinstance(choice, str) else choice)
+            bits |= 1 << (kind.choices[choice] if isinstance(choice, str) else choice)
         _pack(part, out, offset, bits, path)
 
     return write
@@ -285,22 +271,20 @@ def _set_writer(kind: SetType, order: str) -> WriteValue:
 
 def _composite_writer(kind: CompositeType, order: str, is_optional: bool) -> WriteValue:
     members = []
-    first: str | None = None
+    is_nullable = False
     for member in kind.members.values():
-        is_first = first is None and member.type.size > 0
-        member_optional = (is_optional and is_first) or is_optional_type(member.type)
+        member_optional = may_be_null(member.type, is_optional and member.is_first)
         members.append((member, _value_writer(member.type, order, member_optional)))
-        if is_first:
-            first, is_nullable = member.name, member_optional
-    constant = _constant_exponent(kind)
+        is_nullable = is_nullable or (member.is_first and member_optional)
+    is_decimal, exponent = kind.members.keys() == {"mantissa", "exponent"}, constant_exponent(kind)
 
     def write(out: bytearray, offset: int, value: Any, path: str) -> None:
-        if kind.is_decimal and isinstance(value, Decimal | int) and not isinstance(value, bool):
+        if is_decimal and isinstance(value, Decimal | int) and not isinstance(value, bool):
             try:
-                value = decimal_parts(value, constant)
+                value = decimal_parts(value, exponent)
             except ValueError as wrong:
                 raise SbeWriteError(f"{path}: {wrong}") from None
-        if value is None and first is not None and is_nullable:
+        if value is None and is_nullable:
             _write_null(kind, out, offset, order)
             return
         if not isinstance(value, Mapping):
@@ -314,11 +298,25 @@ def _composite_writer(kind: CompositeType, order: str, is_optional: bool) -> Wri
     return write
 
 
-def _constant_exponent(kind: CompositeType) -> int | None:
-    exponent = kind.members["exponent"].type if "exponent" in kind.members else None
-    if isinstance(exponent, SimpleType) and isinstance(exponent.constant, int):
-        return exponent.constant
-    return None
+def decimal_parts(value: Decimal | int, exponent: int | None) -> dict[str, int]:
+    """Mantissa and exponent of a number.
+
+    Args:
+        exponent: the constant one; None to choose it.
+
+    Raises:
+        ValueError: the number is not finite or needs more places than the exponent has.
+    """
+    number = Decimal(value)
+    if not number.is_finite():
+        raise ValueError(f"{value} is no finite number")
+    if exponent is None:
+        own = number.as_tuple().exponent
+        exponent = min(int(own), 0)
+    mantissa = number.scaleb(-exponent, Context(prec=200))
+    if mantissa != mantissa.to_integral_value():
+        raise ValueError(f"{value} has more places than the exponent {exponent} keeps")
+    return {"mantissa": int(mantissa), "exponent": exponent}
 
 
 def _write_null(kind: CompositeType, out: bytearray, offset: int, order: str) -> None:

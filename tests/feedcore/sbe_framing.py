@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from feedcore.sbe.errors import SbeReadError
-from feedcore.sbe.types import Schema
+from feedcore.sbe import SbeReadError, Schema
 
 FRAMING_HEADER = struct.Struct(">IH")
 ENCODING_BIG_ENDIAN = 0x5BE0

@@ -1,0 +1,215 @@
+"""What a message schema defines: messages, their fields, groups and variable data. Immutable; `loading` makes them.
+
+The fixed part of a message or of a group's entry also has columns, one per value, as numpy sees it. A composite of
+which only one member is on the wire (a decimal with a constant exponent) is one column under the field's name; of
+another composite each member is a column `field.member`. Enumerations and sets are their integers (or the character),
+nulls stay what they are on the wire.
+
+Invariant: every reference is resolved and every offset final, so that reading and writing look nothing up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from feedcore.documents.primitive_types import Number, Place, Primitive
+from feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value of a fixed part.
+
+    Attributes:
+        offset: from the start of the fixed part, bytes.
+        length: elements; more than 1 only for char, and for an SBE array of numbers.
+        exponent: the number stands for `value * 10**exponent`.
+        null: what means "not set" on the wire; None where it must be set.
+    """
+
+    name: str
+    kind: Primitive
+    offset: int
+    length: int
+    exponent: int
+    null: Number | None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.kind.size * self.length
+
+    def numpy_code(self, byte_order: str) -> str:
+        """The column's numpy type."""
+        if self.kind.name == "char":
+            return f"S{self.length}"
+        code = byte_order + self.kind.numpy_code
+        return code if self.length == 1 else f"({self.length},){code}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Element:
+    """What fields, groups, variable data and messages have: a name, and the version of the schema that added them."""
+
+    name: str
+    since_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Element):
+    """A field of fixed size.
+
+    Attributes:
+        offset: from the start of its block, bytes.
+        constant: where presence is constant: the value as reading gives it.
+        line: in the document.
+    """
+
+    type: EncodingType
+    offset: int
+    presence: Presence
+    constant: object
+    line: int
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return 0 if self.presence is Presence.CONSTANT else self.type.size
+
+    def columns(self) -> Iterator[Column]:
+        """The field's values, in the order of the wire; a constant has none."""
+        if self.presence is not Presence.CONSTANT:
+            yield from self._columns(self.name, self.type, self.offset, self.presence is Presence.OPTIONAL, 0)
+
+    def _columns(self, name: str, kind: EncodingType, offset: int, is_optional: bool, power: int) -> Iterator[Column]:
+        if isinstance(kind, CompositeType):
+            on_wire = [member for member in kind.members.values() if member.type.size]
+            for member in on_wire:
+                inner = name if len(on_wire) == 1 else f"{name}.{member.name}"
+                exponent = (constant_exponent(kind) or 0) if member.name == "mantissa" else 0
+                optional = is_optional and member.is_first
+                yield from self._columns(inner, member.type, offset + member.offset, optional, exponent)
+        else:
+            length = kind.length if isinstance(kind, SimpleType) else 1
+            null = kind.null if not isinstance(kind, SetType) and may_be_null(kind, is_optional) else None
+            yield Column(name, kind.primitive, offset, length, power, null)
+
+
+def constant_exponent(kind: CompositeType) -> int | None:
+    """Of a decimal whose schema says it, so that only the mantissa is on the wire."""
+    part = kind.members["exponent"].type if kind.members.keys() == {"mantissa", "exponent"} else None
+    return part.constant if isinstance(part, SimpleType) and isinstance(part.constant, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class VarData(Element):
+    """A field of variable length: its length, then the octets.
+
+    Attributes:
+        minimum, maximum: of the length, octets.
+        character_encoding: Python's codec name; empty for octets.
+    """
+
+    length_kind: Primitive
+    minimum: int
+    maximum: int
+    character_encoding: str
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Element):
+    """What a message's root and a group's entry have in common: fields, then groups, then variable data.
+
+    Attributes:
+        block_length: bytes of the fixed fields with their padding.
+    """
+
+    fields: Mapping[str, Field]
+    groups: Mapping[str, Group]
+    data: Mapping[str, VarData]
+    block_length: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if every message of it has the same size."""
+        return not self.groups and not self.data
+
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        """The values of the fixed part by name, in the order of the wire."""
+        return {column.name: column for field in self.fields.values() for column in field.columns()}
+
+    def dtype(self, byte_order: str) -> np.dtype[np.void]:
+        """The fixed part as a numpy structure; the byte order is "<" or ">"."""
+        names, columns = list(self.columns), self.columns.values()
+        codes, offsets = [column.numpy_code(byte_order) for column in columns], [column.offset for column in columns]
+        return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.block_length})
+
+
+@dataclass(frozen=True, slots=True)
+class FramePart(Place):
+    """An integer of a frame, and what the schema allows it to be."""
+
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A composite of integers that stands before something: the message header, the dimensions of a group."""
+
+    size: int
+    parts: Mapping[str, FramePart]
+
+
+@dataclass(frozen=True, eq=False)
+class Group(Block):
+    """A repeating group; `dimension` stands before its entries, and says how many they are and how long each is."""
+
+    dimension: Frame
+
+    @property
+    def count(self) -> FramePart:
+        """Entries."""
+        return self.dimension.parts["numInGroup"]
+
+    @property
+    def length(self) -> FramePart:
+        """Bytes of each entry's fixed part."""
+        return self.dimension.parts["blockLength"]
+
+
+@dataclass(frozen=True, eq=False)
+class MessageType(Block):
+    """One message template."""
+
+    template_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A whole message schema.
+
+    Attributes:
+        byte_order: as `struct` and numpy write it, of every integer and float, those of the header included.
+        header: stands before every message.
+        default_dimension: of groups for which a schema names no other; None if this one does not have it.
+    """
+
+    schema_id: int
+    version: int
+    byte_order: str
+    header: Frame
+    default_dimension: Frame | None
+    messages: Mapping[str, MessageType]
+    by_template: Mapping[int, MessageType]
+    document: str
+
+    @property
+    def is_big_endian(self) -> bool:
+        """True if it has chosen so."""
+        return self.byte_order == ">"
