@@ -96,7 +96,11 @@ def test_alarms_are_remembered_up_to_the_limit() -> None:
 
 def test_beyond_the_limit_the_newest_numbers_are_dropped() -> None:
     gatherer = Gatherer(count_max=2)
-    for seq in (3, 7, 9, 5, 7):
+    for seq in (3, 7, 9):
+        gatherer.hear(span(seq, seq + 1))
+    gatherer.hear(span(7, 9))
+    assert gatherer.confirmation.adapters_with(9, 10) == ()
+    for seq in (5, 7):
         gatherer.hear(span(seq, seq + 1))
     assert gatherer.waiting() == [(3, 5), (5, 7)]
 

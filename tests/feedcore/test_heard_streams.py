@@ -72,6 +72,21 @@ def test_every_live_stream_must_be_past_a_gap() -> None:
     assert not streams.are_all_past(1)
 
 
+def test_of_several_live_streams_the_one_heard_longest_ago_is_looked_at_next() -> None:
+    streams = heard()
+    for adapter, at_ns in ((1, 0), (2, 300), (3, 200)):
+        hear(streams, adapter, at_ns)
+    assert look(streams, LIMIT_NS) == [Stale(1, 1)]
+    assert streams.next_deadline_ns == 200 + LIMIT_NS
+
+
+def test_a_stream_at_its_beginning_is_past_nothing() -> None:
+    streams = heard()
+    hear(streams, 1, 0, end=9)
+    hear(streams, 2, 0, end=1)
+    assert not streams.are_all_past(1)
+
+
 def test_provisional_packets_and_announcements_show_no_place() -> None:
     streams = heard()
     hear(streams, 1, 0, end=9, flags=PROVISIONAL_BIT)
