@@ -6,26 +6,13 @@ the same term from a later moment, cannot have granted the next epoch for the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from feedcore.replica.effects import RenewLease
 
 RENEWALS_PER_TTL = 4  # survives two lost renewals and a slow third
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLapsed:
-    """The lease ran out (by our clock) before a renewal came: the adapter has fenced itself."""
-
-    epoch: int
-
-
 class LeaseView:
-    """The lease of one feed as its adapter sees it.
-
-    Args:
-        ttl_ns: the lease's term, as the lease store announced it.
-    """
+    """The lease of one feed as its adapter sees it."""
 
     def __init__(self, ttl_ns: int) -> None:
         self.epoch = 0  # the epoch held, 0 if none
@@ -60,7 +47,7 @@ class LeaseView:
             self.is_by_consent = False
 
     def on_consent(self, valid_until_ns: int) -> None:
-        """Nobody else will accept a grant before then: the lease goes on without the store."""
+        """No other adapter will accept a grant before then: the lease goes on without the store."""
         self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
         self.is_by_consent = True
 
@@ -81,24 +68,16 @@ class LeaseView:
         self._renew_at_ns = None
 
     def note_epoch(self, epoch: int) -> None:
-        """Somebody spoke of this epoch: grants up to it are history, except the one we hold."""
+        """An epoch was heard of: grants up to it are history, except the one held here."""
         self.last_epoch = max(self.last_epoch, epoch)
 
     def next_deadline_ns(self) -> int | None:
         """When to renew, or when the lease runs out, whichever comes first."""
-        if self._renew_at_ns is None:
-            return None
-        return min(self._renew_at_ns, self._valid_until_ns)
+        return None if self._renew_at_ns is None else min(self._renew_at_ns, self._valid_until_ns)
 
-    def on_timer(self, now_ns: int) -> RenewLease | LeaseLapsed | None:
-        """What is due: a renewal, or the fence."""
-        if self._renew_at_ns is None:
+    def on_timer(self, now_ns: int) -> RenewLease | None:
+        """The renewal that is due."""
+        if self._renew_at_ns is None or now_ns < self._renew_at_ns:
             return None
-        if now_ns >= self._valid_until_ns:
-            lapsed = LeaseLapsed(self.epoch)
-            self.drop()
-            return lapsed
-        if now_ns >= self._renew_at_ns:
-            self._renew_at_ns = now_ns + self._renew_every_ns
-            return RenewLease(self.epoch)
-        return None
+        self._renew_at_ns = now_ns + self._renew_every_ns
+        return RenewLease(self.epoch)

@@ -8,7 +8,6 @@ from enum import Enum
 from feedcore.lease.failing import FailConfig
 from feedcore.lease.peers import ConsentConfig
 from feedcore.replica.decision_intake import IntakeConfig
-from feedcore.replica.production import DIGEST_INTERVAL_MESSAGES
 from feedcore.replica.source_tracker import TrackerConfig
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
@@ -46,7 +45,8 @@ class ReplicaConfig:
         ask_lease_store_every_ns: pause between requests for a new epoch or a hand-over.
         state_interval_ns: between two savings of the channel's state in the output journal.
         backlog_count_max: source messages waiting for decisions; beyond it a backup joins anew.
-        digest_interval_messages: conversion-state digests are taken this often.
+        digest_interval_messages: a digest of the conversion state is taken where a decision ends at or after a multiple
+            of it, in source messages. One takes about 0.1 ms: at 100,000 messages a second, about 1 % of the time.
         ack_timeout_ns, announce_every_ns, acked_held_count_max: of the `acked` publish mode.
     """
 
@@ -64,7 +64,7 @@ class ReplicaConfig:
     ask_lease_store_every_ns: int = 1_000 * MS
     state_interval_ns: int = 5_000 * MS
     backlog_count_max: int = 2_000_000
-    digest_interval_messages: int = DIGEST_INTERVAL_MESSAGES
+    digest_interval_messages: int = 8_192
     ack_timeout_ns: int = 50 * MS
     announce_every_ns: int = 10 * MS
     acked_held_count_max: int = 16_384

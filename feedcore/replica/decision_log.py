@@ -27,6 +27,7 @@ ROW = struct.Struct("@IqqHqII?0q")
 ROW_DTYPE = np.dtype(list(zip(Run._fields, ("u4", "i8", "i8", "u2", "i8", "u4", "u4", "?"), strict=True)), align=True)
 assert ROW.size == ROW_DTYPE.itemsize
 Rows: TypeAlias = NDArray[Any]
+REPLY_RUNS_MAX = 10_000  # in one reply: the caller asks for the rest
 
 
 class DecisionLogTooShort(Exception):
@@ -35,11 +36,11 @@ class DecisionLogTooShort(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedRuns:
-    """A reply as it lies in the log. Attributes: rows: shape (runs,), ROW_DTYPE, a copy; session: as in `RunsReply`."""
+    """A `RunsReply` as it lies in the log. Attributes: rows: shape (runs,), ROW_DTYPE, a copy."""
 
     lineage: Lineage
     rows: Rows
-    session: int = 0
+    session: int
 
     def reply(self) -> RunsReply:
         """The runs themselves; in any thread."""
@@ -67,19 +68,18 @@ class DecisionLog:
 
     def append(self, run: Run) -> None:
         """Add the next decision; beyond `count_max` the oldest is forgotten."""
-        place = self._count % self._count_max * ROW.size
         if self._count >= self._count_max:
-            self._begins_at = Run(*ROW.unpack_from(self._memory, place)).end_input_seq
-        ROW.pack_into(self._memory, place, *run)
+            self._begins_at = self._run(self._count).end_input_seq  # in whose place it comes
+        ROW.pack_into(self._memory, self._count % self._count_max * ROW.size, *run)
         self._count += 1
 
-    def since(self, position: MessageStreamState, lineage: Lineage, count_max: int = 10_000) -> LoggedRuns:
-        """The decisions after `position`, at most `count_max` of them.
+    def since(self, position: MessageStreamState, lineage: Lineage, session: int = 0) -> LoggedRuns:
+        """The decisions after `position`, at most `REPLY_RUNS_MAX` of them.
 
         In a channel of one source stream, whose adapters cut their runs as they like, the first may begin before it.
 
         Args:
-            lineage: the history of this log.
+            lineage, session: of this log.
 
         Raises:
             DecisionLogTooShort: a snapshot is needed.
@@ -92,23 +92,15 @@ class DecisionLog:
         if wanted < self._begins_at:
             raise DecisionLogTooShort(f"the log begins at input_seq {self._begins_at}, after {wanted}")
         oldest = max(0, self._count - self._count_max)
-        first = bisect_right(range(oldest, self._count), wanted, key=lambda index: self._run(index).end_input_seq)
-        rows = self._rows(oldest + first, min(oldest + first + count_max, self._count))
-        if (
-            len(rows)
-            and rows[0]["first_input_seq"] == wanted
-            and rows[0]["first_message_seq"] != position.next_message_seq
-        ):
-            raise DecisionLogTooShort(
-                f"input_seq {wanted} is at message_seq {rows[0]['first_message_seq']}, not {position.next_message_seq}"
-            )
-        return LoggedRuns(lineage, rows)
+        first = bisect_right(range(self._count), wanted, lo=oldest, key=lambda index: self._run(index).end_input_seq)
+        if first < self._count:
+            _, input_seq, message_seq, *_ = self._run(first)
+            if input_seq == wanted and message_seq != position.next_message_seq:
+                raise DecisionLogTooShort(
+                    f"input_seq {wanted} is at message_seq {message_seq}, not {position.next_message_seq}"
+                )
+        places = np.arange(first, min(first + REPLY_RUNS_MAX, self._count)) % self._count_max
+        return LoggedRuns(lineage, self._ring.view(ROW_DTYPE)[places], session)
 
     def _run(self, index: int) -> Run:
         return Run(*ROW.unpack_from(self._memory, index % self._count_max * ROW.size))
-
-    def _rows(self, begin: int, end: int) -> Rows:
-        """A copy of the runs begin … end - 1, counted since the restart."""
-        places = np.arange(begin, end) % self._count_max
-        chosen: Rows = self._ring.view(ROW_DTYPE)[places]
-        return chosen

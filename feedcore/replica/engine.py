@@ -14,19 +14,18 @@ from feedcore.counters import Counter, CounterSet
 from feedcore.deadlines import earliest
 from feedcore.lease.admin_contact import AdminContact
 from feedcore.lease.failing import is_repeated, should_leave
-from feedcore.lease.lease_view import LeaseLapsed, LeaseView
+from feedcore.lease.lease_view import LeaseView
 from feedcore.lease.peers import Peers, known_epoch
-from feedcore.replica.answers import NotActive, PeerAnswers
-from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus, PeerState
+from feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
 from feedcore.replica.config import ChannelConfig, EngineConfig
 from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLogTooShort
+from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
 from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
 from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.sessions import Sessions
+from feedcore.replica.sessions import NotActive, Sessions
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import Run
+from feedcore.wire.position import MessageStreamState, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from feedcore.wire.source_packet import decode_source_packet
 
@@ -35,13 +34,11 @@ __all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfi
 LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
 
 
-class AdapterEngine(PeerAnswers):
+class AdapterEngine:
     """Active or backup of one feed.
 
     Args:
-        converters: per channel_id the converter that owns the channel's conversion state.
-        counters: what is counted goes here; the shell exports it.
-        now_ns: the monotonic clock at construction.
+        converters: per channel_id the converter that owns the channel's conversion state, which is as a feed begins.
 
     Attributes:
         health: this adapter's score, as the shell measured it last.
@@ -50,35 +47,36 @@ class AdapterEngine(PeerAnswers):
     def __init__(
         self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
-        super().__init__(config.adapter_id, Sessions(config, converters, counters, now_ns))
         self.config, self.counters = config, counters
         self.lease = LeaseView(config.lease_ttl_ns)
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
+        self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._ask_to_fail_at_ns = 0
 
     @property
+    def session(self) -> int:
+        """The session that this adapter is in."""
+        return self._sessions.current.session
+
+    @property
     def replicas(self) -> dict[int, ChannelReplica]:
-        """By channel_id, of the session that this adapter is in."""
+        """By channel_id, of that session."""
         return self._sessions.current.replicas
 
     # ---- events: data ----
 
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run] = (), now_ns: int = 0) -> None:
-        """What the output journal holds of this adapter's former life: a channel's newest saved state, and the
-        decisions that were transmitted behind it.
-
-        Before any other event, and of the session that this adapter is in. It is used if the active's decisions
-        continue it; else the active gives its own.
-        """
+        """What the output journal holds of this adapter's former life in the present session: a channel's newest saved
+        state, and the decisions that were transmitted after it. Before any other event."""
         self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
 
     def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
-        """What the output journal holds of this adapter's last words in the session before its present one: one
-        heartbeat of each channel that says the end. They are repeated for clients that have yet to hear them."""
+        """What the output journal holds of this adapter's last words in the sessions before: heartbeats that say the
+        end of a channel. They are repeated for clients that have yet to hear them."""
         self._sessions.resume_last_words(words, now_ns)
 
     def on_source_datagram(self, datagram: bytes, now_ns: int) -> list[AdapterEffect]:
@@ -101,7 +99,7 @@ class AdapterEngine(PeerAnswers):
             return effects
         self.counters.counts[Counter.SOURCE_PACKETS] += 1
         produced = replica.on_source_packet(packet, now_ns)
-        if sessions.is_change_ahead:
+        if sessions.coming:
             produced += self._go_on(now_ns)
         return effects + produced if effects else produced
 
@@ -122,7 +120,7 @@ class AdapterEngine(PeerAnswers):
             if packet.session != of_session.session:
                 of_session = sessions.hear_adapter(packet.session, now_ns)
             effects += of_session.replicas[packet.channel_id].on_output_packet(packet, now_ns)
-            if sessions.is_change_ahead:
+            if sessions.coming:
                 effects += self._go_on(now_ns)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
@@ -131,13 +129,13 @@ class AdapterEngine(PeerAnswers):
             effects += self._take_offer(now_ns)
         return effects
 
-    # ---- events: answers of other adapters ----
+    # ---- events: other adapters' calls ----
 
     def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
         """What another adapter answered to `RequestRuns`, `RequestSnapshot` or `RequestBuckets`. It counts only in the
         session that was asked about."""
         effects = self._fence(now_ns)
-        if self._is_ours(answer.session):
+        if answer.session in (0, self.session):
             effects += self.replicas[channel_id].on_answer(answer, now_ns)
         return effects
 
@@ -148,8 +146,8 @@ class AdapterEngine(PeerAnswers):
             return effects
         effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} knows it", now_ns)
         try:
-            is_elsewhere = not self._is_ours(state.session)
-            replicas = self._sessions.hear_adapter(state.session, now_ns).replicas if is_elsewhere else self.replicas
+            is_here = state.session in (0, self.session)
+            replicas = self.replicas if is_here else self._sessions.hear_adapter(state.session, now_ns).replicas
         except PacketRefused:
             return effects  # it is behind, and hears so
         for status in state.channels:
@@ -176,15 +174,16 @@ class AdapterEngine(PeerAnswers):
     def on_cluster_changed(
         self, active_adapter_id: int, epoch: int, now_ns: int, others: Iterable[int] | None = None
     ) -> list[AdapterEffect]:
-        """The admin server says who is active (0: nobody) in which epoch, and which other adapters the feed has."""
+        """The admin server says who is active (0: no adapter) in which epoch, and which adapters the feed has."""
         effects = self._fence(now_ns)
         if others is not None:
             self.peers.others = frozenset(others) - {self.config.adapter_id}
-        if active_adapter_id not in (0, self.config.adapter_id):  # an epoch that nobody holds ends nobody's term
+        if active_adapter_id == self.config.adapter_id:
+            return effects
+        if active_adapter_id:  # an epoch that no adapter holds ends no term
             effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
-        if active_adapter_id != self.config.adapter_id:
-            for replica in self.replicas.values():
-                replica.on_active_known(active_adapter_id, epoch, now_ns)
+        for replica in self.replicas.values():
+            replica.on_active_known(active_adapter_id, epoch, now_ns)
         return effects
 
     def on_lease_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
@@ -226,9 +225,7 @@ class AdapterEngine(PeerAnswers):
         """The lease store says that the lease, or the offer, is not ours any more."""
         if self._offer is not None and epoch == self._offer[0]:
             self._offer = None
-        if epoch != self.lease.epoch:
-            return []
-        return self._lose(reason, now_ns)
+        return self._lose(reason, now_ns) if epoch == self.lease.epoch else []
 
     def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The admin server takes this adapter out of its group."""
@@ -245,12 +242,11 @@ class AdapterEngine(PeerAnswers):
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
         """Everything due at `now_ns`."""
         effects = self._fence(now_ns)
-        if self._promote_at_ns is not None and now_ns >= self._promote_at_ns and self.lease.is_held:
+        if self._promote_at_ns is not None and now_ns >= self._promote_at_ns:
             effects += self._promote(now_ns)
-        due = self.lease.on_timer(now_ns)
-        assert not isinstance(due, LeaseLapsed), "the fence came first"
-        if due is not None:
-            effects.append(due)
+        renewal = self.lease.on_timer(now_ns)
+        if renewal is not None:
+            effects.append(renewal)
         for replica in self.replicas.values():
             replica.channel.has_admin = self.has_admin(now_ns)
             effects += replica.on_timer(now_ns)
@@ -262,9 +258,9 @@ class AdapterEngine(PeerAnswers):
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""
-        replicas = (replica.next_deadline_ns() for replica in self.replicas.values())
+        replicas = [replica.next_deadline_ns() for replica in self.replicas.values()]
         return earliest(
-            self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns(), *replicas
+            *replicas, self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()
         )
 
     # ---- queries, between events ----
@@ -283,11 +279,50 @@ class AdapterEngine(PeerAnswers):
         self.peers.on_report_sent(now_ns)
         return self._state(now_ns, incarnation, abstains=abstains)
 
-    def channel_status(self, channel_id: int) -> ChannelStatus:
-        """State, position and newest digest of a channel."""
-        return self.replicas[channel_id].status()
+    # ---- what other adapters ask for, between events; `session` is the one asked about, 0: the present one ----
 
-    # ---- inside: the lease ----
+    def snapshot(self, channel_id: int, session: int = 0) -> ChannelSnapshot:
+        """Conversion state of a channel at the present position.
+
+        Raises:
+            NotActive: this adapter does not decide for the channel, or something decided waits to be acknowledged.
+        """
+        replica = self._deciding(channel_id, session)
+        if replica.is_holding:
+            raise NotActive(f"channel {channel_id} waits for an acknowledgement: ask again")
+        return replica.line.snapshot()
+
+    def buckets(self, channel_id: int, chosen: tuple[int, ...], session: int = 0) -> Buckets:
+        """Some buckets of the conversion state of a channel at the present position.
+
+        Raises:
+            NotActive: this adapter does not decide for the channel.
+        """
+        return self._deciding(channel_id, session).line.buckets(chosen)
+
+    def runs_since(self, channel_id: int, position: MessageStreamState, session: int = 0) -> LoggedRuns:
+        """Decisions after a position, also of the session before the present one.
+
+        Raises:
+            NotActive: this adapter has no place in the channel, or is in another session.
+            DecisionLogTooShort: the caller needs a snapshot.
+        """
+        replica = self._sessions.of(session, or_former=True).replicas[channel_id]
+        if not replica.is_placed:
+            raise self._not_active(replica)
+        return replica.line.log.since(position, replica.line.lineage, replica.line.session)
+
+    def _deciding(self, channel_id: int, session: int) -> ChannelReplica:
+        replica = self._sessions.of(session).replicas[channel_id]
+        if replica.state is not ReplicaState.ACTIVE:
+            raise self._not_active(replica)
+        return replica
+
+    def _not_active(self, replica: ChannelReplica) -> NotActive:
+        channel_id, state = replica.channel.channel_id, replica.state.value
+        return NotActive(f"channel {channel_id} is {state} at adapter {self.config.adapter_id}")
+
+    # ---- inside ----
 
     def _fence(self, now_ns: int) -> list[AdapterEffect]:
         """Before anything else: if the lease has run out, stop being active. A paused process wakes up here."""
@@ -355,13 +390,6 @@ class AdapterEngine(PeerAnswers):
     def _on_replicas(self, do: Callable[[ChannelReplica], list[AdapterEffect]]) -> list[AdapterEffect]:
         return [effect for replica in self.replicas.values() for effect in do(replica)]
 
-    def _is_ours(self, session: int) -> bool:
-        """True if something that an adapter said concerns the session that this one is in."""
-        return session in (0, self.session)
-
     def _go_on(self, now_ns: int) -> list[AdapterEffect]:
-        """Begin the next session, if it is time."""
-        if not self._sessions.is_change_ahead:
-            return []
         is_deciding = self.lease.is_held and self._promote_at_ns is None
         return self._sessions.go_on(self.lease.epoch if is_deciding else 0, now_ns)

@@ -11,12 +11,12 @@ been decided; equal positions mean equal digests.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.replica.channel_state import Buckets, ChannelSnapshot, DigestPoint
+from feedcore.replica.config import ChannelConfig, EngineConfig
 from feedcore.replica.converter import Converter
 from feedcore.replica.decision_log import DecisionLog
 from feedcore.replica.provisional import Provisional
@@ -34,7 +34,6 @@ from feedcore.wire.output_packet import (
 )
 from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
-DIGEST_INTERVAL_MESSAGES = 8_192  # source messages; a digest costs about 0.1 ms: at 100,000 a second, about 1 %
 DIGESTS_KEPT = 8  # a backup may lag the active by this many intervals and still compare
 
 
@@ -46,51 +45,29 @@ class SnapshotRefused(Exception):
     """A snapshot's conversion state is not what its digests say."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineConfig:
-    """What never changes about a channel at this adapter.
-
-    Attributes:
-        datagram_size_max: bytes of an output datagram, header and seal included.
-        digest_interval_messages: a digest is taken where a decision ends at or after a multiple of it, counted in
-            source messages.
-    """
-
-    feed_id: int
-    channel_id: int
-    adapter_id: int
-    session: int
-    source_stream_ids: tuple[int, ...]
-    datagram_size_max: int
-    digest_interval_messages: int = DIGEST_INTERVAL_MESSAGES
-
-
 class ProductionLine:
-    """Position, conversion state and output of one channel."""
+    """Position, conversion state and output of one channel, in the session `config.session`."""
 
-    def __init__(self, config: LineConfig, converter: Converter, counters: CounterSet) -> None:
+    def __init__(
+        self, config: EngineConfig, channel: ChannelConfig, converter: Converter, counters: CounterSet
+    ) -> None:
+        self.session = config.session
         self.lineage = Lineage()
         self.next_input_seq = FIRST_SEQ
         self.next_message_seq = FIRST_SEQ
-        self.next_source_seqs: dict[int, int] = dict.fromkeys(config.source_stream_ids, FIRST_SEQ)
+        self.next_source_seqs: dict[int, int] = dict.fromkeys(channel.source_stream_ids, FIRST_SEQ)
         self.log = DecisionLog()
         self.provisional: Provisional | None = None  # what was sent ahead of any decision
         self.digest = DigestPoint()  # the newest
         self.digests_at: dict[int, DigestPoint] = {}  # by input_seq
-        self._config = config
+        self._channel_id = channel.channel_id
         self._converter = converter
         self._counters = counters
+        self._digest_interval = config.replica.digest_interval_messages
+        self._sender = config.feed_id, channel.channel_id, config.adapter_id, config.session  # in every packet's header
         self._payload_end = config.datagram_size_max - OUTPUT_HEADER_SIZE - SEALING_SIZE
         self._out = np.zeros(self._payload_end, dtype=np.uint8)
         self._out_view = self._out.data
-        self._digest_due_at = config.digest_interval_messages
-
-    # ---- positions ----
-
-    @property
-    def session(self) -> int:
-        """The session that is converted."""
-        return self._config.session
 
     @property
     def epoch(self) -> int:
@@ -110,14 +87,8 @@ class ProductionLine:
     def snapshot(self) -> ChannelSnapshot:
         """Conversion state at the present position."""
         assert self.provisional is None, "the conversion state is ahead of the position"
-        return ChannelSnapshot(
-            self._config.channel_id,
-            self.position(),
-            self.lineage,
-            self._converter.snapshot(),
-            self.digests(),
-            self.session,
-        )
+        state = self._converter.snapshot()
+        return ChannelSnapshot(self._channel_id, self.position(), self.lineage, state, self.digests(), self.session)
 
     def buckets(self, chosen: tuple[int, ...]) -> Buckets:
         """Some buckets of the conversion state at the present position."""
@@ -164,7 +135,7 @@ class ProductionLine:
             raise ConversionDiverged("the conversion state differs from the active's even after setting what differed")
         self._counters.add(Counter.BUCKETS_SET)
 
-    # ---- deciding (active) ----
+    # ---- deciding and following ----
 
     def decide(self, piece: Slice, flags: int = OutputFlag.FROM_ACTIVE) -> list[OutputPacket]:
         """Give the slice's messages the next sequence numbers; one run and one packet per datagram filled."""
@@ -177,20 +148,13 @@ class ProductionLine:
 
     def decide_gap(self, source_stream_id: int, source_count: int) -> OutputPacket:
         """Declare the next source messages of a stream lost: one run, one gap marker message."""
+        first_input, first_message = self.next_input_seq, self.next_message_seq
+        first_source = self.next_source_seqs[source_stream_id]
         run = Run(
-            self.epoch,
-            self.next_input_seq,
-            self.next_message_seq,
-            source_stream_id,
-            self.next_source_seqs[source_stream_id],
-            source_count,
-            1,
-            is_source_gap=True,
+            self.epoch, first_input, first_message, source_stream_id, first_source, source_count, 1, is_source_gap=True
         )
         self._counters.add(Counter.RUNS_DECIDED)
-        return self.follow_gap(run, OutputFlag.FROM_ACTIVE)
-
-    # ---- following (backup) ----
+        return self.follow_gap(run, OutputFlag.FROM_ACTIVE, self.lineage)
 
     def follow(self, run: Run, pieces: list[Slice], lineage: Lineage) -> list[OutputPacket]:
         """Apply a decided run.
@@ -239,18 +203,17 @@ class ProductionLine:
             f"the active made {run.message_count} messages, this adapter {made}"
         )
 
-    def follow_gap(self, run: Run, flags: int = OutputFlag.NONE, lineage: Lineage | None = None) -> OutputPacket:
+    def follow_gap(self, run: Run, flags: int, lineage: Lineage) -> OutputPacket:
         """Skip source messages that the active declared lost, even if they are here."""
         assert run.is_source_gap
         assert run.message_count == 1
-        if self.provisional is not None and self.provisional.unconverted_from(run) != run.first_source_seq:
-            raise ConversionDiverged(f"{run} declares lost what was converted and sent here")
-        self._enter(run, self.lineage if lineage is None else lineage)
         if self.provisional is not None:
+            if self.provisional.unconverted_from(run) != run.first_source_seq:
+                raise ConversionDiverged(f"{run} declares lost what was converted and sent here")
             self.provisional.ends[run.source_stream_id] = run.end_source_seq
+        self._enter(run, lineage)
         self._close_run(run)
-        payload = encode_runs((run,)) + encode_source_gap(run)
-        return self._packet((run,), 0, payload, flags)
+        return self._packet((run,), 0, encode_runs((run,)) + encode_source_gap(run), flags)
 
     # ---- ahead of any decision ----
 
@@ -287,11 +250,10 @@ class ProductionLine:
         Args:
             released: the next `input_seq` and `message_seq`, where not everything decided has left.
         """
-        payload = self.lineage.encode(self._payload_end)
-        packet = self._packet((), 0, payload, flags | OutputFlag.HEARTBEAT)
-        if released is not None:
-            packet = packet._replace(first_input_seq=released[0], first_message_seq=released[1])
-        return packet
+        packet = self._packet((), 0, self.lineage.encode(self._payload_end), flags | OutputFlag.HEARTBEAT)
+        if released is None:
+            return packet
+        return packet._replace(first_input_seq=released[0], first_message_seq=released[1])
 
     # ---- inside ----
 
@@ -319,30 +281,17 @@ class ProductionLine:
 
     def _packet(self, runs: tuple[Run, ...], source_sent_at_ns: int, payload: bytes, flags: int) -> OutputPacket:
         """A packet of one run, or none: then its numbers are the next ones."""
-        config = self._config
-        count, first_input, first_message = 0, self.next_input_seq, self.next_message_seq
+        epoch, first_input, first_message, count = self.lineage.epoch, self.next_input_seq, self.next_message_seq, 0
         if runs:
-            _, first_input, first_message, _, _, _, count, _ = runs[0]
+            epoch, first_input, first_message, _, _, _, count, _ = runs[0]
         self._counters.counts[Counter.PACKETS_OUT] += 1
         self._counters.counts[Counter.MESSAGES_OUT] += count
         return OutputPacket(
-            flags,
-            config.feed_id,
-            config.channel_id,
-            config.adapter_id,
-            config.session,
-            self.lineage.epoch,
-            first_input,
-            first_message,
-            count,
-            runs,
-            source_sent_at_ns,
-            0,
-            payload,
+            flags, *self._sender, epoch, first_input, first_message, count, runs, source_sent_at_ns, 0, payload
         )
 
     def _close_run(self, run: Run) -> None:
-        """A decided run is complete: the position moves, and the digest is taken where one is due.
+        """A decided run is complete: the position moves, and a digest is taken if it passed a multiple of the interval.
 
         Both sides close the same runs, so both take digests at the same positions.
         """
@@ -354,22 +303,16 @@ class ProductionLine:
             if self.provisional.is_past(self.next_source_seqs):
                 self.provisional = None  # the decisions are past all that was sent ahead: the counter is set
                 self._restart_digests()
-        elif self.next_input_seq >= self._digest_due_at:
-            self._digest_due_at = self._next_multiple()
+        elif self.next_input_seq // self._digest_interval > run.first_input_seq // self._digest_interval:
             self.digest = DigestPoint(run.epoch, self.next_input_seq, self.digests())
             self.digests_at[self.next_input_seq] = self.digest
-            while len(self.digests_at) > DIGESTS_KEPT:
+            if len(self.digests_at) > DIGESTS_KEPT:
                 del self.digests_at[next(iter(self.digests_at))]
 
     def _restart_digests(self) -> None:
         """The conversion state was set: digests from before say nothing about it."""
         self.digests_at.clear()
         self.digest = DigestPoint()
-        self._digest_due_at = self._next_multiple()
-
-    def _next_multiple(self) -> int:
-        interval = self._config.digest_interval_messages
-        return (self.next_input_seq // interval + 1) * interval
 
 
 def _shifted(packet: OutputPacket, shift: int) -> OutputPacket:

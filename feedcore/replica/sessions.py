@@ -11,12 +11,14 @@ Invariant: no effect of a session comes after an effect of a later one, but for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from feedcore.counters import CounterSet
+from feedcore.deadlines import earliest
 from feedcore.replica.config import EngineConfig, SessionState
 from feedcore.replica.converter import Converter
 from feedcore.replica.effects import AdapterEffect, AppendToJournal, SessionBegun, Transmit
-from feedcore.replica.production import LineConfig, ProductionLine
+from feedcore.replica.production import ProductionLine
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
@@ -29,76 +31,74 @@ LAST_WORDS_KEPT = COMING_MAX  # sessions: a client may hold as many changes
 AWAY = (ReplicaState.JOINING, ReplicaState.FAILED)
 
 
+class NotActive(Exception):
+    """Only the active answers this: ask the adapter that the admin server names."""
+
+
 class SessionReplicas:
-    """Everything of one session at this adapter.
+    """Everything of the session `config.session` at this adapter.
 
     A session that has not begun here has replicas as well: they have no place in their channels, so they only hold what
-    is heard, within the limits of any replica that joins.
-
-    Args:
-        converters: per channel_id; the sessions share them, and only the session that an adapter is in uses them.
-        now_ns: the monotonic clock.
+    is heard, within the limits of any replica that joins. The sessions share the converters (by channel_id), and only
+    the one that an adapter is in uses them.
     """
 
     def __init__(
-        self,
-        session: int,
-        config: EngineConfig,
-        converters: Mapping[int, Converter],
-        counters: CounterSet,
-        now_ns: int,
+        self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
-        self.session = session
+        self.session = config.session
+        self.heard_at_ns = now_ns
+        self.adapter_heard_at_ns: int | None = None
         self.replicas: dict[int, ChannelReplica] = {}
         self.by_stream: dict[int, tuple[ChannelReplica, Converter]] = {}
         for channel in config.channels:
             converter = converters[channel.channel_id]
-            line_config = LineConfig(
-                config.feed_id,
-                channel.channel_id,
-                config.adapter_id,
-                session,
-                channel.source_stream_ids,
-                config.datagram_size_max,
-                config.replica.digest_interval_messages,
-            )
-            line = ProductionLine(line_config, converter, counters)
+            line = ProductionLine(config, channel, converter, counters)
             replica = ChannelReplica(channel.channel_id, line, config.replica, counters, now_ns)
             self.replicas[channel.channel_id] = replica
-            for stream in channel.source_stream_ids:
-                self.by_stream[stream] = replica, converter
+            self.by_stream.update(dict.fromkeys(channel.source_stream_ids, (replica, converter)))
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all of it has been applied here."""
+        return all(replica.channel.is_at_end for replica in self.replicas.values())
 
 
 class Sessions:
-    """Args: converters: as the engine's, in the state that a feed begins with."""
+    """The session that an adapter is in, the one before it, and those that are to come.
+
+    Attributes:
+        former: still answers what is asked about its decisions.
+        coming: by session; empty unless a later session has been heard of.
+    """
 
     def __init__(
         self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
         self._config, self._converters, self._counters = config, converters, counters
-        self.current = SessionReplicas(config.session, config, converters, counters, now_ns)
-        self.former: SessionReplicas | None = None  # answers what is asked about its decisions
-        self._coming: dict[int, SessionReplicas] = {}
-        self._heard_at_ns: dict[int, int] = {}  # when a coming session was heard of first
-        self._adapter_heard: dict[int, int] = {}  # when an adapter was heard in it first
+        self.current = SessionReplicas(config, converters, counters, now_ns)
+        self.former: SessionReplicas | None = None
+        self.coming: dict[int, SessionReplicas] = {}
         self._look_at_ns = 0
         self._begun_at_ns = now_ns
-        self._last_words: dict[int, list[OutputPacket]] = {}  # by session
+        self._last_words: list[OutputPacket] = []
         self._last_words_at_ns = self._last_words_often_until_ns = 0
         self._initial: dict[int, bytes] = {}
         if config.session_state is SessionState.RESET:
             self._initial = {channel_id: converter.snapshot() for channel_id, converter in converters.items()}
 
-    @property
-    def is_change_ahead(self) -> bool:
-        """True once a later session has been heard of."""
-        return bool(self._coming)
+    def of(self, session: int, *, or_former: bool = False) -> SessionReplicas:
+        """The replicas of the present session (0 as well) or, if that will do, of the one before it.
 
-    def of(self, session: int) -> SessionReplicas | None:
-        """The replicas of the present session (0 as well) or the one before it; None: of neither."""
+        Raises:
+            NotActive: it is another session.
+        """
         if session in (0, self.current.session):
             return self.current
-        return self.former if self.former is not None and self.former.session == session else None
+        if or_former and self.former is not None and session == self.former.session:
+            return self.former
+        adapter_id, present = self._config.adapter_id, self.current.session
+        raise NotActive(f"session {session} was asked for; adapter {adapter_id} is in {present}")
 
     # ---- what is heard ----
 
@@ -119,27 +119,22 @@ class Sessions:
         Raises:
             PacketRefused: WRONG_SESSION: it is over, or too many are to come.
         """
-        for skipped in [each for each in self._coming if each < session]:
-            self._forget(skipped)  # the feed has left it: it cannot be entered any more
+        for skipped in [each for each in self.coming if each < session]:
+            del self.coming[skipped]  # the feed has left it: it cannot be entered any more
         coming = self._hear(session, now_ns)
-        self._adapter_heard.setdefault(session, now_ns)
+        if coming.adapter_heard_at_ns is None:
+            coming.adapter_heard_at_ns = now_ns
         return coming
 
     def _hear(self, session: int, now_ns: int) -> SessionReplicas:
-        coming = self._coming.get(session)
-        if coming is not None:
-            return coming
-        oldest_heard = min(self._adapter_heard, default=session)
-        if session < self.current.session or session < oldest_heard or len(self._coming) >= COMING_MAX:
+        if session in self.coming:
+            return self.coming[session]
+        is_left = any(session < heard and of.adapter_heard_at_ns is not None for heard, of in self.coming.items())
+        if session < self.current.session or is_left or len(self.coming) >= COMING_MAX:
             raise PacketRefused(Refusal.WRONG_SESSION, f"session {session}, ours is {self.current.session}")
-        coming = SessionReplicas(session, self._config, self._converters, self._counters, now_ns)
-        self._coming[session] = coming
-        self._heard_at_ns[session] = now_ns
-        return coming
-
-    def _forget(self, session: int) -> None:
-        del self._coming[session], self._heard_at_ns[session]
-        self._adapter_heard.pop(session, None)
+        config = replace(self._config, session=session)
+        self.coming[session] = SessionReplicas(config, self._converters, self._counters, now_ns)
+        return self.coming[session]
 
     # ---- going on ----
 
@@ -150,47 +145,42 @@ class Sessions:
             epoch: the epoch that this adapter decides in; 0: it does not.
         """
         effects: list[AdapterEffect] = []
-        while self._coming:
+        while self.coming:
             self._look_at_ns = now_ns + self._config.replica.heartbeat_interval_ns
-            session = min(self._coming)
-            if not (self._may_leave(session, epoch, effects, now_ns)):
+            coming = self.coming[min(self.coming)]
+            if not self._may_leave_for(coming, epoch, effects, now_ns):
                 break
-            self._begin(session, epoch, effects, now_ns)
+            self._begin(coming, epoch, effects, now_ns)
         return effects
 
-    def _may_leave(self, session: int, epoch: int, effects: list[AdapterEffect], now_ns: int) -> bool:
-        replicas = self.current.replicas.values()
+    def _may_leave_for(self, coming: SessionReplicas, epoch: int, effects: list[AdapterEffect], now_ns: int) -> bool:
+        replicas, grace_ns = self.current.replicas.values(), self._config.session_grace_ns
         if not epoch:
-            heard_at_ns = self._adapter_heard.get(session)
-            if heard_at_ns is None:
+            if coming.adapter_heard_at_ns is None:
                 return False
             is_done = all(replica.state in AWAY or replica.channel.is_at_end for replica in replicas)
-            return is_done or now_ns - max(heard_at_ns, self._begun_at_ns) >= self._config.session_grace_ns
+            return is_done or now_ns >= max(coming.adapter_heard_at_ns, self._begun_at_ns) + grace_ns
         if any(replica.state is not ReplicaState.ACTIVE for replica in replicas):
             return False  # an epoch is about to begin
-        grace_ends_ns = max(self._heard_at_ns[session], self._begun_at_ns) + self._config.session_grace_ns
+        grace_ends_ns = max(coming.heard_at_ns, self._begun_at_ns) + grace_ns
         if now_ns >= grace_ends_ns:
             for replica in replicas:
                 if not replica.channel.is_at_end:
-                    effects += replica.conclude(grace_ends_ns + self._config.session_grace_ns, now_ns)
-        return all(replica.channel.is_at_end and not replica.is_holding for replica in replicas)
+                    effects += replica.conclude(grace_ends_ns + grace_ns, now_ns)
+        return self.current.is_complete and not any(replica.is_holding for replica in replicas)
 
-    def _begin(self, session: int, epoch: int, effects: list[AdapterEffect], now_ns: int) -> None:
-        old, new = self.current, self._coming[session]
-        self._forget(session)
-        is_complete = all(replica.channel.is_at_end for replica in old.replicas.values())
-        words: list[OutputPacket] = []
+    def _begin(self, new: SessionReplicas, epoch: int, effects: list[AdapterEffect], now_ns: int) -> None:
+        old = self.current
+        del self.coming[new.session]
         for replica in old.replicas.values():
             word = replica.last_word(now_ns)
             if word is not None:
                 repeated = word._replace(flags=word.flags & ~FROM_ACTIVE_BIT)
                 effects += (AppendToJournal(repeated), Transmit(word))
-                words.append(repeated)
-        self._keep_last_words({**self._last_words, old.session: words})
-        self._last_words_at_ns = now_ns + self._config.replica.heartbeat_interval_ns
-        self._last_words_often_until_ns = now_ns + LAST_WORD_OFTEN_NS
+                self._last_words.append(repeated)
+        self._repeat_last_words(now_ns + self._config.replica.heartbeat_interval_ns, now_ns)
         self.former, self.current, self._begun_at_ns = old, new, now_ns
-        effects.append(SessionBegun(old.session, session, is_complete))
+        effects.append(SessionBegun(old.session, new.session, old.is_complete))
         for channel_id, replica in new.replicas.items():
             before = old.replicas[channel_id]
             if epoch and self._config.session_state is SessionState.CARRY:
@@ -204,19 +194,19 @@ class Sessions:
             return self._initial[channel_id]
         return self._converters[channel_id].snapshot() if epoch else None
 
+    # ---- last words ----
+
     def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
         """What this adapter's former life said last in the sessions before."""
-        found: dict[int, list[OutputPacket]] = {}
-        for word in words:
-            if word.session < self.current.session:
-                found.setdefault(word.session, []).append(word)
-        self._keep_last_words(found)
-        self._last_words_at_ns, self._last_words_often_until_ns = now_ns, now_ns + LAST_WORD_OFTEN_NS
+        former = (word for word in words if word.session < self.current.session)
+        self._last_words = sorted(former, key=lambda word: word.session)
+        self._repeat_last_words(now_ns, now_ns)
 
-    def _keep_last_words(self, words: dict[int, list[OutputPacket]]) -> None:
-        self._last_words = {session: words[session] for session in sorted(words)[-LAST_WORDS_KEPT:] if words[session]}
-
-    # ---- time ----
+    def _repeat_last_words(self, at_ns: int, now_ns: int) -> None:
+        """Keep those of the newest sessions, and say them often again, from `at_ns` on."""
+        kept = sorted({word.session for word in self._last_words})[-LAST_WORDS_KEPT:]
+        self._last_words = [word for word in self._last_words if word.session in kept]
+        self._last_words_at_ns, self._last_words_often_until_ns = at_ns, now_ns + LAST_WORD_OFTEN_NS
 
     def on_timer(self, now_ns: int) -> list[AdapterEffect]:
         """The last words of the sessions before, when they are due."""
@@ -225,10 +215,8 @@ class Sessions:
         is_often = now_ns < self._last_words_often_until_ns
         pause_ns = self._config.replica.heartbeat_interval_ns if is_often else LAST_WORD_EVERY_NS
         self._last_words_at_ns = now_ns + pause_ns
-        return [Transmit(word) for words in self._last_words.values() for word in words]
+        return [Transmit(word) for word in self._last_words]
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` and `go_on`."""
-        due = [self._look_at_ns] if self._coming else []
-        due += [self._last_words_at_ns] if self._last_words else []
-        return min(due, default=None)
+        return earliest(self._look_at_ns if self.coming else None, self._last_words_at_ns if self._last_words else None)

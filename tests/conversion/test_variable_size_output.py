@@ -23,7 +23,8 @@ from client_lib.sbe_reading import SbeReader
 from feedcore.counters import CounterSet
 from feedcore.merge.effects import Deliver
 from feedcore.merge.merger import StreamMerger
-from feedcore.replica.production import LineConfig, ProductionLine
+from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
+from feedcore.replica.production import ProductionLine
 from feedcore.replica.source_tracker import Slice
 from feedcore.sbe import load_schema
 from feedcore.wire.lineage import EpochStart, Lineage
@@ -62,7 +63,9 @@ LINEAGE = Lineage((EpochStart(1, 1, 1),))
 
 
 def line_of(table: ConverterTable, adapter: int) -> ProductionLine:
-    line = ProductionLine(LineConfig(1, 1, adapter, SESSION, (1,), 1_472, 64), CompiledConverter(table), CounterSet())
+    channel = ChannelConfig(1, (1,))
+    config = EngineConfig(1, adapter, SESSION, (channel,), replica=ReplicaConfig(digest_interval_messages=64))
+    line = ProductionLine(config, channel, CompiledConverter(table), CounterSet())
     line.open_epoch(1)
     return line
 

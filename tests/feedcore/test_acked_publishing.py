@@ -6,7 +6,7 @@ from feedcore.counters import Counter
 from feedcore.replica.config import PublishMode, ReplicaConfig
 from feedcore.replica.effects import AppendToJournal, Transmit
 from feedcore.wire.output_packet import OutputFlag
-from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
+from tests.feedcore.engines import MS, Adapter, data, hear, of, pair
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
@@ -70,4 +70,4 @@ def test_a_hand_over_lets_everything_out_first() -> None:
     effects = active.engine.on_hand_over(1, 2, 32 * MS)
     sent = [effect.packet for effect in of(effects, Transmit)]
     assert [packet.flags for packet in sent] == [OutputFlag.FROM_ACTIVE, OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED]
-    assert sent[-1].first_message_seq == active.engine.channel_status(CHANNEL).position.next_message_seq
+    assert sent[-1].first_message_seq == active.next_message_seq

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.lease.lease_view import LeaseLapsed, LeaseView
+from feedcore.lease.lease_view import LeaseView
 from feedcore.replica.effects import RenewLease
 
 TTL_NS = 400
@@ -62,13 +62,15 @@ def test_a_renewal_of_another_epoch_says_nothing_and_none_shortens_the_lease() -
     assert (view.may_transmit(899), view.may_transmit(900)) == (True, False)
 
 
-def test_a_holder_that_was_not_renewed_fences_itself_by_its_own_clock() -> None:
+def test_a_holder_asks_for_renewals_and_wakes_up_when_the_lease_has_run_out() -> None:
     view = holding()
     assert view.on_timer(99) is None
     assert view.on_timer(100) == RenewLease(5)
     assert view.next_deadline_ns() == 200
-    assert view.on_timer(360) == LeaseLapsed(5)
-    assert (view.is_held, view.on_timer(361)) == (False, None)
+    assert view.on_timer(300) == RenewLease(5)
+    assert view.next_deadline_ns() == 360, "not the next renewal: by its own clock the holder fences itself"
+    assert not view.may_transmit(360)
+    view.drop()
     view.on_renewed(5, 900)
     assert not view.may_transmit(362), "a renewal that comes after the fence"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from feedcore.counters import Counter, CounterSet
 from feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
-from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
 from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
 from feedcore.replica.joining import CATCH_UP_NS_MAX, TRIES_MAX
-from feedcore.replica.production import LineConfig, ProductionLine
+from feedcore.replica.production import ProductionLine
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
 from feedcore.replica.states import ReplicaState
@@ -23,7 +23,8 @@ ACTIVE = 2
 def a_replica(snapshot: ChannelSnapshot | None, runs: tuple[Run, ...] = ()) -> tuple[ChannelReplica, CounterSet]:
     """JOINING, with a past."""
     counters = CounterSet()
-    line = ProductionLine(LineConfig(1, 1, 1, 20_261_121, (1,), 256), ToyConverter(), counters)
+    channel = ChannelConfig(1, (1,))
+    line = ProductionLine(EngineConfig(1, 1, 20_261_121, (channel,), 256), channel, ToyConverter(), counters)
     replica = ChannelReplica(1, line, ReplicaConfig(), counters, 0)
     if snapshot is not None:
         replica.resume_from(snapshot, runs, 0)
