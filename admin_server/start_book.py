@@ -36,7 +36,7 @@ class StartBook:
         mean two starts.
         """
         newest = self._newest(adapter_id)
-        if newest is None or not request.resume_incarnation:
+        if newest is None:
             return None
         asked = (request.resume_incarnation, request.resume_salt, request.public_key)
         return newest if asked == (newest.incarnation, newest.salt, newest.public_key) else None

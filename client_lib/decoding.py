@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.documents.message_model import MessageModel, load_message_model
+from client_lib.sbe_reading import SbeMessage, SbeReader
+from feedcore.documents.message_model import MessageModel, frame_dtype, is_array, load_message_model
 from feedcore.sbe.messages import MessageType
+from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 
 class Decoder:
@@ -21,7 +23,7 @@ class Decoder:
         document: what to call it in errors.
     """
 
-    def __init__(self, message_model: bytes, document: str) -> None:
+    def __init__(self, message_model: bytes, document: str = "message model") -> None:
         self._xml = message_model
         self._document = document
 
@@ -36,4 +38,30 @@ class Decoder:
 
     def message(self, frame: memoryview) -> tuple[str, Mapping[str, Any]] | None:
         """One framed message as (name, fields); None if it is of another schema or not in the model."""
-        return next(self.model.decode(frame), None)
+        return next(self.messages(frame), None)
+
+    def messages(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each message as (name, field values); work per message, for people and tests.
+
+        Values are those on the wire: a decimal is its mantissa, an enumeration its integer or character. Only of a
+        message that `arrays` passes over they are as `read` gives them.
+        """
+        for message, length, run in self.model.runs(frames):
+            if is_array(message, length):
+                for row in np.frombuffer(run, dtype=frame_dtype(message, length)):
+                    yield message.name, {name: row[name].tolist() for name in message.columns}
+            else:
+                for start in range(0, len(run), length):
+                    yield message.name, self.read(run[start : start + length]).fields
+
+    def read(self, frame: bytes | memoryview) -> SbeMessage:
+        """One framed message as the standard has it: names of enumerations, None for nulls, groups, text.
+
+        Raises:
+            SbeReadError: truncated, or of another schema.
+        """
+        return self._reader.read(frame, OUTPUT_FRAME_SIZE)
+
+    @cached_property
+    def _reader(self) -> SbeReader:
+        return SbeReader(self.model.schema)

@@ -21,7 +21,7 @@ PACKAGES = ("feedcore", "transport", "adapter", "admin_server", "client_lib", "s
 # Files that define a layout: of packets, of records of their own, or of something that others define.
 DEFINITIONS = {
     "feedcore/wire/layout.py": "makes structs, offsets and dtypes of lists of fields",
-    "feedcore/sbe/reading.py": "structs from a schema's types",
+    "client_lib/sbe_reading.py": "structs from a schema's types",
     "feedcore/replica/decision_log.py": "rows of a table in memory, which leave the process never",
     "adapter/saved_state.py": "its record of the output journal",
     "adapter/provisional_index.py": "its record of the output journal",

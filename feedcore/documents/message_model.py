@@ -1,22 +1,21 @@
 """The message model: the schema of the output, an SBE message schema (FIX Simple Binary Encoding 1.0, XML).
 
-A thin view of `feedcore.sbe` for those who handle output frames: whole packets as numpy arrays of the messages of fixed
-size, single messages, also those with groups and variable data, as dicts.
+A thin view of `feedcore.sbe` for all that handle output frames: which messages they hold, and numpy arrays of those of
+fixed size. `client_lib.decoding` turns any of them into plain values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import SbeMessage, SbeReader, Schema, load_schema
+from feedcore.sbe import Schema, load_schema
 from feedcore.sbe.messages import MessageType
 from feedcore.wire.output_packet import FRAME_LAYOUT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.sbe_header import SBE_HEADER_LAYOUT, SBE_HEADER_SIZE, SBE_MESSAGE_HEADER
@@ -51,19 +50,14 @@ class MessageModel:
 
     schema: Schema
 
-    @cached_property
-    def reader(self) -> SbeReader:
-        """Reads single messages as the standard has them: names of enumerations, None for nulls, groups, text."""
-        return SbeReader(self.schema)
-
     def arrays(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
         """Structured views, without copying, of consecutive frames with messages of one template each.
 
-        Passed over: messages of other schemas (tandemfeed's own control messages), those with groups or variable data
-        (`read` reads them), and those that an older schema made shorter than this one's.
+        Passed over: messages of other schemas (tandemfeed's own control messages), those with groups or variable data,
+        and those that an older schema made shorter than this one's.
         """
         for message, length, run in self.runs(frames):
-            if _is_array(message, length):
+            if is_array(message, length):
                 yield message, np.frombuffer(run, dtype=frame_dtype(message, length))
 
     def runs(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, int, memoryview]]:
@@ -79,28 +73,6 @@ class MessageModel:
             if message is not None:
                 yield message, length, view[offset:end]
             offset = end
-
-    def decode(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each message as (name, field values); work per message, for people and tests.
-
-        Values are those on the wire: a decimal is its mantissa, an enumeration its integer or character. Only of a
-        message that `arrays` passes over they are as `read` gives them.
-        """
-        for message, length, run in self.runs(frames):
-            if _is_array(message, length):
-                for row in np.frombuffer(run, dtype=frame_dtype(message, length)):
-                    yield message.name, {name: row[name].tolist() for name in message.columns}
-            else:
-                for start in range(0, len(run), length):
-                    yield message.name, self.read(run[start : start + length]).fields
-
-    def read(self, frame: bytes | memoryview) -> SbeMessage:
-        """One framed message as the standard has it.
-
-        Raises:
-            SbeReadError: truncated, or of another schema.
-        """
-        return self.reader.read(frame, OUTPUT_FRAME_SIZE)
 
     def _stretch(self, view: memoryview, offset: int) -> tuple[int, int, int]:
         """(frame length, template, end) of the longest run of equal frames from `offset` on."""
@@ -119,7 +91,7 @@ class MessageModel:
         return length, template, offset + max(stretch, 1) * length
 
 
-def _is_array(message: MessageType, size: int) -> bool:
+def is_array(message: MessageType, size: int) -> bool:
     """True if numpy can show frames of this size: no groups or variable data, and no field is missing."""
     return message.is_fixed and size >= frame_size(message)
 

@@ -156,7 +156,5 @@ class _TreeBuilder:
             self._texts[-1].append(data)
 
     def _refuse_doctype(self, *_declared: object) -> None:
-        line = self.parser.CurrentLineNumber
-        raise DocumentError(
-            self._document, line, "a DOCTYPE is not allowed, as its entities could make any text of any size: remove it"
-        )
+        reason = "a DOCTYPE is not allowed, as its entities could make any text of any size: remove it"
+        raise DocumentError(self._document, self.parser.CurrentLineNumber, reason)

@@ -65,7 +65,7 @@ class Forwarders:
             next_input_seq: the next one of the subscription; None as long as it has not begun.
         """
         standing = self._standings.get(packet.adapter_id)
-        if self.is_from_start or standing is None:
+        if standing is None:
             return self.is_from_start
         if packet.first_input_seq < standing.place.input_seq:
             return False  # overtaken: it is from before its sender stood there

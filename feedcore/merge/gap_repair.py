@@ -39,7 +39,7 @@ class GapRepair:
 
     def hurry(self, now_ns: int) -> None:
         """Every live stream is past the gap: waiting long for another copy is in vain."""
-        if self._since_ns is not None and not self._has_asked:
+        if not self._has_asked:
             self._request_at_ns = min(self._request_at_ns, now_ns + self._config.reorder_ns)
 
     def closed(self) -> None:

@@ -75,7 +75,7 @@ class HeardStreams:
     def _come_alive(self, adapter_id: int, now_ns: int, effects: list[MergeEffect]) -> None:
         self._silent.discard(adapter_id)
         self._heard_at_ns[adapter_id] = now_ns
-        if self.next_deadline_ns is None or self.next_deadline_ns > now_ns + self._stale_after_ns:
+        if self.next_deadline_ns is None:
             self.next_deadline_ns = now_ns + self._stale_after_ns
         effects.append(Live(self._channel_id, adapter_id))
         if self._is_paused and len(self._heard_at_ns) >= self._confirm:

@@ -88,5 +88,4 @@ class HistoryGate:
         return self._wait_until_ns
 
     def _open_or_close(self) -> None:
-        is_open = bool(self.lineage.entries) and self._wait_until_ns is None
-        self.passing_epoch = self.lineage.epoch if is_open else CLOSED
+        self.passing_epoch = self.lineage.epoch if self._wait_until_ns is None else CLOSED

@@ -14,7 +14,11 @@ delivered once, whatever number an epoch gave it; what is skipped is named by a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 from feedcore.counters import Counter, CounterSet
+from feedcore.hold_queue import HoldQueue
 from feedcore.merge.comparison import CopyComparison
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.confirmation import Confirmation, Stretch
@@ -23,7 +27,6 @@ from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, S
 from feedcore.merge.gap_repair import ChannelRepair
 from feedcore.merge.heard_streams import HeardStreams
 from feedcore.merge.history_gate import CLOSED, HistoryGate
-from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.place import Place, first_place, place_of_message
 from feedcore.merge.provisional_merge import ProvisionalMerge
 from feedcore.merge.source_order import SourceOrder
@@ -87,7 +90,7 @@ class StreamMerger:
         self._is_confirming = config.confirm > 1
         self._confirmation = Confirmation(channel_id, counters, config.held_count_max)
         self._late_confirmation = Confirmation(channel_id, counters, config.declared_count_max)
-        self._held = HoldQueue(config.held_count_max)
+        self._held: HoldQueue[OutputPacket] = HoldQueue(config.held_count_max)
         self._comparison = CopyComparison(channel_id, counters, config)
         self._gap = ChannelRepair(config)
         self._declared = DeclaredGaps(channel_id, counters, self._order, config.declared_count_max)
@@ -204,7 +207,7 @@ class StreamMerger:
     def _go_back(self, parting: Place) -> None:
         """From here on numbers are given afresh: what was delivered comes again, and is known by its source."""
         end_of = self._gate.lineage.end_of
-        self._held.cut_superseded(end_of)
+        self._cut_held(end_of)
         self._confirmation.drop_superseded(end_of)
         self._late_confirmation.drop_superseded(end_of)
         self._comparison.renumbered_from(parting.input_seq)
@@ -213,6 +216,14 @@ class StreamMerger:
         self._gap.forget_from(parting)
         if self.next_input_seq is not None and self.next_input_seq > parting.input_seq:
             self.next_input_seq, self.next_message_seq = parting
+
+    def _cut_held(self, end_of: Callable[[int], int]) -> None:
+        """Keep of each packet held only what still counts."""
+        for first, end, packet in self._held.take_all():
+            counted_end = min(end, end_of(packet.epoch))
+            if first < counted_end:
+                with suppress(PacketRefused):  # it can be asked for again
+                    self._held.add(first, counted_end, part_of(packet, first, counted_end))
 
     # ---- inside: order ----
 
@@ -362,7 +373,7 @@ class StreamMerger:
         came into being since has not been waited for long enough."""
         assert self.next_message_seq is not None
         self._gap.closed()
-        held = self._held.first_packet
+        held = self._held.first_item
         end = min(self._gap.known_end if held is None else first_place(held), self._gap.patience_end)
         first = Place(self.next_input_seq or 0, self.next_message_seq)
         is_begun = self.next_input_seq is not None

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from feedcore.counters import Counter, CounterSet
+from feedcore.hold_queue import HoldQueue
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
 from feedcore.merge.forwarders import Forwarders
 from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.hold_queue import HoldQueue
 from feedcore.merge.source_order import SourceOrder
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import OutputPacket
@@ -33,7 +33,7 @@ class SourceStreamGap(NamedTuple):
         repair: the patience with it.
     """
 
-    held: HoldQueue
+    held: HoldQueue[OutputPacket]
     repair: GapRepair
 
 
@@ -192,7 +192,7 @@ class ProvisionalMerge:
         self._release(stream, effects)  # numbered packets may have closed it
         if stream not in self.gaps:
             return
-        first_held = self.gaps[stream].held.first_packet
+        first_held = self.gaps[stream].held.first_item
         assert first_held is not None  # a gap without anything held after it is none
         first, end = self._order.next_source_seqs[stream], first_held.runs[0].first_source_seq
         effects.append(ProvisionalGap(self._channel_id, stream, first, end - 1))

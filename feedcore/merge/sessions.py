@@ -95,7 +95,7 @@ class SessionMerger:
 
     def _is_settled(self, now_ns: int) -> bool:
         merger = self.present
-        if self._is_at_end or (merger.next_input_seq is None and merger.next_message_seq is None):
+        if self._is_at_end or merger.next_message_seq is None:
             return True  # all of it was delivered, or nothing of it was heard that a live client is owed
         assert self._settles_at_ns is not None
         if now_ns < self._settles_at_ns:

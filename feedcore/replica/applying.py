@@ -25,7 +25,7 @@ def apply_decisions(
     if ready and line.provisional is not None and not _leads_past(channel, line.provisional):
         return
     while ready:
-        if repair is not None and repair.buckets and not repair.may_apply(line.position()):
+        if repair is not None and repair.buckets and not repair.may_apply():
             return
         run = ready[0]
         is_quiet = run.end_input_seq <= channel.transmitted_ends.get(run.epoch, 0)

@@ -6,8 +6,9 @@ applies up to just that position when the answer is here, sets the buckets, comp
 
 from __future__ import annotations
 
+from feedcore.replica.channel import Channel
 from feedcore.replica.channel_state import Buckets
-from feedcore.wire.position import MessageStreamState
+from feedcore.replica.effects import RequestBuckets
 
 TRIES_MAX = 3
 ANSWER_NS_MAX = 250_000_000  # a call between two hosts takes a few milliseconds
@@ -15,59 +16,60 @@ REACH_NS_MAX = 1_000_000_000  # the source messages up to the answer's position 
 
 
 class BucketRepair:
-    """One repair at a time, of one channel."""
+    """One repair at a time, of one channel. Attributes: buckets: being repaired; empty: none are."""
 
-    def __init__(self) -> None:
-        self.buckets: tuple[int, ...] = ()  # being repaired; empty: nothing is
+    def __init__(self, channel: Channel) -> None:
+        self.buckets: tuple[int, ...] = ()
+        self._channel, self._line = channel, channel.line
         self._answer: Buckets | None = None
-        self._tries = 0
-        self._due_at_ns = 0
-
-    @property
-    def is_under_way(self) -> bool:
-        """True from the request to the setting."""
-        return bool(self.buckets)
+        self._tries_left = self._due_at_ns = 0
 
     def begin(self, buckets: tuple[int, ...], now_ns: int) -> None:
-        """These differ, and are being asked for."""
-        self.buckets, self._answer, self._tries = buckets, None, 1
-        self._due_at_ns = now_ns + ANSWER_NS_MAX
+        """These differ: ask for them."""
+        self.buckets, self._answer, self._tries_left = buckets, None, TRIES_MAX
+        self.ask(now_ns)
 
-    def end(self) -> None:
-        """They are set, or another way was taken."""
-        self.buckets, self._answer = (), None
-
-    def on_answer(self, answer: Buckets, applied: MessageStreamState, now_ns: int) -> bool:
-        """False if the answer is of no use: this backup is past its position."""
-        if applied.next_input_seq > answer.position.next_input_seq:
+    def ask(self, now_ns: int) -> bool:
+        """Ask the active; False if that was done often enough, or the answer's position is not reached in time."""
+        if not self._tries_left or self._answer is not None:
             return False
+        self._tries_left -= 1
+        self._due_at_ns = now_ns + ANSWER_NS_MAX
+        channel, active_id = self._channel, self._channel.active.adapter_id
+        channel.emit(RequestBuckets(channel.channel_id, active_id, self.buckets, self._line.session))
+        return True
+
+    def on_answer(self, answer: Buckets, now_ns: int) -> bool:
+        """False if this backup is past the answer's position, and may not ask again."""
+        if self._line.next_input_seq > answer.position.next_input_seq:
+            return self.ask(now_ns)
         self._answer, self._due_at_ns = answer, now_ns + REACH_NS_MAX
         return True
 
-    def may_apply(self, applied: MessageStreamState) -> bool:
+    def may_apply(self) -> bool:
         """True if decisions may be applied: none until the answer is here, and none after its position."""
-        return not self.buckets or (self._answer is not None and not self._is_at(applied))
+        return not self.buckets or (self._answer is not None and not self._is_reached(self._answer))
 
-    def due_answer(self, applied: MessageStreamState) -> Buckets | None:
-        """The answer, once the position is its."""
-        return self._answer if self._answer is not None and self._is_at(applied) else None
+    def set_if_reached(self) -> bool:
+        """Set the buckets if this is the answer's position; True if it was.
+
+        Raises:
+            ConversionDiverged: the state still differs.
+        """
+        answer = self._answer
+        if answer is None or not self._is_reached(answer):
+            return False
+        self.buckets, self._answer = (), None
+        self._line.set_buckets(answer)
+        return True
 
     def is_late(self, now_ns: int) -> bool:
-        """True if the answer, or the position, does not come."""
-        return self.is_under_way and now_ns >= self._due_at_ns
-
-    def take_try(self, now_ns: int) -> bool:
-        """True if it may be asked once more."""
-        if self._tries >= TRIES_MAX or self._answer is not None:
-            return False
-        self._tries += 1
-        self._due_at_ns = now_ns + ANSWER_NS_MAX
-        return True
+        """True if the answer, or its position, does not come."""
+        return bool(self.buckets) and now_ns >= self._due_at_ns
 
     def next_deadline_ns(self) -> int | None:
         """When to look at `is_late`."""
-        return self._due_at_ns if self.is_under_way else None
+        return self._due_at_ns if self.buckets else None
 
-    def _is_at(self, applied: MessageStreamState) -> bool:
-        assert self._answer is not None
-        return applied.next_input_seq == self._answer.position.next_input_seq
+    def _is_reached(self, answer: Buckets) -> bool:
+        return self._line.next_input_seq == answer.position.next_input_seq

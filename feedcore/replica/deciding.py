@@ -17,7 +17,7 @@ RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 class Deciding(Role):
     """Owns the term: its epoch, and what waits for acknowledgement."""
 
-    is_transmitting = True
+    is_placed = True
     heartbeat_flags = int(OutputFlag.FROM_ACTIVE)
 
     def __init__(self, channel: Channel, terms: ToDeciding) -> None:

@@ -9,11 +9,11 @@ Invariant: `ready` continues the applied position without a gap.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from feedcore.hold_queue import HoldQueue
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
@@ -60,8 +60,7 @@ class DecisionIntake:
         self._next_message_seq = FIRST_SEQ
         self._next_source_seqs: dict[int, int] = {}
         self._known_end = FIRST_SEQ  # one past the newest input_seq any adapter mentioned
-        self._early: dict[int, Run] = {}  # by first_input_seq
-        self._early_firsts: list[int] = []  # its keys, ascending
+        self._early: HoldQueue[Run] = HoldQueue(config.early_count_max)
         self._unjudged: deque[Run] = deque(maxlen=config.early_count_max)  # of epochs whose history is not known yet
         self._request_at_ns: int | None = None
 
@@ -77,7 +76,7 @@ class DecisionIntake:
     def unanchor(self) -> None:
         """Forget the place in the channel; from now on only hold."""
         self.ready.clear()
-        self._drop_early(lambda _: True)
+        self._early.take_all()
         self._unjudged.clear()
         self._is_anchored = False
         self._request_at_ns = None
@@ -120,8 +119,10 @@ class DecisionIntake:
         if lineage.epoch <= self.lineage.epoch:
             return
         self.lineage = lineage
-        self._drop_early(lambda run: not lineage.covers(run))
-        self._known_end = max((run.end_input_seq for run in self._early.values()), default=FIRST_SEQ)
+        for first, end, run in self._early.take_all():
+            if lineage.covers(run):
+                self._early.add(first, end, run)
+        self._known_end = max(self._early.end, FIRST_SEQ)
         if self._is_anchored:
             if not lineage.holds(applied.epoch, applied.next_input_seq):
                 raise OutOfStep(
@@ -195,36 +196,17 @@ class DecisionIntake:
             self._unjudged.append(run)
         elif self.lineage.covers(run):
             self._known_end = max(self._known_end, run.end_input_seq)
-            is_known = self._is_anchored and run.end_input_seq <= self._next_input_seq
-            if not is_known and run.first_input_seq not in self._early:
-                self._hold(run)
-
-    def _hold(self, run: Run) -> None:
-        if len(self._early) >= self._config.early_count_max:
-            # Anchored: the oldest are wanted next. Unanchored: a snapshot will begin near the newest.
-            del self._early[self._early_firsts.pop(-1 if self._is_anchored else 0)]
-        self._early[run.first_input_seq] = run
-        insort(self._early_firsts, run.first_input_seq)
-
-    def _drop_early(self, is_dropped: Callable[[Run], bool]) -> None:
-        self._early = {first: run for first, run in self._early.items() if not is_dropped(run)}
-        self._early_firsts = sorted(self._early)
+            if not self._is_anchored or run.end_input_seq > self._next_input_seq:
+                is_newest_wanted = not self._is_anchored  # a snapshot will begin near the newest
+                self._early.add(run.first_input_seq, run.end_input_seq, run, is_newest_wanted=is_newest_wanted)
 
     def _drain(self) -> None:
-        if not self._is_anchored:
-            return
-        while (run := self._early.pop(self._next_input_seq, None)) is not None:
-            self._accept(run)
-        passed = bisect_left(self._early_firsts, self._next_input_seq)
-        for first in self._early_firsts[:passed]:
-            self._pass(self._early.pop(first, None))
-        del self._early_firsts[:passed]
-
-    def _pass(self, run: Run | None) -> None:
-        """A held run that begins before the position: settled, unless it reaches beyond it."""
-        if run is None or run.end_input_seq <= self._next_input_seq or self._is_single_source:
-            return  # a channel of one source stream needs no decisions but declared gaps, which begin epochs
-        raise OutOfStep(f"{run} was decided, but input_seq {self._next_input_seq} is next here")
+        while self._is_anchored and (run := self._early.pop_reaching(self._next_input_seq)) is not None:
+            if run.first_input_seq == self._next_input_seq:
+                self._accept(run)
+            elif run.end_input_seq > self._next_input_seq and not self._is_single_source:
+                # A channel of one source stream needs no decisions but declared gaps, which begin epochs.
+                raise OutOfStep(f"{run} was decided, but input_seq {self._next_input_seq} is next here")
 
     def _watch(self, now_ns: int) -> None:
         if not self.has_gap:

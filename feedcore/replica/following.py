@@ -14,7 +14,6 @@ from feedcore.replica.channel import Channel
 from feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
 from feedcore.replica.config import OnSilence
 from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.effects import RequestBuckets
 from feedcore.replica.production import ConversionDiverged
 from feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
 from feedcore.replica.source_tracker import Slice
@@ -25,7 +24,7 @@ from feedcore.wire.position import Run
 class PlacedBackup(BackupRole):
     """What a backup with a place does, whether it follows or is ahead: takes decisions, asks for those it missed."""
 
-    is_transmitting = True
+    is_placed = True
 
     def __init__(self, channel: Channel, now_ns: int) -> None:
         super().__init__(channel)
@@ -82,7 +81,7 @@ class Following(PlacedBackup):
 
     def __init__(self, channel: Channel, now_ns: int, terms: ToFollowing) -> None:
         super().__init__(channel, now_ns)
-        self._repair = BucketRepair()
+        self._repair = BucketRepair(channel)
         self._catch_up_by_ns = terms.catch_up_by_ns
         is_catching_up = terms.state is ReplicaState.RESYNCHRONIZING
         self._blocked_since_ns: int | None = now_ns if is_catching_up else None
@@ -113,14 +112,14 @@ class Following(PlacedBackup):
         channel, repair = self.channel, self._repair
         try:
             apply_decisions(channel, now_ns, repair=repair)
-            while self._set_buckets():
+            while repair.set_if_reached():
                 apply_decisions(channel, now_ns, repair=repair)
         except ConversionDiverged as divergence:
             return self.diverge(divergence, now_ns)
         succession = self._judge(now_ns)
         if succession is not None:
             return succession
-        if channel.is_single_source and not repair.is_under_way:
+        if channel.is_single_source and not repair.buckets:
             anticipate(channel)
         return self.due_promotion(now_ns)
 
@@ -153,7 +152,7 @@ class Following(PlacedBackup):
             and config.on_silence is OnSilence.PROCEED
             and channel.active.silent_ns(now_ns) >= config.proceed_after_ns
             and not channel.undecided_count()
-            and not self._repair.is_under_way  # what it would send is known to be wrong
+            and not self._repair.buckets  # what it would send is known to be wrong
         )
 
     # ---- conversion state ----
@@ -162,7 +161,7 @@ class Following(PlacedBackup):
         """Duty 4: where buckets of the conversion state differ at the same position, set them to the active's."""
         channel, theirs = self.channel, status.digest
         ours = channel.line.digests_at.get(theirs.input_seq)
-        if ours is None or ours.epoch != theirs.epoch or self._repair.is_under_way:
+        if ours is None or ours.epoch != theirs.epoch or self._repair.buckets:
             return None
         if ours.digests == theirs.digests:
             channel.counters.add(Counter.DIGESTS_EQUAL)
@@ -174,51 +173,24 @@ class Following(PlacedBackup):
         pairs = zip(ours.digests, theirs.digests, strict=True)
         differing = tuple(bucket for bucket, (mine, foreign) in enumerate(pairs) if mine != foreign)
         self._repair.begin(differing, now_ns)
-        self._request_buckets()
         return None
-
-    def _request_buckets(self) -> None:
-        channel, active_id = self.channel, self.channel.active.adapter_id
-        channel.emit(RequestBuckets(channel.channel_id, active_id, self._repair.buckets, channel.line.session))
 
     def on_answer(self, answer: Answer, now_ns: int) -> Next:
         if not isinstance(answer, Buckets):
             return super().on_answer(answer, now_ns)
-        if not self._repair.is_under_way:
-            return None
-        if not self._repair.on_answer(answer, self.channel.line.position(), now_ns):
-            return self._ask_for_buckets_again(now_ns)
-        return self.apply(now_ns)
-
-    def _ask_for_buckets_again(self, now_ns: int) -> Next:
-        if not self._repair.take_try(now_ns):
-            return self.leave(f"buckets {self._repair.buckets[:8]} differ and could not be set", now_ns)
-        self._request_buckets()
-        return None
-
-    def _set_buckets(self) -> bool:
-        """True if this was the position of the active's answer and the buckets that differed were set.
-
-        Raises:
-            ConversionDiverged: the state still differs.
-        """
         if not self._repair.buckets:
-            return False
-        answer = self._repair.due_answer(self.channel.line.position())
-        if answer is None:
-            return False
-        self._repair.end()
-        self.channel.line.set_buckets(answer)
-        return True
+            return None
+        return self.apply(now_ns) if self._repair.on_answer(answer, now_ns) else self._give_up_repair(now_ns)
+
+    def _give_up_repair(self, now_ns: int) -> Next:
+        return self.leave(f"buckets {self._repair.buckets[:8]} differ and could not be set", now_ns)
 
     # ---- time ----
 
     def on_timer(self, now_ns: int) -> Next:
         self.request_runs(now_ns)
-        if self._repair.is_late(now_ns):
-            succession = self._ask_for_buckets_again(now_ns)
-            if succession is not None:
-                return succession
+        if self._repair.is_late(now_ns) and not self._repair.ask(now_ns):
+            return self._give_up_repair(now_ns)
         if self._catch_up_by_ns is not None and now_ns >= self._catch_up_by_ns:
             return ToJoining("what follows its own journal does not come")
         if self.is_stuck(now_ns) and self.channel.state is not ReplicaState.DETACHED:

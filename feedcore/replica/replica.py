@@ -23,11 +23,10 @@ from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.deciding import Deciding
 from feedcore.replica.decision_intake import DecisionIntake
 from feedcore.replica.effects import AdapterEffect, SaveState, Transmit
-from feedcore.replica.failed import Failed
 from feedcore.replica.following import Following, PlacedBackup
 from feedcore.replica.joining import Joining
 from feedcore.replica.production import ProductionLine
-from feedcore.replica.role import Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
+from feedcore.replica.role import Failed, Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
@@ -210,7 +209,7 @@ class ChannelReplica:
     @property
     def is_placed(self) -> bool:
         """True if it has a place in the channel and stands in the group."""
-        return isinstance(self._role, PlacedBackup | Deciding)
+        return self._role.is_placed
 
     @property
     def is_holding(self) -> bool:
@@ -246,7 +245,7 @@ class ChannelReplica:
     @property
     def _speaks(self) -> bool:
         """False for a replica without a position, or out of the group: it has nothing true to say."""
-        return self._role.is_transmitting and self.channel.line.epoch > 0
+        return self._role.is_placed and self.channel.line.epoch > 0
 
     def _end(self, succession: Succession | None, now_ns: int) -> list[AdapterEffect]:
         """The event is over. If it ended the role, enter the next one's state, make it and let it begin."""

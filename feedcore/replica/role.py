@@ -70,11 +70,11 @@ class Role:
     """The events of a replica; a role overrides those that concern it.
 
     Attributes:
-        is_transmitting: the role has something true to say in heartbeats.
+        is_placed: it has a place in the channel and stands in the group, so that its heartbeats are true.
         heartbeat_flags: of its heartbeats.
     """
 
-    is_transmitting = False
+    is_placed = False
     heartbeat_flags = 0
 
     def __init__(self, channel: Channel) -> None:
@@ -143,6 +143,24 @@ class Role:
     def heartbeat(self, now_ns: int) -> OutputPacket:
         """What the role says of itself when it has nothing else to say."""
         return self.channel.heartbeat(self.heartbeat_flags, None, now_ns)
+
+
+class Failed(Role):
+    """The role of a replica that has left the group: it transmits nothing and waits to be readmitted (protocol 6.9)."""
+
+    def begin(self, now_ns: int) -> Next:
+        self.channel.unanchor()
+        return None
+
+    def promote(self, epoch: int, now_ns: int) -> Next:
+        return None
+
+    def fail(self, reason: str) -> Next:
+        return None
+
+    def readmit(self) -> Next:
+        self.channel.out_of_sync_at_ns.clear()
+        return ToJoining("readmitted")
 
 
 class BackupRole(Role):

@@ -9,11 +9,12 @@ Invariant: the slices passed on since `anchor(n)` cover n, n+1, … up to `next_
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from feedcore.deadlines import earliest
+from feedcore.hold_queue import HoldQueue
 from feedcore.replica.effects import RequestSource
 from feedcore.wire.source_packet import SourceFlag, SourcePacket
 
@@ -25,12 +26,13 @@ class TrackerConfig:
     """Timers and limits of gap repair.
 
     Attributes:
-        request_after_ns: how long a hole may be mere reordering before the source journal is asked.
+        request_after_ns: how long a gap may be mere reordering before the source journal is asked.
         retry_every_ns: pause between requests for the same hole.
-        declare_after_ns: how long a hole may stay before the active may declare it lost. Longer than a feed source
+        declare_after_ns: how long a gap may stay before the active may declare it lost. Longer than a feed source
             takes to come back from a crash: losing data must be the last resort.
         held_count_max: packets held out of order; beyond it the newest are dropped and asked back later.
-        request_count_max: source messages asked for at once; progress asks for the rest.
+        request_count_max, request_range_count_max: source messages, and gaps, asked for at once; progress asks for the
+            rest.
     """
 
     request_after_ns: int = 2 * MS
@@ -38,14 +40,15 @@ class TrackerConfig:
     declare_after_ns: int = 60_000 * MS
     held_count_max: int = 65_536
     request_count_max: int = 50_000
+    request_range_count_max: int = 1_000
 
     def __post_init__(self) -> None:
         assert self.request_after_ns < self.retry_every_ns < self.declare_after_ns
 
     @property
     def give_up_after_ns(self) -> int:
-        """How long a hole may stay before the active declares it lost although a backup has the messages: whoever has
-        them has holes of its own, and so no hand-over comes about."""
+        """How long a gap may stay before the active declares it lost although a backup has the messages: whoever has
+        them has gaps of its own, and so no hand-over comes about."""
         return 2 * self.declare_after_ns
 
 
@@ -83,16 +86,10 @@ class SourceTracker:
         self._config, self._session = config, session
         self._tail_request_at_ns: int | None = None
         self._given_up_at_ns: int | None = None  # once the session must be concluded
-        self._held: dict[int, SourcePacket] = {}
-        self._held_order: list[int] = []
+        self._held: HoldQueue[SourcePacket] = HoldQueue(config.held_count_max)
         self._gap_since_ns: int | None = None
         self._request_at_ns: int | None = None
         self._arrivals = 0
-
-    @property
-    def held_count(self) -> int:
-        """Packets waiting behind a hole (or for the anchor)."""
-        return len(self._held)
 
     def anchor(self, next_source_seq: int, now_ns: int) -> list[Slice]:
         """Start (again) at `next_source_seq`; returns what is already here in order from there."""
@@ -143,52 +140,34 @@ class SourceTracker:
             return []
         return self.anchor(next_source_seq, now_ns)
 
-    def missing(self) -> list[tuple[int, int]]:
-        """The holes, each (first, last) inclusive, in order."""
-        if self.next_source_seq is None:
-            return []
-        holes = []
-        seq = self.next_source_seq
-        for first in self._held_order:
-            if first > seq:
-                holes.append((seq, first - 1))
-            seq = max(seq, self._held[first].end_source_seq)
-        if self.known_end > seq:
-            holes.append((seq, self.known_end - 1))
-        return holes
-
     def next_deadline_ns(self) -> int | None:
         """When to ask the source journal (again)."""
-        if self._request_at_ns is None or self._tail_request_at_ns is None:
-            return self._request_at_ns if self._tail_request_at_ns is None else self._tail_request_at_ns
-        return min(self._request_at_ns, self._tail_request_at_ns)
+        return earliest(self._request_at_ns, self._tail_request_at_ns)
 
     def on_timer(self, now_ns: int) -> list[RequestSource]:
         """The requests that are due."""
         requests = self._tail_request(now_ns)
         if self._request_at_ns is None or now_ns < self._request_at_ns:
             return requests
+        assert self.next_source_seq is not None
         self._request_at_ns = now_ns + self._config.retry_every_ns
-        budget = self._config.request_count_max
-        for first, last in self.missing():
-            last = min(last, first + budget - 1)
-            requests.append(RequestSource(self.source_stream_id, first, last, self._session))
-            budget -= last - first + 1
-            if budget <= 0:
-                break
-        return requests
+        limits = self._config.request_range_count_max, self._config.request_count_max
+        gaps = self._held.missing(self.next_source_seq, self.known_end, *limits)
+        return requests + [RequestSource(self.source_stream_id, first, end - 1, self._session) for first, end in gaps]
 
     def lost(self, now_ns: int) -> tuple[int, int] | None:
-        """The first hole, if it has been open for so long that the active may declare it lost."""
-        if self._gap_since_ns is None:
+        """The first gap, (first, last) inclusive, if it has been open for so long that the active may declare it
+        lost."""
+        if self._gap_since_ns is None or self.next_source_seq is None:
             return None
         if self._given_up_at_ns is None and now_ns - self._gap_since_ns < self._config.declare_after_ns:
             return None
-        holes = self.missing()
-        return holes[0] if holes else None
+        for first, end in self._held.missing(self.next_source_seq, self.known_end, 1, self.known_end):
+            return first, end - 1
+        return None
 
     def is_given_up(self, now_ns: int) -> bool:
-        """True if the first hole has been open for so long that it matters no more who has the messages."""
+        """True if the first gap has been open for so long that it matters no more who has the messages."""
         if self._given_up_at_ns is not None and now_ns >= self._given_up_at_ns:
             return True
         return self._gap_since_ns is not None and now_ns - self._gap_since_ns >= self._config.give_up_after_ns
@@ -221,42 +200,20 @@ class SourceTracker:
         return [RequestSource(self.source_stream_id, first, last, self._session)]
 
     def _hold(self, packet: SourcePacket) -> None:
-        known = self._held.get(packet.first_source_seq)
-        if known is not None:
-            if packet.message_count > known.message_count:
-                self._held[packet.first_source_seq] = packet
-            return
-        if len(self._held) >= self._config.held_count_max:
-            if self.next_source_seq is not None:
-                # Anchored: the oldest packets are the next ones wanted, so the newest must go.
-                if packet.first_source_seq > self._held_order[-1]:
-                    return
-                del self._held[self._held_order.pop()]
-            else:
-                # Unanchored: a snapshot will begin near the newest, so the oldest must go.
-                if packet.first_source_seq < self._held_order[0]:
-                    return
-                del self._held[self._held_order.pop(0)]
-        self._held[packet.first_source_seq] = packet
-        insort(self._held_order, packet.first_source_seq)
+        is_newest_wanted = self.next_source_seq is None  # a snapshot will begin near the newest
+        self._held.add(packet.first_source_seq, packet.end_source_seq, packet, is_newest_wanted=is_newest_wanted)
 
     def _release(self, now_ns: int) -> list[Slice]:
         if self.next_source_seq is None:
             return []
         slices = []
-        used = 0
-        for first in self._held_order:
-            if first > self.next_source_seq:
-                break
-            used += 1
-            packet = self._held.pop(first)
+        while (packet := self._held.pop_reaching(self.next_source_seq)) is not None:
             if packet.end_source_seq > self.next_source_seq:
-                skip = self.next_source_seq - first
+                skip = self.next_source_seq - packet.first_source_seq
                 slices.append(Slice(packet, skip, packet.message_count - skip, self._arrivals))
                 self.next_source_seq = packet.end_source_seq
-        del self._held_order[:used]
         if slices:
-            self._gap_since_ns = None  # progress: what is missing now is another hole
+            self._gap_since_ns = None  # progress: what is missing now is another gap
         self._watch_gap(now_ns)
         return slices
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from feedcore.documents.xml_document import DocumentError, Node, parse_document
 from feedcore.sbe.attributes import check_spelling, encoding_of, presence_of, since_version, unsigned
 from feedcore.sbe.messages import Field, Frame, FramePart, Group, MessageType, Schema, VarData
-from feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader, constant_text
+from feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader
 from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 
 INCLUDE_COUNT_MAX = 64  # more is a document that includes itself
@@ -93,7 +94,10 @@ class _SchemaLoader:
                 raise node.error(f"message {message.name!r} (id {message.template_id}) is defined twice")
             messages[message.name] = by_template[message.template_id] = message
         header = self._frame(root.attributes.get("headerType", "messageHeader"), root, HEADER_PARTS)
-        number, byte_order, default = unsigned(root, "id", 0), ">" if order == "bigEndian" else "<", self._dimension()
+        default: Frame | None = None
+        with suppress(DocumentError):  # no group of this schema needs it, or it would have been refused there
+            default = self._frame(DEFAULT, root, DIMENSION_PARTS)
+        number, byte_order = unsigned(root, "id", 0), ">" if order == "bigEndian" else "<"
         return Schema(number, self._version, byte_order, header, default, messages, by_template, root.document)
 
     def _frame(self, name: str, user: Node, parts: tuple[str, ...]) -> Frame:
@@ -115,12 +119,6 @@ class _SchemaLoader:
             high = kind.primitive.maximum if kind.maximum is None else kind.maximum
             checked[member.name] = FramePart(kind.primitive, member.offset, int(low), int(high))
         return Frame(found.size, checked)
-
-    def _dimension(self) -> Frame | None:
-        try:
-            return self._frame(DEFAULT, self._root, DIMENSION_PARTS)
-        except DocumentError:  # no group of this schema needs it, or it would have been refused there
-            return None
 
     def _element(self, node: Node) -> tuple[str, int]:
         """(name, version that added it) of a field, group, variable data or message."""
@@ -176,15 +174,17 @@ class _SchemaLoader:
         return Field(*element, kind, offset, presence, constant, node.line)
 
     def _constant(self, node: Node, kind: EncodingType) -> object:
-        if "valueRef" in node.attributes:
-            enum, name = self._types.reference(node)
-            if kind is enum:
-                return name
-            if isinstance(kind, SimpleType) and kind.length == 1:
-                return chr(enum.values[name]) if kind.primitive.name == "char" else enum.values[name]
-            raise node.error(f"valueRef={node.need('valueRef')!r} is no value of type {kind.name!r}")
+        """What reading gives: of an enumeration the value's name."""
+        has_reference = "valueRef" in node.attributes
         if isinstance(kind, SimpleType):
-            return kind.constant if kind.constant is not None else constant_text(node, kind.primitive, kind.length)[0]
+            if kind.constant is not None and not has_reference:
+                return kind.constant
+            return self._types.constant(node, kind.primitive, kind.length)[0]
+        if has_reference:
+            enum, name = self._types.reference(node)
+            if enum is not kind:
+                raise node.error(f"valueRef={node.need('valueRef')!r} is no value of type {kind.name!r}")
+            return name
         if isinstance(kind, EnumType):
             text, is_char = node.text.strip(), kind.primitive.name == "char"
             for name, value in kind.values.items():

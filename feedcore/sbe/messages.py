@@ -53,11 +53,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """What fields, groups, variable data and messages have.
-
-    Attributes:
-        since_version: the schema's version that added it.
-    """
+    """What fields, groups, variable data and messages have: a name, and the version of the schema that added them."""
 
     name: str
     since_version: int
@@ -94,7 +90,7 @@ class Field(Element):
             on_wire = [member for member in kind.members.values() if member.type.size]
             for member in on_wire:
                 inner = name if len(on_wire) == 1 else f"{name}.{member.name}"
-                exponent = constant_exponent(kind) or 0 if member.name == "mantissa" else 0
+                exponent = (constant_exponent(kind) or 0) if member.name == "mantissa" else 0
                 optional = is_optional and member.is_first
                 yield from self._columns(inner, member.type, offset + member.offset, optional, exponent)
         else:

@@ -62,6 +62,23 @@ class TypeLoader:
             raise node.error(f"valueRef={text!r}: no such value of an <enum>")
         return enum, value_name
 
+    def constant(self, node: Node, primitive: Primitive, length: int) -> tuple[str | Number, int]:
+        """(value, length) of a constant; a text's length follows from the text where it is not given."""
+        text, is_char = node.text.strip(), primitive.name == "char"
+        if "valueRef" in node.attributes:
+            enum, name = self.reference(node)
+            value = enum.values[name]
+            if not primitive.holds(value):
+                raise node.error(f"{enum.name}.{name} does not fit in {primitive.name}")
+            return (chr(value) if is_char else value), 1
+        if not text:
+            raise node.error("presence='constant' needs the value as the element's text")
+        if not is_char:
+            return parsed(node, primitive, text), 1
+        if "length" in node.attributes and len(text) > length:
+            raise node.error(f"{text!r} is longer than {length}")
+        return text, max(length, len(text))
+
     def _make(self, node: Node, is_month_year_part: bool = False) -> EncodingType:
         since_version(node, self._version)
         semantic_type = node.attributes.get("semanticType", "")
@@ -88,22 +105,12 @@ class TypeLoader:
         length = unsigned(node, "length", 1)
         constant = None
         if presence is Presence.CONSTANT:
-            constant, length = self._constant(node, primitive, length)
+            constant, length = self.constant(node, primitive, length)
         low, high = value_of(node, "minValue", primitive), value_of(node, "maxValue", primitive)
         if low is not None and high is not None and low > high:
             raise node.error(f"minValue={low} is above maxValue={high}")
         encoding = encoding_of(node, "US-ASCII" if primitive.name == "char" else "")
         return SimpleType(name, semantic_type, presence, primitive, null, length, low, high, constant, encoding)
-
-    def _constant(self, node: Node, primitive: Primitive, length: int) -> tuple[str | Number, int]:
-        """(value, length) of a constant; a text's length follows from the text where it is not given."""
-        if "valueRef" in node.attributes:
-            enum, name = self.reference(node)
-            value = enum.values[name]
-            if not primitive.holds(value):
-                raise node.error(f"{enum.name}.{name} does not fit in {primitive.name}")
-            return (chr(value) if primitive.name == "char" else value), 1
-        return constant_text(node, primitive, length)
 
     def _enum(self, node: Node, semantic_type: str) -> EnumType:
         encoding = self._scalar_encoding(node)
@@ -185,15 +192,3 @@ def _value_count(kind: EncodingType) -> int:
     if isinstance(kind, CompositeType):
         return sum(_value_count(member.type) for member in kind.members.values())
     return 1
-
-
-def constant_text(node: Node, primitive: Primitive, length: int) -> tuple[str | Number, int]:
-    """(value, length) of a constant that an element's text gives."""
-    text = node.text.strip()
-    if not text:
-        raise node.error("presence='constant' needs the value as the element's text")
-    if primitive.name == "char":
-        if "length" in node.attributes and len(text) > length:
-            raise node.error(f"{text!r} is longer than {length}")
-        return text, max(length, len(text))
-    return parsed(node, primitive, text), 1

@@ -20,11 +20,7 @@ class Presence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What all encodings have.
-
-    Attributes:
-        semantic_type: what a field of it means, as the schema says it; empty if it does not.
-    """
+    """What all encodings have; the semantic type, what a field of it means, is empty where the schema says none."""
 
     name: str
     semantic_type: str

@@ -12,7 +12,7 @@ import pytest
 
 from admin_server.channel_keys import new_channel_key, new_start
 from admin_server.server import AdminServer
-from admin_server.start_book import FORMER_START_NS, StartBook
+from admin_server.start_book import FORMER_START_NS, NEVER_UNIX_NS, StartBook
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
 from tests.admin_server.cluster_files import channel_as, running_server
@@ -58,6 +58,28 @@ def test_a_former_start_is_announced_for_a_while_beside_its_successor() -> None:
     assert not book.withdraw(ends)
 
 
+def test_a_former_start_is_not_announced_after_its_time_even_if_it_was_not_withdrawn() -> None:
+    book = StartBook({}, [1])
+    book.begin(1, new_start(KEY, 1))
+    newest = new_start(KEY, 2)
+    book.begin(1, newest)
+    assert book.announced(1, newest.since_unix_ns + FORMER_START_NS) == [newest]
+
+
+def test_former_starts_are_looked_at_again_when_the_first_of_any_adapter_ends() -> None:
+    starts = [new_start(KEY, number) for number in range(1, 5)]
+    for number, start in enumerate(starts):
+        start.since_unix_ns = 1_000 * number
+    alone = StartBook({1: starts[:1]}, [1])
+    assert alone.look_again_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has none to withdraw"
+    book = StartBook({1: starts[:3], 2: starts[1:], 3: starts[:1]}, [1])
+    assert book.look_again_unix_ns() == 2_000 + FORMER_START_NS
+    assert not book.withdraw(1_999 + FORMER_START_NS)
+    assert book.withdraw(2_000 + FORMER_START_NS)
+    assert book.announced(1, 0) == [starts[2]]
+    assert book.look_again_unix_ns() == 3_000 + FORMER_START_NS
+
+
 def test_only_the_newest_start_may_be_resumed_and_only_by_itself() -> None:
     book = StartBook({}, [1])
     former, newest = new_start(KEY, 1), new_start(os.urandom(32), 2)
@@ -74,6 +96,10 @@ def test_only_the_newest_start_may_be_resumed_and_only_by_itself() -> None:
 def test_counters_only_grow_and_are_those_of_the_newest_start() -> None:
     book = StartBook({1: [new_start(KEY, 1)]}, [1, 2])
     assert not book.announced(1, 0)[0].next_packet_counters, "after a restart nothing is known until it reports"
+    book.note_counters(2, 1, {1: 50})
+    assert book.announced(2, 0) == [], "an adapter that has not registered"
+    book.note_counters(1, 1, {1: 1})
+    assert dict(book.announced(1, 0)[0].next_packet_counters) == {1: 1}
     book.note_counters(1, 1, {1: 50, 7: 3})
     book.note_counters(1, 1, {1: 40, 2: 6})
     book.note_counters(1, 2, {1: 90})

@@ -10,7 +10,7 @@ import numpy as np
 
 from adapter.conversion import ConverterTable
 from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import load_message_model
+from client_lib.decoding import Decoder
 from feedcore.replica.converter import Converter
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, OUTPUT_FRAME, OUTPUT_FRAME_SIZE
 from feedcore.wire.source_packet import encode_source_header, unpack_source_header
@@ -141,10 +141,10 @@ def converted(converter: Converter, data: bytes) -> bytes:
 
 
 def read(frames: bytes, schema: bytes = MODEL.encode()) -> list[dict[str, Any]]:
-    model, found, at = load_message_model(schema), [], 0
+    decoder, found, at = Decoder(schema), [], 0
     while at < len(frames):
         size, _ = OUTPUT_FRAME.unpack_from(frames, at)
-        message = model.read(frames[at : at + size])
+        message = decoder.read(frames[at : at + size])
         assert message.size == size - OUTPUT_FRAME_SIZE, "every byte of the message is accounted for"
         found.append(message.fields)
         at += size

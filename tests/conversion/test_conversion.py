@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter, state_kernels
 from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import load_message_model
+from client_lib.decoding import Decoder
 from feedcore.documents.source_format import load_source_format
 from feedcore.documents.xml_document import DocumentError
 from feedcore.replica.converter import Converted
@@ -117,8 +117,8 @@ def test_a_converted_trade_is_this_to_the_byte(shared: CompiledConverter) -> Non
     expected += b"ACME\0\0\0\0" + struct.pack("<QqIcB", 1_700_000_000_000_000_001, price, 300, b"B", 2)
     expected += struct.pack("<Qqqq", 300, price, price, price)
     assert bytes(out[:74]) == expected
-    model = load_message_model(DOCUMENTS / "message-model.xml")
-    assert list(model.decode(expected)) == [
+    decoder = Decoder((DOCUMENTS / "message-model.xml").read_bytes())
+    assert list(decoder.messages(expected)) == [
         (
             "TradeTick",
             {
@@ -257,8 +257,8 @@ def test_the_source_format_encodes_what_the_converter_reads(shared: CompiledConv
     )
     out = np.zeros(500, np.uint8)
     result = compiled.convert(header + rows.tobytes(), 0, 2, out, 0, 500)
-    model = load_message_model(DOCUMENTS / "message-model.xml")
-    decoded = [(name, row["symbol"], row["price"]) for name, row in model.decode(bytes(out[: result.end]))]
+    decoder = Decoder((DOCUMENTS / "message-model.xml").read_bytes())
+    decoded = [(name, row["symbol"], row["price"]) for name, row in decoder.messages(bytes(out[: result.end]))]
     assert decoded == [("TradeTick", b"A", 5), ("TradeTick", b"B", 7)]
 
 

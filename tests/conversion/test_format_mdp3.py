@@ -35,9 +35,10 @@ from adapter.conversion.formats.tick_table import TableOptions
 from adapter.conversion.loading import load_checked_table
 from adapter.conversion.table import ConverterTable
 from adapter.convert_command.reading import READER_OF_FORMAT, READERS
+from client_lib.sbe_reading import SbeReader
 from feedcore.documents.source_format import load_source_format
 from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import SbeReader, Schema, load_schema
+from feedcore.sbe import Schema, load_schema
 from feedcore.sbe.messages import Block
 from feedcore.sbe.types import EnumType, SetType
 

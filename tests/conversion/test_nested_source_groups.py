@@ -11,7 +11,7 @@ import pytest
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.formats.frame_reader import FrameReader
 from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import load_message_model
+from client_lib.decoding import Decoder
 from feedcore.documents.xml_document import DocumentError
 from feedcore.replica.converter import Converter
 from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, encode_source_header
@@ -106,7 +106,7 @@ def test_entries_of_any_depth_are_gone_through(table: ConverterTable) -> None:
     data = packet(book(LEVELS, b"\1\2"), book([], b""))
     frames = converted(CompiledConverter(table), data)
     assert frames == converted(InterpretedConverter(table), data)
-    found = list(load_message_model(MODEL.encode()).decode(frames))
+    found = list(Decoder(MODEL.encode()).messages(frames))
     names = [name for name, _ in found]
     assert names == ["Book", "Order", "Order", "Order", "Last", "Last", "Book"]
     first, second = found[0][1]["levels"], found[6][1]["levels"]

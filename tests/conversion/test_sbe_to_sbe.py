@@ -12,7 +12,7 @@ import pytest
 
 from adapter.conversion import CompiledConverter, ConverterTable, InterpretedConverter
 from adapter.conversion.loading import load_checked_table
-from feedcore.documents.message_model import load_message_model
+from client_lib.decoding import Decoder
 from feedcore.replica.converter import Converter
 from feedcore.sbe import load_schema
 from feedcore.wire.source_packet import encode_source_header
@@ -95,8 +95,8 @@ def test_what_one_schema_writes_the_other_reads(loaded: tuple[ConverterTable, Sb
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     frames = converted(compiled, data)
     assert frames == converted(oracle, data)
-    model = load_message_model(Path(table.document).with_name("m.xml"))
-    found = [fields for _, fields in model.decode(frames)]
+    decoder = Decoder(Path(table.document).with_name("m.xml").read_bytes())
+    found = [fields for _, fields in decoder.messages(frames)]
     assert found == [NEWS, NEWS | {"story": ""}, NEWS | {"headline": "Rates up a"}]
     assert compiled.counts() == oracle.counts()
     assert (compiled.counts()["out_of_range"], compiled.counts()["wrong_length"]) == (1, 1)

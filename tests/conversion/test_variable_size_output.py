@@ -19,13 +19,14 @@ from adapter.conversion import CompiledConverter, ConverterTable, InterpretedCon
 from adapter.convert_command.cli import main
 from client_lib.decoding import Decoder
 from client_lib.items import Batch
+from client_lib.sbe_reading import SbeReader
 from feedcore.counters import CounterSet
 from feedcore.merge.effects import Deliver
 from feedcore.merge.merger import StreamMerger
 from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
 from feedcore.replica.production import ProductionLine
 from feedcore.replica.source_tracker import Slice
-from feedcore.sbe import SbeReader, load_schema
+from feedcore.sbe import load_schema
 from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OutputPacket, decode_output_packet, encode_output_packet
 from feedcore.wire.source_packet import decode_source_packet

@@ -75,7 +75,7 @@ def test_a_subscriber_that_forges_packets_moves_nothing_and_is_named(
 @processes
 @pytest.mark.timeout(300)
 def test_several_feeds_of_several_channels_are_struck_in_turn(tmp_path: Path) -> None:
-    # Nine processes and eight signed streams: a third adapter a feed is more than two processors carry.
+    # Nine processes. With a third adapter a feed they are eleven, which two busy processors do not carry (decision 13).
     size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "1"]
     row = drilled(tmp_path, "kill-active", "--rounds", "2", *size, rate=SLOWLY)
     assert [each["feed_id"] for each in row["detail"]] == [1, 2]

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 from sbe_material import COUNTING_HEADER, HEADER, schema_text
 
-from feedcore.sbe import Schema, Unlisted, load_schema
+from client_lib.sbe_reading import Unlisted
+from feedcore.sbe import Schema, load_schema
 from feedcore.sbe.messages import Block, VarData
 from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 

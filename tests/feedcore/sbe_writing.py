@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
+from client_lib.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
 from feedcore.documents.primitive_types import Number, Primitive
-from feedcore.sbe import Schema, Unlisted
+from feedcore.sbe import Schema
 from feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent
-from feedcore.sbe.reading import EMPTY_ENTRIES_MAX
 from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
 
 WriteValue: TypeAlias = Callable[[bytearray, int, Any, str], None]

@@ -66,5 +66,5 @@ def test_without_a_place_the_oldest_are_dropped_first_whenever_they_come() -> No
     for first in (5, 7, 1, 3):
         datagram = encode_source(1, first, [(0, 1), (0, 2)], 0, 0)
         assert tracker.on_packet(decode_source_packet(datagram, FEED_ID), first, 0) == []
-    assert tracker.held_count == 2
+    assert len(tracker._held) == 2
     assert [piece.first_source_seq for piece in tracker.anchor(5, 0)] == [5, 7]

@@ -191,3 +191,13 @@ def test_the_old_active_s_copy_does_not_confirm_the_new_one_s() -> None:
     assert not listener.delivered
     listener.hear(packet(1, line(1, 3), adapter=3, epoch=2))
     assert listener.delivered == line(1, 3)
+
+
+def test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its_numbers_now() -> None:
+    listener = Listener(CONFIRMING)
+    listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2), packet(4, line(4, 6)))
+    listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
+    afresh: list[Source] = [(2, 1), (2, 2)]
+    listener.hear(packet(4, afresh, adapter=2, epoch=2), packet(4, afresh, adapter=3, epoch=2))
+    assert listener.delivered == [*line(1, 3), *afresh]
+    assert not listener.events(Diverged)

@@ -7,6 +7,7 @@ from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
 from feedcore.merge.sessions import SessionMerger
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from feedcore.wire.refusal import Refusal
 from tests.feedcore.merge_feed import CHANNEL, MS, heartbeat, line, packet
 
 OLD = 20261121
@@ -129,3 +130,52 @@ def test_two_changes_are_made_one_after_the_other() -> None:
     reader.hear(of_new(end(2)))
     assert reader.story[3:] == [SessionChanged(CHANNEL, NEW, NEW + 1, is_complete=True), (NEW + 1, 1)]
     assert len([effect for effect in reader.effects if isinstance(effect, Ended)]) == 2
+
+
+def test_a_packet_of_an_older_session_is_refused() -> None:
+    reader = Reader()
+    reader.hear(packet(1, line(1, 1))._replace(session=OLD - 1))
+    assert reader.counters.refusals[Refusal.WRONG_SESSION] == 1
+    assert reader.effects == []
+    assert reader.merger.next_deadline_ns() is None
+
+
+def test_the_grace_counts_from_the_first_packet_of_a_later_session() -> None:
+    reader = Reader(config=MergerConfig(session_grace_ns=SECOND, stale_after_ns=100 * SECOND))
+    reader.hear(heartbeat(1), packet(1, line(1, 3)))
+    reader.hear(of_new(heartbeat(1)), now_ns=5 * MS)
+    reader.hear(of_new(packet(1, line(1, 2))), now_ns=9 * MS)
+    assert reader.merger.next_deadline_ns() == 5 * MS + SECOND
+    assert reader.merger.on_timer(4 * MS + SECOND) == []
+    reader.effects += reader.merger.on_timer(5 * MS + SECOND)
+    assert reader.story == [(OLD, 1), changed(is_complete=False), (NEW, 1)]
+
+
+def test_while_something_is_missing_after_the_grace_it_is_looked_at_again_after_a_pause() -> None:
+    config = MergerConfig(session_grace_ns=SECOND, session_look_ns=10 * MS, stale_after_ns=100 * SECOND)
+    reader = Reader(config=config)
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    reader.hear(heartbeat(6), now_ns=SECOND - 1)
+    reader.effects += reader.merger.on_timer(SECOND)
+    assert reader.story == [(OLD, 1)]
+    reader.hear(packet(4, line(4, 5)), now_ns=SECOND + MS)
+    assert reader.story == [(OLD, 1), (OLD, 4)]
+    assert reader.merger.next_deadline_ns() == SECOND + 10 * MS
+    reader.effects += reader.merger.on_timer(SECOND + 10 * MS)
+    assert reader.story == [(OLD, 1), (OLD, 4), changed(is_complete=False), (NEW, 1)]
+
+
+def test_a_client_that_waits_for_its_first_message_does_not_leave_the_session_at_once() -> None:
+    reader = Reader(start_message_seq=5, config=MergerConfig(session_grace_ns=SECOND))
+    reader.hear(heartbeat(1), of_new(heartbeat(1)), of_new(packet(1, line(1, 2))))
+    assert reader.story == []
+    reader.wait(SECOND)
+    assert reader.story == [changed(is_complete=False), (NEW, 1)]
+
+
+def test_a_session_that_went_on_after_its_end_is_not_left_while_something_is_missing() -> None:
+    reader = Reader()
+    reader.hear(heartbeat(1), packet(1, line(1, 3)), end(4), packet(6, line(6, 7)), of_new(heartbeat(1)))
+    assert reader.story == [(OLD, 1)]
+    reader.hear(packet(4, line(4, 5)))
+    assert reader.story == [(OLD, 1), (OLD, 4), (OLD, 6), changed()]

@@ -15,10 +15,11 @@ from sbe_generation import Generated, generated
 from sbe_material import HEADER, schema_text
 from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
+from client_lib.decoding import Decoder
+from client_lib.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
 from feedcore.documents.message_model import PREFIX_SIZE, load_message_model
 from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import SbeReader, SbeReadError, load_schema
-from feedcore.sbe.reading import EMPTY_ENTRIES_MAX
+from feedcore.sbe import load_schema
 from feedcore.wire.output_packet import OUTPUT_FRAME
 from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 
@@ -338,7 +339,8 @@ def framed(message: bytes) -> bytes:
 
 
 def test_the_message_model_shows_fixed_messages_as_arrays_and_reads_the_others_one_by_one() -> None:
-    model = load_message_model(MODEL)
+    decoder = Decoder(MODEL)
+    model = decoder.model
     writer = SbeWriter(model.schema)
     deal = {"when": {"day": 20_000, "ns": 5}, "side": "Buy", "rate": 1.5, "later": None}
     deals, news = framed(writer.write("Deal", deal)) * 2, framed(writer.write("News", {"side": "Buy", "text": "né"}))
@@ -347,8 +349,8 @@ def test_the_message_model_shows_fixed_messages_as_arrays_and_reads_the_others_o
     assert list(message.columns) == ["when.day", "when.ns", "side", "rate", "later"]
     assert message.columns["later"].null == 65_535
     wire = {"when.day": 20_000, "when.ns": 5, "side": b"B", "rate": 1.5, "later": 65_535}
-    assert list(model.decode(deals + news)) == [("Deal", wire)] * 2 + [("News", {"side": "Buy", "text": "né"})]
-    assert model.read(deals[: len(deals) // 2]).fields == deal
+    assert list(decoder.messages(deals + news)) == [("Deal", wire)] * 2 + [("News", {"side": "Buy", "text": "né"})]
+    assert decoder.read(deals[: len(deals) // 2]).fields == deal
     assert not model.schema.messages["News"].is_fixed
 
 

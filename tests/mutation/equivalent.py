@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
+_MERGE = "feedcore/merge"
+_SET_AS_IT_OPENS = "read only while a gap is open, and set as it opens"
+_SAME_PLACE = "both histories agree up to there, so where the input_seq are equal the message_seq are"
 _SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
 _CONTACT, _VIEW, _PEERS = "feedcore/lease/admin_contact.py", "feedcore/lease/lease_view.py", "feedcore/lease/peers.py"
 _NEXT_IS_LARGER = "the next number is always larger than the newest epoch; the other bound is a second line of defence"
@@ -10,6 +13,7 @@ _SET_BEFORE_READ = "read only after a longer term was noted, which sets it"
 _SET_BY_HEARING = "read only after an admin server was heard, which sets it"
 _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose end sets it"
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
+_SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
 _ONLY_ITS_TRUTH = "only its truth is asked"
 _LATER_THAN_ANY_TIME = "any number larger than every time serves as the start of a minimum"
 
@@ -56,6 +60,86 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- return self.holder <= 0 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)\n"
         "+ return self.holder <= 1 and adapter_id == self._last_holder and self.candidates.may_be_active(adapter_id)",
     ): "the last holder of the newest epoch is the holder, if there is one",
+    (
+        f"{_MERGE}/place.py",
+        "place_of_message",
+        "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
+        "+ if packet.first_message_seq <= message_seq < packet.end_message_seq:",
+    ): "a message_seq at either end has been answered above",
+    (
+        f"{_MERGE}/place.py",
+        "place_of_message",
+        "- if packet.first_message_seq < message_seq < packet.end_message_seq:\n"
+        "+ if packet.first_message_seq < message_seq <= packet.end_message_seq:",
+    ): "a message_seq at either end has been answered above",
+    (f"{_MERGE}/declared_gaps.py", "DeclaredGaps.fill", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        f"{_MERGE}/forwarders.py",
+        "Standing.within",
+        "- if parting is None or parting.first_input_seq >= self.place.input_seq:\n"
+        "+ if parting is None or parting.first_input_seq > self.place.input_seq:",
+    ): _SAME_PLACE,
+    (f"{_MERGE}/forwarders.py", "Forwarders.may_begin", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        f"{_MERGE}/heard_streams.py",
+        "HeardStreams.hear",
+        "- if end_input_seq > self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):\n"
+        "+ if end_input_seq >= self._ends.get(adapter_id, 0) and (not flags & UNNUMBERED_BITS):",
+    ): "an equal end is set to what it is",
+    (f"{_MERGE}/gap_repair.py", "GapRepair.watch", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (f"{_MERGE}/gap_repair.py", "GapRepair.is_request_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    **{
+        (f"{_MERGE}/gap_repair.py", "GapRepair.__init__", f"- {before}\n+ {after}"): _SET_AS_IT_OPENS
+        for before, wrong in (
+            ("self._first_missing = 0", "self._first_missing = 1"),
+            ("self._request_at_ns = 0", "self._request_at_ns = 1"),
+            ("self._attempts = 0", "self._attempts = 1"),
+            ("self._has_asked = False", "self._has_asked = True"),
+        )
+        for after in ("pass", wrong)
+    },
+    (
+        f"{_MERGE}/gap_repair.py",
+        "ChannelRepair.forget_from",
+        "- if self.known_end_input_seq > place.input_seq:\n+ if self.known_end_input_seq >= place.input_seq:",
+    ): _SAME_PLACE,
+    (
+        f"{_MERGE}/history_gate.py",
+        "HistoryGate.__init__",
+        "- self._awaited_epoch = 0\n+ self._awaited_epoch = 1",
+    ): "an epoch is waited for only after another is known, so it is at least 2",
+    (
+        f"{_MERGE}/sessions.py",
+        "SessionMerger.on_packet",
+        "- if packet.session < self.session:\n+ if packet.session <= self.session:",
+    ): "a packet of the present session has been taken above",
+    (
+        f"{_MERGE}/sessions.py",
+        "SessionMerger.next_deadline_ns",
+        "- if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns < self._settles_at_ns):\n"
+        "+ if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns <= self._settles_at_ns):",
+    ): "of two equal deadlines it is the same which one is returned",
+    (
+        f"{_MERGE}/confirmation.py",
+        "Confirmation.keep",
+        "- self._longest = max(self._longest, packet.end_input_seq - packet.first_input_seq)\n"
+        "+ self._longest = max(self._longest, packet.end_input_seq + packet.first_input_seq)",
+    ): "it only looks at more copies than it needs to",
+    **{
+        (
+            f"{_MERGE}/confirmation.py",
+            "Confirmation.passed",
+            "- if not self._waiting or self._waiting[0].first_input_seq >= next_input_seq:\n"
+            f"+ if not self._waiting or {after}:",
+        ): "a shortcut: without it none of the copies is found to have been passed"
+        for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
+    },
+    (
+        "admin_server/start_book.py",
+        "StartBook.note_counters",
+        "- if counter > known and channel_id in self._channel_ids:\n"
+        "+ if counter >= known and channel_id in self._channel_ids:",
+    ): _SETS_WHAT_IS_SET,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ pass"): _SET_BY_HEARING,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_in_contact = 0\n+ self._epoch_in_contact = 1"): _SET_BY_HEARING,
     (_CONTACT, "AdminContact.__init__", "- self._epoch_before_outage = 0\n+ pass"): _SET_BY_AN_OUTAGE,

@@ -76,6 +76,8 @@ class EventChecker:
                 self._owed.append(f"Live {packet.adapter_id}")
         if packet.flags & HEARTBEAT_BIT:
             lineage = decode_lineage(packet.payload)
+            begin = lineage.first_input_seq  # what precedes an epoch is known to exist, by whatever heartbeat names it
+            self._heard.append(Heard(packet.epoch, begin, begin, now_ns, is_here=False))
             if lineage.epoch > self._lineage.epoch:
                 if self._lineage.epoch:
                     self._owed.append(f"Takeover {lineage.epoch}")

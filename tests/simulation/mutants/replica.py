@@ -136,8 +136,9 @@ def _forgets_what_waits(right: Method) -> Method:
 
 def _has_no_patience(right: Method) -> Method:
     def lost(self: SourceTracker, now_ns: int) -> tuple[int, int] | None:
-        holes = self.missing() if self._gap_since_ns is not None else []
-        return holes[0] if holes else None
+        now_ns = 1 << 62 if self._gap_since_ns is not None else now_ns
+        found: tuple[int, int] | None = right(self, now_ns)
+        return found
 
     return lost
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Any, TypeAlias
 
-from feedcore.sbe.messages import Block, Field, Frame, Group, Schema, VarData
+from feedcore.sbe.messages import Block, Frame, Group, Schema, VarData
 from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -135,7 +135,8 @@ class _BlockReader:
 
     def __init__(self, block: Block, schema: Schema) -> None:
         order = schema.byte_order
-        self._fields = [(field, _field_reader(field, order)) for field in block.fields.values()]
+        fields = block.fields.values()
+        self._fields = [(each, _value_reader(each.type, order, each.presence is Presence.OPTIONAL)) for each in fields]
         groups = block.groups.values()
         self._groups = [(each, _frame_reader(each.dimension, order), _BlockReader(each, schema)) for each in groups]
         self._data = [(data, struct.Struct(order + data.length_kind.struct_code)) for data in block.data.values()]
@@ -152,7 +153,9 @@ class _BlockReader:
         start = walk.take(block_length, "the block")
         for field, read in self._fields:
             end = field.offset + field.size
-            if field.since_version > walk.version and field.presence is not Presence.CONSTANT:
+            if field.presence is Presence.CONSTANT:
+                values[field.name] = field.constant
+            elif field.since_version > walk.version:
                 values[field.name] = None
             elif end > block_length:
                 raise SbeReadError(f"{walk.path}.{field.name} ends at {end}, the block has {block_length} bytes")
@@ -220,15 +223,8 @@ def _text(octets: bytes, encoding: str, path: str) -> str:
         raise SbeReadError(f"{path}: no {encoding} text: {wrong.reason} at byte {wrong.start}") from None
 
 
-def _field_reader(field: Field, order: str) -> ReadValue:
-    """The function that reads a field; its arguments are the buffer and the field's place in it."""
-    if field.presence is Presence.CONSTANT:
-        return lambda _data, _offset: field.constant
-    return _value_reader(field.type, order, field.presence is Presence.OPTIONAL)
-
-
 def _value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValue:
-    """The function that reads an encoding."""
+    """The function that reads an encoding; its arguments are the buffer and the value's place in it."""
     if isinstance(kind, CompositeType):
         return _composite_reader(kind, order, is_optional)
     if isinstance(kind, SimpleType) and kind.presence is Presence.CONSTANT:

@@ -1,0 +1,159 @@
+"""What is new in a packet by the identity of its source messages, and what had been passed over (clause 7.2, 7.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from feedcore.counters import Counter, CounterSet
+from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
+from feedcore.merge.source_order import RememberedGaps, SourceOrder
+from feedcore.wire.output_packet import OutputPacket, encode_runs
+from feedcore.wire.packet_parts import identified_messages
+from feedcore.wire.refusal import PacketRefused
+from tests.feedcore.merge_feed import CHANNEL, line, packet
+
+
+class Taker:
+    """A source order, and what it handed over."""
+
+    def __init__(self, count_max: int = 100, *, is_from_start: bool = True) -> None:
+        self.counters = CounterSet()
+        self.order = SourceOrder(CHANNEL, self.counters, count_max, is_from_start=is_from_start)
+
+    def take(self, found: OutputPacket, *, is_late: bool = False) -> list[object]:
+        """Each effect as its name with its source messages, or the event."""
+        effects: list[MergeEffect] = []
+        self.order.take(found, effects, is_late=is_late)
+        told: list[object] = []
+        for effect in effects:
+            if isinstance(effect, Deliver | Filled):
+                part = effect.packet
+                messages = identified_messages(part, part.first_input_seq, part.end_input_seq)
+                told.append((type(effect).__name__, [(each.source_stream_id, each.source_seq) for each in messages]))
+            else:
+                told.append(effect)
+        return told
+
+    def counts(self) -> tuple[int, int]:
+        """Messages delivered, and dropped because they had been."""
+        counts = self.counters.counts
+        return counts[Counter.MERGE_DELIVERED], counts[Counter.MERGE_RENUMBERED]
+
+
+def source_gap(first: int, last: int) -> OutputPacket:
+    """The source itself declares these lost: one marker message."""
+    gap = packet(first, line(first, first))
+    run = gap.runs[0]._replace(source_count=last + 1 - first, is_source_gap=True)
+    return gap._replace(runs=(run,), payload=encode_runs((run,)) + gap.payload[16:])
+
+
+def test_what_continues_its_source_streams_is_delivered_whole() -> None:
+    taker = Taker()
+    assert taker.take(packet(1, [(1, 1), (2, 1), (1, 2)])) == [("Deliver", [(1, 1), (2, 1), (1, 2)])]
+    assert taker.order.next_source_seqs == {1: 3, 2: 2}
+    assert taker.counts() == (3, 0)
+
+
+def test_what_was_delivered_is_dropped_under_any_number_and_the_rest_goes_together() -> None:
+    taker = Taker()
+    taker.take(packet(1, [(1, 1), (1, 2), (2, 1)]))
+    again = packet(11, [(1, 2), (1, 3), (2, 2), (2, 3), (1, 4)])
+    assert taker.take(again) == [("Deliver", [(1, 3), (2, 2), (2, 3), (1, 4)])]
+    assert taker.counts() == (7, 1)
+    assert taker.take(again) == []
+    assert taker.counts() == (7, 6)
+
+
+def test_what_was_passed_over_is_filled_once_and_in_its_place() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    assert taker.take(packet(6, line(6, 7))) == [("Deliver", line(6, 7))]
+    assert taker.order.has_missed(1)
+    assert taker.take(packet(1, line(2, 8))) == [("Filled", line(3, 5)), ("Deliver", line(8, 8))]
+    assert not taker.order.has_missed(1)
+    assert taker.take(packet(3, line(3, 5))) == []
+    assert taker.counts() == (5, 3 + 3)
+
+
+def test_of_a_late_packet_what_is_new_is_filled_too() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    assert taker.take(packet(3, line(3, 4)), is_late=True) == [("Filled", line(3, 4))]
+    assert taker.take(packet(4, line(4, 6)), is_late=True) == [("Filled", line(5, 6))]
+    assert taker.order.next_source_seqs == {1: 7}
+    assert taker.counts() == (2, 1)
+
+
+def test_before_a_source_stream_s_first_message_only_a_subscription_from_the_start_misses_something() -> None:
+    from_start, live = Taker(), Taker(is_from_start=False)
+    for taker in (from_start, live):
+        taker.take(packet(5, line(5, 6)))
+    assert from_start.order.has_missed(1)
+    assert not live.order.has_missed(1)
+    early = packet(3, line(3, 5))
+    assert from_start.take(early) == [("Filled", line(3, 4))]
+    assert live.take(early) == []
+    assert live.take(early, is_late=True) == [("Filled", line(3, 4))]
+    assert live.take(early, is_late=True) == []
+
+
+def test_a_first_message_with_nothing_before_it_misses_nothing() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 1)))
+    assert not taker.order.has_missed(1)
+
+
+def test_a_source_gap_is_told_once_in_its_place_and_is_no_message() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    assert taker.take(source_gap(3, 5)) == [SourceGap(CHANNEL, 1, 3, 5)]
+    assert taker.take(source_gap(3, 5)) == []
+    assert taker.order.next_source_seqs == {1: 6}
+    assert taker.counts() == (2, 0)
+
+
+def test_of_a_source_gap_only_what_is_new_is_told() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 3)))
+    assert taker.take(source_gap(2, 5)) == [SourceGap(CHANNEL, 1, 4, 5)]
+
+
+def test_a_source_gap_over_what_was_passed_over_names_both_parts() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    taker.take(packet(5, line(5, 6)))
+    assert taker.take(source_gap(3, 8)) == [SourceGap(CHANNEL, 1, 3, 4), SourceGap(CHANNEL, 1, 7, 8)]
+
+
+def test_what_is_passed_over_by_name_is_filled_later() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    taker.order.pass_over(1, 5)
+    assert taker.order.next_source_seqs == {1: 5}
+    assert taker.take(packet(4, line(4, 6))) == [("Filled", line(4, 4)), ("Deliver", line(5, 6))]
+    assert taker.order.has_missed(1)
+
+
+def test_broken_frames_change_nothing() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    broken = packet(5, line(5, 6))
+    with pytest.raises(PacketRefused):
+        taker.take(broken._replace(payload=broken.payload[:-1]))
+    assert taker.order.next_source_seqs == {1: 3}
+    assert not taker.order.has_missed(1)
+
+
+def test_a_stream_that_comes_twice_in_a_packet_must_continue_itself() -> None:
+    taker = Taker()
+    assert taker.take(packet(1, [(1, 1), (2, 1), (1, 3)])) == [("Deliver", [(1, 1), (2, 1), (1, 3)])]
+    assert taker.take(packet(4, [(1, 2)])) == [("Filled", [(1, 2)])]
+
+
+def test_beyond_the_limit_the_lowest_range_is_forgotten() -> None:
+    gaps = RememberedGaps(2)
+    for first in (10, 20, 5):
+        gaps.add(first, first + 3)
+    assert list(gaps) == [(10, 13), (20, 23)]
+    gaps.add(13, 20)
+    assert list(gaps) == [(10, 23)]
