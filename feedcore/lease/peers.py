@@ -52,15 +52,16 @@ class Peers:
         self.others: frozenset[int] = frozenset()
         self.report_id = 0
         self._own_id, self._config = own_id, config
-        self._states: dict[int, tuple[PeerState, int]] = {}
+        self._states: dict[int, PeerState] = {}
+        self._heard_at_ns: dict[int, int] = {}
         self._sent_at_ns: dict[int, int] = {}  # by report_id
 
     def note(self, state: PeerState, now_ns: int) -> bool:
         """Take a state; False if a newer one of the same adapter is known."""
-        known, _ = self._states.get(state.adapter_id, (None, 0))
+        known = self._states.get(state.adapter_id)
         if known is not None and (state.incarnation, state.report_id) <= (known.incarnation, known.report_id):
             return False
-        self._states[state.adapter_id] = state, now_ns
+        self._states[state.adapter_id], self._heard_at_ns[state.adapter_id] = state, now_ns
         return True
 
     def on_report_sent(self, now_ns: int) -> None:
@@ -71,17 +72,18 @@ class Peers:
 
     def heard_report_ids(self) -> dict[int, int]:
         """The newest report heard of each."""
-        return {adapter_id: state.report_id for adapter_id, (state, _) in self._states.items()}
+        return {adapter_id: state.report_id for adapter_id, state in self._states.items()}
 
     def fresh(self, now_ns: int) -> list[PeerState]:
         """The states of those heard lately."""
-        return [state for state, at_ns in self._states.values() if now_ns - at_ns < self._config.fresh_ns]
+        fresh_ns = self._config.fresh_ns
+        return [state for each, state in self._states.items() if now_ns - self._heard_at_ns[each] < fresh_ns]
 
     def consent_until_ns(self, epoch: int) -> int:
         """Until when all others have promised to accept no grant, none of them knowing a newer epoch; 0 if not."""
         until_ns = 1 << 62
         for adapter_id in self.others:
-            state, _ = self._states.get(adapter_id, (None, 0))
+            state = self._states.get(adapter_id)
             if state is None or not state.abstains or known_epoch(state) > epoch:
                 return 0
             sent_at_ns = self._sent_at_ns.get(state.heard_report_ids.get(self._own_id, 0))

@@ -97,8 +97,8 @@ class Sessions:
             return self.current
         if or_former and self.former is not None and session == self.former.session:
             return self.former
-        adapter_id, present = self._config.adapter_id, self.current.session
-        raise NotActive(f"session {session} was asked for; adapter {adapter_id} is in {present}")
+        present = f"adapter {self._config.adapter_id} is in {self.current.session}"
+        raise NotActive(f"session {session} was asked for; {present}")
 
     def hear_source(self, session: int, now_ns: int) -> SessionReplicas:
         """The source speaks in another session than the present one: whose replicas to give it to.

@@ -47,7 +47,7 @@ def _counts_promises_from_hearing(right: Method) -> Method:
     def consent(self: Peers, epoch: int) -> int:
         if not right(self, epoch):
             return 0
-        return min(self._states[each][1] for each in self.others) + self._config.abstain_ns
+        return min(self._heard_at_ns[each] for each in self.others) + self._config.abstain_ns
 
     return consent
 
