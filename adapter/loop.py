@@ -40,9 +40,8 @@ from transport.process_shell import StopSignal
 from transport.sealing import NoKey, NonceExhausted, Sealer
 
 LOG = logging.getLogger("adapter.loop")
-DRAIN_COUNT_MAX = (
-    8  # datagrams per socket and turn: nothing waits long behind a flood, and sending keeps pace with hearing
-)
+# Datagrams per socket and turn: nothing waits long after a flood, and sending keeps pace with hearing.
+DRAIN_COUNT_MAX = 8
 POLL_MS_MAX = 100
 
 
