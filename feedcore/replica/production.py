@@ -273,8 +273,8 @@ class ProductionLine:
         )
 
     def _close_run(self, run: Run) -> None:
-        """A decided run is complete: the position moves, and a digest is taken if it reached a multiple of its interval.
-        Both sides close the same runs, so both take digests at the same positions."""
+        """A decided run is complete: the position moves, and a digest is taken if it reached a multiple of the
+        interval. Both sides close the same runs, so both take digests at the same positions."""
         self.next_input_seq = run.end_input_seq
         self.next_message_seq = run.end_message_seq
         self.next_source_seqs[run.source_stream_id] = run.end_source_seq
