@@ -1,0 +1,79 @@
+"""Faults in changes of session: when adapters and clients go on, and what the new session begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedcore.merge.sessions import SessionMerger
+from feedcore.replica.config import SessionState
+from feedcore.replica.replica import ChannelReplica
+from feedcore.replica.sessions import SessionReplicas, Sessions
+from feedcore.replica.source_tracker import SourceTracker
+from tests.simulation.mutants.mutant import Method, Mutant, always
+
+
+def _leaves_when_it_hears(right: Method) -> Method:
+    def may_leave_for(self: Sessions, coming: SessionReplicas, epoch: int, *arguments: Any) -> bool:
+        return coming.adapter_heard_at_ns is not None if not epoch else bool(right(self, coming, epoch, *arguments))
+
+    return may_leave_for
+
+
+def _ends_what_is_not_complete(right: Method) -> Method:
+    def may_leave_for(self: Sessions, coming: SessionReplicas, epoch: int, *arguments: Any) -> bool:
+        return True if epoch else bool(right(self, coming, epoch, *arguments))
+
+    return may_leave_for
+
+
+def _carries_what_it_should_reset(right: Method) -> Method:
+    def state_to_begin_with(self: Sessions, channel_id: int, epoch: int) -> bytes | None:
+        if self._config.session_state is SessionState.RESET:
+            return self._converters[channel_id].snapshot()
+        found: bytes | None = right(self, channel_id, epoch)
+        return found
+
+    return state_to_begin_with
+
+
+def _takes_any_session(_: Method) -> Method:
+    def hear(self: Sessions, session: int, now_ns: int) -> SessionReplicas:
+        return self.current
+
+    return hear
+
+
+SESSIONS = (
+    Mutant(
+        "a backup leaves a session that it has not applied",
+        Sessions,
+        "_may_leave_for",
+        _leaves_when_it_hears,
+        killer="tests.feedcore.test_changing_the_session:test_a_backup_that_lacks_the_end_applies_it_first",
+    ),
+    Mutant("the active leaves a session that has not ended", Sessions, "_may_leave_for", _ends_what_is_not_complete),
+    Mutant(
+        "a session begins with the state of the one before",
+        Sessions,
+        "_state_to_begin_with",
+        _carries_what_it_should_reset,
+    ),
+    Mutant("the last word of a session is not said", ChannelReplica, "last_word", always(None)),
+    Mutant("the rest of a session that is over is not asked for", SourceTracker, "seek_end", always(None)),
+    Mutant(
+        "what is missing at the end of a session is never declared",
+        SourceTracker,
+        "conclude",
+        always(None),
+        killer="tests.feedcore.test_changing_the_session:test_after_the_grace_the_active_declares_what_is_missing_and_goes_on",
+    ),
+    Mutant(
+        "another past of a carried state is not forgotten",
+        ChannelReplica,
+        "forget_another_past",
+        always(None),
+        killer="tests.feedcore.test_changing_the_session:test_with_a_carried_state_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew",
+    ),
+    Mutant("another session's numbers are taken for this one's", Sessions, "_hear", _takes_any_session),
+    Mutant("a client leaves a session that is not settled", SessionMerger, "_is_settled", always(True)),
+)
