@@ -197,7 +197,8 @@ class Cluster:
             for (client, channel), checker in checks.deliveries.items():
                 if session >= begun[client] and not sessions.was_skipped(client, channel, session):
                     checker.is_live = checker.is_live and session == begun[client]
-                    checker.at_end(checks.content.where, channel)
+                    was_cut_short = sessions.was_cut_short(client, channel, session)
+                    checker.at_end(checks.content.where, channel, was_cut_short=was_cut_short)
             for channel in range(1, len(plan.channels) + 1) if is_acked else ():
                 TotalOrderChecker.at_end(check for (_, number), check in checks.deliveries.items() if number == channel)
 

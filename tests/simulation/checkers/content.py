@@ -230,11 +230,12 @@ class DeliveryChecker:
         elif isinstance(effect, Takeover):
             self._has_ended = False  # what the old active alone had is decided anew: the end comes again
 
-    def at_end(self, where: dict[Place, tuple[int, int]], channel: int) -> None:
+    def at_end(self, where: dict[Place, tuple[int, int]], channel: int, *, was_cut_short: bool) -> None:
         """Everything was delivered, or named by a gap.
 
         Args:
             where: the source identity of each (channel, epoch, input_seq) that was ever transmitted.
+            was_cut_short: the client said that the last messages may be missing.
         """
         gaps = self._gaps
         excused = {
@@ -244,7 +245,8 @@ class DeliveryChecker:
         }
         for stream, counts in self._counts.items():
             is_owed = not self.is_live
-            for source_seq, count in enumerate(counts, 1):
+            had_end = max((source_seq for source_seq, count in enumerate(counts, 1) if count), default=0)
+            for source_seq, count in enumerate(counts[:had_end] if was_cut_short else counts, 1):
                 wanted = len(self._truth.expected[stream][source_seq - 1])
                 is_owed = is_owed or count > 0
                 if count == wanted or not is_owed or (stream, source_seq) in self._lost | excused:

@@ -22,6 +22,7 @@ class SessionChecker:
     def __init__(self, first_session: int, *, may_miss_end: bool) -> None:
         self._first_session, self._may_miss_end = first_session, may_miss_end
         self._sessions: dict[tuple[str, int], list[int]] = {}
+        self._cut_short: set[tuple[str, int, int]] = set()
 
     def on_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> int:
         """Returns the session that the effect belongs to."""
@@ -31,8 +32,14 @@ class SessionChecker:
                 raise Violation("10", f"{client.name} was told of {effect} in session {sessions[-1]}")
             if not effect.is_complete and not self._may_miss_end and not client.is_live:
                 raise Violation("10", f"{client.name} did not learn the end: {effect}")
+            if not effect.is_complete:
+                self._cut_short.add((client.name, channel, effect.old_session))
             sessions.append(effect.new_session)
         return sessions[-1]
+
+    def was_cut_short(self, client: str, channel: int, session: int) -> bool:
+        """True if the client said that the last messages of a session may be missing."""
+        return (client, channel, session) in self._cut_short
 
     def was_skipped(self, client: str, channel: int, session: int) -> bool:
         """True if the client heard nothing of a session before it heard of a later one."""
