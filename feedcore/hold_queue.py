@@ -17,26 +17,29 @@ class HoldQueue(Generic[Item]):
 
     Args:
         count_max: how many are held.
+
+    Attributes:
+        items: by first number, with the end. On a hot path ask whether it is empty, which calls no Python code.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._firsts: list[int] = []
         self._taken = 0  # of `_firsts`, at its front
-        self._items: dict[int, tuple[int, Item]] = {}  # by first number, with the end
+        self.items: dict[int, tuple[int, Item]] = {}  # by first number, with the end
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     @property
     def first_item(self) -> Item | None:
         """The lowest; None if nothing is held."""
-        return self._items[self._firsts[self._taken]][1] if self._items else None
+        return self.items[self._firsts[self._taken]][1] if self.items else None
 
     @property
     def end(self) -> int:
         """One past the furthest number held; 0 if nothing is."""
-        return max((end for end, _ in self._items.values()), default=0)
+        return max((end for end, _ in self.items.values()), default=0)
 
     def add(self, first: int, end: int, item: Item, *, is_newest_wanted: bool = False) -> Item | None:
         """Hold an item; returns the other if one that begins there is held already. The longer one stays.
@@ -45,35 +48,35 @@ class HoldQueue(Generic[Item]):
             is_newest_wanted: too many drop the oldest, as what is wanted next is not known yet; otherwise the newest,
                 as the oldest are wanted next. What is dropped can be asked for again.
         """
-        known = self._items.get(first)
+        known = self.items.get(first)
         if known is not None:
             if end > known[0]:
-                self._items[first] = end, item
+                self.items[first] = end, item
             return known[1]
-        if len(self._items) >= self._count_max:
+        if len(self.items) >= self._count_max:
             place = self._taken if is_newest_wanted else -1
             if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:
                 return None
-            del self._items[self._firsts.pop(place)]
+            del self.items[self._firsts.pop(place)]
         insort(self._firsts, first, self._taken)
-        self._items[first] = end, item
+        self.items[first] = end, item
         return None
 
     def pop_reaching(self, number: int) -> Item | None:
         """Remove and return the lowest item if it begins at or before a number; it may be all old."""
-        if not self._items or self._firsts[self._taken] > number:
+        if not self.items or self._firsts[self._taken] > number:
             return None
         first = self._firsts[self._taken]
         self._taken += 1
         if self._taken == len(self._firsts) or self._taken == TRIM_COUNT:
             del self._firsts[: self._taken]
             self._taken = 0
-        return self._items.pop(first)[1]
+        return self.items.pop(first)[1]
 
     def take_all(self) -> list[tuple[int, int, Item]]:
         """Remove everything: (first, end, item) each, ascending."""
-        found = [(first, *self._items[first]) for first in self._firsts[self._taken :]]
-        self._firsts, self._taken, self._items = [], 0, {}
+        found = [(first, *self.items[first]) for first in self._firsts[self._taken :]]
+        self._firsts, self._taken, self.items = [], 0, {}
         return found
 
     def missing(self, first: int, end: int, range_count_max: int, count_max: int) -> tuple[Range, ...]:
@@ -89,5 +92,5 @@ class HoldQueue(Generic[Item]):
                 count_max -= ranges[-1][1] - first
             if held_first >= end or not count_max or len(ranges) == range_count_max:
                 break
-            first = max(first, self._items[held_first][0])
+            first = max(first, self.items[held_first][0])
         return tuple(ranges)

@@ -258,7 +258,7 @@ class StreamMerger:
             self._on_old(packet, end, effects)
         elif packet.first_input_seq <= next_input_seq:
             self._deliver(packet, end, effects)
-            if self._held:
+            if self._held.items:
                 self._release(effects)
         else:
             self._counters.add(Counter.MERGE_HELD)

@@ -38,6 +38,7 @@ class Channel:
             in every role, because a new active must know at once what it may not declare lost.
         ask_lease_store_at_ns: a hand-over or an epoch is not requested again before then. Kept over terms, so that two
             adapters that lack the same messages do not hand over to each other without a pause.
+        effects: of the present event, in order; the replica takes them when it is over.
         transmitted_ends: what a former life of this adapter transmitted: by epoch, one past its last `input_seq`.
     """
 
@@ -62,7 +63,7 @@ class Channel:
         self.elsewhere: dict[int, dict[int, int]] = {}
         self.transmitted_ends: dict[int, int] = {}
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
-        self._effects: list[AdapterEffect] = []  # of the present event, in order
+        self.effects: list[AdapterEffect] = []
         self._arrivals = 0
         self._end_said: tuple[int, int] | None = None  # the epoch and input_seq at which an adapter said the end
 
@@ -207,17 +208,14 @@ class Channel:
 
     def emit(self, *effects: AdapterEffect) -> None:
         """Add to what the present event leads to."""
-        self._effects += effects
-
-    def take_effects(self) -> list[AdapterEffect]:
-        """Everything that the event led to, in order."""
-        effects, self._effects = self._effects, []
-        return effects
+        self.effects += effects
 
     def publish(self, packets: Iterable[OutputPacket]) -> None:
         """Journal each packet, then transmit it."""
+        add = self.effects.append
         for packet in packets:
-            self._effects += (AppendToJournal(packet), Transmit(packet))
+            add(AppendToJournal(packet))
+            add(Transmit(packet))
 
     def heartbeat(self, flags: int, released: tuple[int, int] | None, now_ns: int) -> OutputPacket:
         """The next heartbeat. `released`: where not everything decided has left, how far it has."""

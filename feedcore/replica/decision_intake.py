@@ -151,7 +151,7 @@ class DecisionIntake:
                 self._accept(run)  # the hot path
             else:
                 self._take(run)
-        if self._early:
+        if self._early.items:
             self._drain()
         self._watch(now_ns)
 
@@ -184,11 +184,11 @@ class DecisionIntake:
             )
         self.ready.append(run)
         self._epoch = run.epoch
-        self._next_input_seq = run.end_input_seq
+        self._next_input_seq = end_input_seq = run.end_input_seq
         self._next_message_seq = run.end_message_seq
         self._next_source_seqs[run.source_stream_id] = run.end_source_seq
-        if run.end_input_seq > self._known_end:
-            self._known_end = run.end_input_seq
+        if end_input_seq > self._known_end:
+            self._known_end = end_input_seq
 
     def _take(self, run: Run) -> None:
         """A run that is not simply the next one."""

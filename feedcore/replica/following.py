@@ -102,7 +102,7 @@ class Following(PlacedBackup):
         channel = self.channel
         if channel.is_active_silent(now_ns):
             channel.flaps.on_silence(now_ns)
-        super().hear_active(adapter_id, epoch, now_ns)
+        channel.active.hear(adapter_id, epoch, now_ns)
         if channel.state is ReplicaState.DETACHED and channel.flaps.may_return(now_ns):
             channel.move(ReplicaState.SYNCHRONIZED, f"adapter {adapter_id} is heard")
 

@@ -174,8 +174,10 @@ class ProductionLine:
         source_count = sum(piece.message_count for piece in pieces)
         input_seq, message_seq = run.end_input_seq - source_count, run.first_message_seq
         for piece in pieces:
-            packets += self._convert(piece, OutputFlag.NONE, input_seq, message_seq)
-            input_seq, message_seq = packets[-1].end_input_seq, packets[-1].end_message_seq
+            for packet in self._convert(piece, OutputFlag.NONE, input_seq, message_seq):
+                packets.append(packet)
+                message_seq += packet.message_count
+            input_seq += piece.message_count
         sent_before = run.end_message_seq - message_seq
         if sent_before < 0 or (sent_before and source_count == run.source_count):
             raise ConversionDiverged(

@@ -252,7 +252,9 @@ class ChannelReplica:
         while succession is not None:
             self._role = self._next_role(succession, now_ns)
             succession = self._role.begin(now_ns)
-        return self.channel.take_effects()
+        channel = self.channel
+        effects, channel.effects = channel.effects, []
+        return effects
 
     def _next_role(self, succession: Succession, now_ns: int) -> Role:
         channel = self.channel

@@ -117,7 +117,7 @@ class SourceTracker:
             self._watch_gap(now_ns)
             return []
         expected = self.next_source_seq
-        if expected == packet.first_source_seq and not self._held:  # the hot path
+        if expected == packet.first_source_seq and not self._held.items:  # the hot path
             self.next_source_seq = end
             if self._gap_since_ns is not None:
                 self._watch_gap(now_ns)
