@@ -54,7 +54,8 @@ class AdapterEngine:
         self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
-        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
+        self._offer: tuple[int, int, int] | None = None  # accepted: (epoch, the one before, valid until)
+        self._early_offer: tuple[int, int, int] | None = None  # came while abstaining
         self._ask_to_fail_at_ns = 0
 
     @property
@@ -190,7 +191,7 @@ class AdapterEngine:
         effects = self._fence(now_ns)
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
-        self._offer = None
+        self._offer = self._early_offer = None
         if now_ns < self._contact.abstains_until_ns:
             self._promote_at_ns = self._contact.abstains_until_ns  # what was promised to the active holds
             return effects
@@ -199,10 +200,20 @@ class AdapterEngine:
     def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The next epoch, to begin when the one before it is given up."""
         effects = self._fence(now_ns)
-        if epoch <= self.lease.last_epoch or now_ns < self._contact.abstains_until_ns:
-            return effects
-        self._offer = epoch, after_epoch, valid_until_ns
-        return [*effects, AcceptOffer(epoch)]
+        if epoch > self.lease.last_epoch:
+            self._early_offer = epoch, after_epoch, valid_until_ns
+        return effects + self._accept_offer(now_ns)
+
+    def _accept_offer(self, now_ns: int) -> list[AdapterEffect]:
+        """Accept the offer that came, once what was promised to the active has ended."""
+        if self._early_offer is None or now_ns < self._contact.abstains_until_ns:
+            return []
+        offer, self._early_offer = self._early_offer, None
+        epoch, _, valid_until_ns = offer
+        if now_ns >= valid_until_ns or epoch <= self.lease.last_epoch:
+            return []
+        self._offer = offer
+        return [AcceptOffer(epoch)]
 
     def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Give up this epoch at once, in favour of the heir."""
@@ -224,12 +235,14 @@ class AdapterEngine:
         """The lease store says that the lease, or the offer, is not ours any more."""
         if self._offer is not None and epoch == self._offer[0]:
             self._offer = None
+        if self._early_offer is not None and epoch == self._early_offer[0]:
+            self._early_offer = None
         return self._lose(reason, now_ns) if epoch == self.lease.epoch else []
 
     def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The admin server takes this adapter out of its group."""
         self.lease.drop()
-        self._promote_at_ns = self._offer = None
+        self._promote_at_ns = self._offer = self._early_offer = None
         return self._on_replicas(lambda replica: replica.fail(reason, now_ns))
 
     def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
@@ -243,6 +256,7 @@ class AdapterEngine:
         effects = self._fence(now_ns)
         if self._promote_at_ns is not None and now_ns >= self._promote_at_ns:
             effects += self._promote(now_ns)
+        effects += self._accept_offer(now_ns)
         renewal = self.lease.on_timer(now_ns)
         if renewal is not None:
             effects.append(renewal)
@@ -259,7 +273,11 @@ class AdapterEngine:
         """When `on_timer` wants to be called next; None: not before another event."""
         replicas = [replica.next_deadline_ns() for replica in self.replicas.values()]
         return earliest(
-            *replicas, self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()
+            *replicas,
+            self.lease.next_deadline_ns(),
+            self._promote_at_ns,
+            self._sessions.next_deadline_ns(),
+            None if self._early_offer is None else self._contact.abstains_until_ns,
         )
 
     # ---- queries, between events; `session`: the one that another adapter asks about, 0: the present one ----
@@ -357,7 +375,7 @@ class AdapterEngine:
 
     def _lose(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         self.lease.drop()
-        self._promote_at_ns = self._offer = None
+        self._promote_at_ns = self._offer = self._early_offer = None
         return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
 
     def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:

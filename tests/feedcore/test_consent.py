@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from feedcore.counters import Counter
 from feedcore.replica.config import ConsentConfig
-from feedcore.replica.effects import RenewLease
+from feedcore.replica.effects import AcceptOffer, RenewLease
 from feedcore.replica.states import ReplicaState
-from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, pair
+from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, of, pair
 
 CONSENT = ConsentConfig.of(100 * MS)
 
@@ -103,12 +103,16 @@ def test_what_a_former_life_promised_holds_from_the_end_of_its_process() -> None
     assert backup.state is ReplicaState.ACTIVE
 
 
-def test_who_promised_to_abstain_takes_no_offer() -> None:
-    _, backup = pair()
-    without_admin(backup, now_ns=100 * MS)
-    backup.report(200 * MS)
-    backup.engine.on_lease_offered(2, 1, 900 * MS, 220 * MS)
-    assert backup.engine._offer is None
+def test_who_promised_to_abstain_accepts_an_offer_only_when_the_promise_has_ended() -> None:
+    for valid_until_ns, accepted in ((900 * MS, [AcceptOffer(2)]), (210 * MS + CONSENT.abstain_ns // 2, [])):
+        _, backup = pair()
+        without_admin(backup, now_ns=100 * MS)
+        backup.report(200 * MS)
+        assert not of(backup.engine.on_lease_offered(2, 1, valid_until_ns, 220 * MS), AcceptOffer)
+        free_ns = 200 * MS + CONSENT.abstain_ns
+        assert (backup.engine.next_deadline_ns() or free_ns) <= free_ns
+        assert not of(backup.engine.on_timer(free_ns - 1), AcceptOffer)
+        assert of(backup.engine.on_timer(free_ns), AcceptOffer) == accepted
 
 
 def test_an_active_that_reaches_its_admin_server_does_not_rely_on_consent() -> None:
