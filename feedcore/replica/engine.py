@@ -200,8 +200,7 @@ class AdapterEngine:
     def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The next epoch, to begin when the one before it is given up."""
         effects = self._fence(now_ns)
-        if epoch > self.lease.last_epoch:
-            self._early_offer = epoch, after_epoch, valid_until_ns
+        self._early_offer = epoch, after_epoch, valid_until_ns
         return effects + self._accept_offer(now_ns)
 
     def _accept_offer(self, now_ns: int) -> list[AdapterEffect]:
@@ -209,11 +208,10 @@ class AdapterEngine:
         if self._early_offer is None or now_ns < self._contact.abstains_until_ns:
             return []
         offer, self._early_offer = self._early_offer, None
-        epoch, _, valid_until_ns = offer
-        if now_ns >= valid_until_ns or epoch <= self.lease.last_epoch:
+        if now_ns >= offer[2] or offer[0] <= self.lease.last_epoch:
             return []
         self._offer = offer
-        return [AcceptOffer(epoch)]
+        return [AcceptOffer(offer[0])]
 
     def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Give up this epoch at once, in favour of the heir."""
@@ -233,10 +231,9 @@ class AdapterEngine:
 
     def on_lease_lost(self, epoch: int, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The lease store says that the lease, or the offer, is not ours any more."""
-        if self._offer is not None and epoch == self._offer[0]:
-            self._offer = None
-        if self._early_offer is not None and epoch == self._early_offer[0]:
-            self._early_offer = None
+        offer = self._offer or self._early_offer
+        if offer is not None and epoch == offer[0]:
+            self._offer = self._early_offer = None
         return self._lose(reason, now_ns) if epoch == self.lease.epoch else []
 
     def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
@@ -257,8 +254,7 @@ class AdapterEngine:
         if self._promote_at_ns is not None and now_ns >= self._promote_at_ns:
             effects += self._promote(now_ns)
         effects += self._accept_offer(now_ns)
-        renewal = self.lease.on_timer(now_ns)
-        if renewal is not None:
+        if (renewal := self.lease.on_timer(now_ns)) is not None:
             effects.append(renewal)
         for replica in self.replicas.values():
             replica.channel.has_admin = self.has_admin(now_ns)
@@ -271,14 +267,9 @@ class AdapterEngine:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next; None: not before another event."""
-        replicas = [replica.next_deadline_ns() for replica in self.replicas.values()]
-        return earliest(
-            *replicas,
-            self.lease.next_deadline_ns(),
-            self._promote_at_ns,
-            self._sessions.next_deadline_ns(),
-            None if self._early_offer is None else self._contact.abstains_until_ns,
-        )
+        due = [replica.next_deadline_ns() for replica in self.replicas.values()]
+        due += [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
+        return earliest(*due, None if self._early_offer is None else self._contact.abstains_until_ns)
 
     # ---- queries, between events; `session`: the one that another adapter asks about, 0: the present one ----
 
@@ -334,8 +325,8 @@ class AdapterEngine:
         return replica
 
     def _not_active(self, replica: ChannelReplica) -> NotActive:
-        channel_id, state = replica.channel.channel_id, replica.state.value
-        return NotActive(f"channel {channel_id} is {state} at adapter {self.config.adapter_id}")
+        what = f"channel {replica.channel.channel_id} is {replica.state.value}"
+        return NotActive(f"{what} at adapter {self.config.adapter_id}")
 
     # ---- inside ----
 
