@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from feedcore.counters import Counter, CounterSet
+from feedcore.deadlines import earliest
 from feedcore.hold_queue import HoldQueue
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
@@ -132,8 +133,7 @@ class ProvisionalMerge:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` is wanted next."""
-        deadlines = (gap.repair.next_deadline_ns() for gap in self.gaps.values())
-        return min((at for at in deadlines if at is not None), default=None)
+        return earliest(*(gap.repair.next_deadline_ns() for gap in self.gaps.values()))
 
     # ---- inside ----
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from feedcore.counters import Counter, CounterSet
+from feedcore.deadlines import earliest
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import MergeEffect, SessionChanged
 from feedcore.merge.merger import StreamMerger
@@ -69,10 +70,7 @@ class SessionMerger:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called next."""
-        deadline_ns = self.present.next_deadline_ns()
-        if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns < self._settles_at_ns):
-            return deadline_ns
-        return self._settles_at_ns
+        return earliest(self.present.next_deadline_ns(), self._settles_at_ns)
 
     # ---- inside ----
 

@@ -54,8 +54,8 @@ class AdapterEngine:
         self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
-        self._offer: tuple[int, int, int] | None = None  # accepted: (epoch, the one before, valid until)
-        self._early_offer: tuple[int, int, int] | None = None  # came while abstaining
+        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
+        self._has_accepted = False  # that offer; not while abstaining
         self._ask_to_fail_at_ns = 0
 
     @property
@@ -126,7 +126,7 @@ class AdapterEngine:
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return effects
-        if packet.flags & EPOCH_ENDED_BIT and self._offer is not None and packet.epoch == self._offer[1]:
+        if packet.flags & EPOCH_ENDED_BIT and self._offer and self._has_accepted and packet.epoch == self._offer[1]:
             effects += self._take_offer(*self._offer, now_ns)
         return effects
 
@@ -191,7 +191,7 @@ class AdapterEngine:
         effects = self._fence(now_ns)
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
-        self._offer = self._early_offer = None
+        self._offer = None
         if now_ns < self._contact.abstains_until_ns:
             self._promote_at_ns = self._contact.abstains_until_ns  # what was promised to the active holds
             return effects
@@ -200,18 +200,18 @@ class AdapterEngine:
     def on_lease_offered(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The next epoch, to begin when the one before it is given up."""
         effects = self._fence(now_ns)
-        self._early_offer = epoch, after_epoch, valid_until_ns
+        if epoch > self.lease.last_epoch:
+            self._offer, self._has_accepted = (epoch, after_epoch, valid_until_ns), False
         return effects + self._accept_offer(now_ns)
 
     def _accept_offer(self, now_ns: int) -> list[AdapterEffect]:
         """Accept the offer that came, once what was promised to the active has ended."""
-        if self._early_offer is None or now_ns < self._contact.abstains_until_ns:
+        if self._offer is None or self._has_accepted or now_ns < self._contact.abstains_until_ns:
             return []
-        offer, self._early_offer = self._early_offer, None
-        if now_ns >= offer[2] or offer[0] <= self.lease.last_epoch:
-            return []
-        self._offer = offer
-        return [AcceptOffer(offer[0])]
+        epoch, _, valid_until_ns = self._offer
+        self._has_accepted = now_ns < valid_until_ns and epoch > self.lease.last_epoch
+        self._offer = self._offer if self._has_accepted else None
+        return [AcceptOffer(epoch)] if self._has_accepted else []
 
     def on_hand_over(self, epoch: int, heir_adapter_id: int, now_ns: int) -> list[AdapterEffect]:
         """Give up this epoch at once, in favour of the heir."""
@@ -231,15 +231,14 @@ class AdapterEngine:
 
     def on_lease_lost(self, epoch: int, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The lease store says that the lease, or the offer, is not ours any more."""
-        offer = self._offer or self._early_offer
-        if offer is not None and epoch == offer[0]:
-            self._offer = self._early_offer = None
+        if self._offer is not None and epoch == self._offer[0]:
+            self._offer = None
         return self._lose(reason, now_ns) if epoch == self.lease.epoch else []
 
     def on_failed(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         """The admin server takes this adapter out of its group."""
         self.lease.drop()
-        self._promote_at_ns = self._offer = self._early_offer = None
+        self._promote_at_ns = self._offer = None
         return self._on_replicas(lambda replica: replica.fail(reason, now_ns))
 
     def on_readmitted(self, now_ns: int) -> list[AdapterEffect]:
@@ -269,7 +268,8 @@ class AdapterEngine:
         """When `on_timer` wants to be called next; None: not before another event."""
         due = [replica.next_deadline_ns() for replica in self.replicas.values()]
         due += [self.lease.next_deadline_ns(), self._promote_at_ns, self._sessions.next_deadline_ns()]
-        return earliest(*due, None if self._early_offer is None else self._contact.abstains_until_ns)
+        is_early = self._offer is not None and not self._has_accepted
+        return earliest(*due, self._contact.abstains_until_ns if is_early else None)
 
     # ---- queries, between events; `session`: the one that another adapter asks about, 0: the present one ----
 
@@ -366,7 +366,7 @@ class AdapterEngine:
 
     def _lose(self, reason: str, now_ns: int) -> list[AdapterEffect]:
         self.lease.drop()
-        self._promote_at_ns = self._offer = self._early_offer = None
+        self._promote_at_ns = self._offer = None
         return self._on_replicas(lambda replica: replica.demote(reason, now_ns))
 
     def _consider_leaving(self, now_ns: int) -> list[AdapterEffect]:

@@ -115,6 +115,18 @@ def test_who_promised_to_abstain_accepts_an_offer_only_when_the_promise_has_ende
         assert of(backup.engine.on_timer(free_ns), AcceptOffer) == accepted
 
 
+def test_a_later_offer_replaces_one_that_was_accepted_and_is_forgotten_when_it_is_lost() -> None:
+    active, backup = pair()
+    assert of(backup.engine.on_lease_offered(2, 1, 900 * MS, 50 * MS), AcceptOffer) == [AcceptOffer(2)]
+    without_admin(backup, now_ns=100 * MS)
+    backup.report(200 * MS)
+    assert not of(backup.engine.on_lease_offered(3, 1, 900 * MS, 220 * MS), AcceptOffer)
+    backup.engine.on_lease_lost(3, "the store withdrew it", 230 * MS)
+    assert not of(backup.engine.on_timer(200 * MS + CONSENT.abstain_ns), AcceptOffer)
+    hear(backup, active.engine.on_hand_over(1, 2, 240 * MS), 250 * MS)
+    assert not backup.engine.lease.is_held
+
+
 def test_an_active_that_reaches_its_admin_server_does_not_rely_on_consent() -> None:
     active, backup = pair()
     without_admin(backup, now_ns=100 * MS)

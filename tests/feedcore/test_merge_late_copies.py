@@ -17,16 +17,6 @@ def with_a_gap() -> Listener:
     return listener
 
 
-def test_source_messages_without_a_message_are_passed_over_and_counted() -> None:
-    listener = Listener()
-    listener.hear(packet(1, line(1, 3)), packet(4, line(7, 8), first_input=7))
-    listener.wait(5_001 * MS)
-    assert not listener.events(Gap)
-    assert listener.count(Counter.MERGE_SILENT_GAPS) == 3
-    assert listener.count(Counter.MERGE_GAPS) == 0
-    assert listener.delivered == [*line(1, 3), *line(7, 8)]
-
-
 def test_a_beginning_that_was_not_found_is_not_filled_later() -> None:
     listener = Listener(start=4)
     listener.hear(packet(8, line(12, 13), first_input=12), heartbeat(14, next_message=10))

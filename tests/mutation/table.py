@@ -44,7 +44,7 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
         "tests/feedcore/test_merge_confirm.py",
         "tests/feedcore/test_merge_late_copies.py",
     ),
-    "feedcore/merge/declared_gaps.py": _MERGE,
+    "feedcore/merge/declared_gaps.py": _MERGE_IN_FULL,
     "feedcore/merge/forwarders.py": ("tests/feedcore/test_forwarders.py", "tests/feedcore/test_merge_provisional.py"),
     "feedcore/merge/gap_repair.py": ("tests/feedcore/test_gap_repair.py", *_MERGE),
     "feedcore/merge/heard_streams.py": ("tests/feedcore/test_heard_streams.py", *_MERGE),
