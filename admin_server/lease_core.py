@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from admin_server.candidates import Candidates, Standing
 from admin_server.lease_decisions import (
+    HOLDER_WENT_ON,
     Granted,
     HandedOver,
     HandOverRefused,
@@ -179,7 +180,7 @@ class FeedLease:
             reason = TakeoverReason.RESTORED if self._is_unproven else TakeoverReason.TERM_PASSED
             decisions = self._vacate(reason, now_ns)
         if self.offer is not None and now_ns >= self.offer.until_ns:
-            decisions += self._withdraw("the holder went on")
+            decisions += self._withdraw(HOLDER_WENT_ON)
         return decisions + self._consider(now_ns)
 
     def next_deadline_ns(self) -> int | None:

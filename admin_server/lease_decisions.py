@@ -69,9 +69,13 @@ class HandedOver:
     former: int
 
 
+HOLDER_WENT_ON = "the holder went on"  # for the whole term of the offer
+
+
 @dataclass(frozen=True, slots=True)
 class OfferWithdrawn:
-    """The offer of `epoch` stands no more, and nobody will ever be active in it."""
+    """The offer of `epoch` stands no more. If its heir's stream ended, the heir may have begun it, as may any holder
+    whose stream ends."""
 
     heir: int
     epoch: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.place import BEGINNING, Place
 
@@ -73,23 +75,31 @@ class GapRepair:
 
 
 class ChannelRepair(GapRepair):
-    """The patience for a channel's first gap, and how far the channel is known to go.
+    """The patience for a channel's gaps: the first one's, and how far the channel was known to go at which time.
+
+    A request names later gaps together with the first, so they are waited for from then on.
 
     Attributes:
         known_end_input_seq, known_end_message_seq: the furthest place any packet or heartbeat showed. Plain
             numbers, because every packet looks at them.
-        patience_end: how much of it was known when patience with this gap began: only that has been waited for.
+        requested_end: one past the last `input_seq` that the newest request named.
     """
 
     def __init__(self, config: MergerConfig) -> None:
         super().__init__(config)
         self.known_end_input_seq, self.known_end_message_seq = BEGINNING
-        self.patience_end = BEGINNING
+        self.requested_end = 0
+        self._known_ends: deque[tuple[int, Place]] = deque()  # (since when, how far): one a request
 
     @property
     def known_end(self) -> Place:
         """The furthest place any packet or heartbeat showed."""
         return Place(self.known_end_input_seq, self.known_end_message_seq)
+
+    @property
+    def patience_end(self) -> Place:
+        """How much of the channel was known when patience with the first gap began: only that was waited for."""
+        return self._known_ends[0][1] if self._known_ends else BEGINNING
 
     def hear_of(self, place: Place) -> None:
         """The channel goes at least to here."""
@@ -100,11 +110,28 @@ class ChannelRepair(GapRepair):
         """Nothing that was heard beyond here counts."""
         if self.known_end_input_seq > place.input_seq:
             self.known_end_input_seq, self.known_end_message_seq = place
-        self.patience_end = min(self.patience_end, place)
+        self.requested_end = min(self.requested_end, place.input_seq)
+        self._known_ends = deque((at_ns, min(end, place)) for at_ns, end in self._known_ends)
 
     def watch(self, first_missing: int, now_ns: int) -> bool:
         """As of `GapRepair`."""
         is_another = super().watch(first_missing, now_ns)
         if is_another:
-            self.patience_end = self.known_end
+            self._known_ends = deque([(now_ns, self.known_end)])
         return is_another
+
+    def is_request_due(self, now_ns: int, jitter: float) -> bool:
+        """As of `GapRepair`."""
+        is_due = super().is_request_due(now_ns, jitter)
+        if is_due and self.known_end > self._known_ends[-1][1]:
+            self._known_ends.append((now_ns, self.known_end))
+        return is_due
+
+    def passed_over(self, first_missing: int) -> None:
+        """The first gap was declared. If the next one was requested with it, its patience began then."""
+        while self._known_ends and self._known_ends[0][1].input_seq <= first_missing:
+            self._known_ends.popleft()
+        if self._known_ends and first_missing < self.requested_end:
+            self._first_missing, self._since_ns = first_missing, self._known_ends[0][0]
+        else:
+            self.closed()

@@ -133,9 +133,9 @@ class StreamMerger:
         for packet in self._gate.on_timer(now_ns):
             self._on_other_epoch(packet, now_ns, effects)
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
-        if is_hopeless := self._gap.is_hopeless(now_ns):
+        is_due = not self._gap.is_hopeless(now_ns) and self._gap.is_request_due(now_ns, jitter)
+        while self._gap.is_hopeless(now_ns):
             self._declare(now_ns, effects)
-        is_due = not is_hopeless and self._gap.is_request_due(now_ns, jitter)
         if is_due or source_ranges:
             self._counters.add(Counter.MERGE_REPLAY_REQUESTS)
             effects.append(self._request(source_ranges, with_numbered=is_due))
@@ -360,6 +360,7 @@ class StreamMerger:
             known_end = self._gap.known_end_input_seq
             limits = self._config.request_range_count_max, count_max
             ranges = self._held.missing(self.next_input_seq, known_end, *limits)
+            self._gap.requested_end = ranges[-1][1] if ranges else 0
         elif with_numbered and self.next_message_seq is not None:
             first = self.next_message_seq
             message_range = (first, min(self._gap.known_end_message_seq, first + count_max))
@@ -372,12 +373,12 @@ class StreamMerger:
         """What is missing first cannot be had: say so and go on after it. Only what was known when patience began: what
         came into being since has not been waited for long enough."""
         assert self.next_message_seq is not None
-        self._gap.closed()
         held = self._held.first_item
         end = min(self._gap.known_end if held is None else first_place(held), self._gap.patience_end)
         first = Place(self.next_input_seq or 0, self.next_message_seq)
         is_begun = self.next_input_seq is not None
         if end.input_seq <= first.input_seq if is_begun else end.message_seq <= first.message_seq:
+            self._gap.closed()
             self._watch(now_ns)
             return  # a newer history has taken back what was known
         for stretch in self._confirmation.split(first, end) if is_begun else [Stretch(first, end, is_waiting=False)]:
@@ -386,4 +387,5 @@ class StreamMerger:
         for packet in self._confirmation.passed(end.input_seq):
             self._late_confirmation.keep(packet)
         self._release(effects)
+        self._gap.passed_over(self.next_input_seq)
         self._watch(now_ns)

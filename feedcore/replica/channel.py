@@ -27,6 +27,8 @@ from feedcore.wire.position import FIRST_SEQ, Run
 from feedcore.wire.refusal import PacketRefused, Refusal
 from feedcore.wire.source_packet import SourcePacket
 
+IN_STEP = (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
+
 
 class Channel:
     """What the roles of one channel's replica pass on to each other.
@@ -34,8 +36,8 @@ class Channel:
     Attributes:
         out_of_sync_at_ns: when it last had to leave the group's state: contradictions and differing digests.
         has_admin: an admin server is in contact; the engine says so.
-        elsewhere: by adapter_id, how far a backup in step has each source stream without a gap, as last reported. Kept
-            in every role, because a new active must know at once what it may not declare lost.
+        elsewhere: by adapter_id, how far an adapter in step has each source stream without a gap, as last reported.
+            Kept in every role, because a new active must know at once what it may not declare lost.
         ask_lease_store_at_ns: a hand-over or an epoch is not requested again before then. Kept over terms, so that two
             adapters that lack the same messages do not hand over to each other without a pause.
         effects: of the present event, in order; the replica takes them when it is over.
@@ -142,10 +144,11 @@ class Channel:
         self._note_source_ends(packet.runs, now_ns)
 
     def note_available(self, status: ChannelStatus, adapter_id: int) -> None:
-        """Another adapter's state: what it has of the source streams."""
-        if status.state in (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED):
+        """Another adapter's state: what it has of the source streams. One that joins may soon be in step again with
+        all that it had."""
+        if status.state in IN_STEP:
             self.elsewhere[adapter_id] = dict(status.available_source_seqs)
-        else:
+        elif status.state is ReplicaState.FAILED:
             self.elsewhere.pop(adapter_id, None)
 
     def take_runs(self, reply: RunsReply, now_ns: int) -> None:

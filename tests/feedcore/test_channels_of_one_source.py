@@ -81,6 +81,15 @@ def test_what_a_synchronised_backup_has_is_not_declared_lost_but_handed_over() -
     assert not of(active.engine.on_timer(600 * MS), RequestHandOver)  # once a second
 
 
+def test_what_a_backup_has_that_just_started_again_is_not_declared_lost_either() -> None:
+    active = lacking_what_its_backup_has()
+    restarted = Adapter(2, (1,), CONFIG)
+    active.engine.on_peer_state(restarted.engine.report(510 * MS, 2), 510 * MS)  # joining, from its journal
+    effects = active.engine.on_timer(30 * MS + 500 * MS)
+    assert of(effects, RequestHandOver)
+    assert not of(effects, RunsLost) + of(effects, RequestEpoch)
+
+
 def test_what_nobody_takes_over_is_declared_lost_after_as_long_again_whoever_has_it() -> None:
     active = lacking_what_its_backup_has()
     assert of(active.engine.on_timer(30 * MS + 999 * MS), RequestHandOver)

@@ -114,6 +114,23 @@ def test_only_what_was_known_when_patience_began_is_declared() -> None:
     assert listener.delivered == line(4, 9)
 
 
+def test_gaps_that_were_asked_for_together_are_declared_together() -> None:
+    listener = Listener()
+    listener.hear(packet(3, line(3, 4)), packet(7, line(7, 7)), heartbeat(10, FIRST))
+    listener.wait(5_010 * MS)  # the first request came after 4 ms
+    assert listener.events(Gap) == [Gap(1, 1, 3, 1, 3), Gap(1, 5, 7, 5, 7), Gap(1, 8, 10, 8, 10)]
+    assert listener.delivered == [*line(3, 4), *line(7, 7)]
+
+
+def test_a_gap_that_no_request_named_is_not_declared_with_those_before_it() -> None:
+    listener = Listener(MergerConfig(request_range_count_max=2))
+    listener.hear(*(packet(seq, line(seq, seq)) for seq in range(2, 10, 2)))
+    listener.wait(5_010 * MS)
+    assert listener.events(Gap) == [Gap(1, 1, 2, 1, 2), Gap(1, 3, 4, 3, 4)]
+    listener.wait(5_010 * MS)
+    assert listener.events(Gap)[2:] == [Gap(1, 5, 6, 5, 6), Gap(1, 7, 8, 7, 8)]
+
+
 def test_a_declared_source_gap_is_told_once_whoever_tells_it() -> None:
     gap = packet(4, [(1, 4)], flags=OutputFlag.FROM_ACTIVE)
     run = gap.runs[0]._replace(source_count=3, is_source_gap=True)

@@ -354,6 +354,7 @@ class AdminActor:
             case OfferWithdrawn(heir, epoch, reason):
                 tell("the offer of epoch {} is withdrawn: {}", epoch, reason)
                 grants.on_offered(0)
+                terms.on_withdrawn(epoch, reason)
                 if (former_heir := self._attending.get(heir)) is not None:
                     self._send(former_heir.adapter, former_heir.adapter.engine.on_lease_lost, epoch, reason)
 

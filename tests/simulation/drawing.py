@@ -89,7 +89,13 @@ def draw_plan(seed: int, scene: Scene | None = None) -> Plan:
     plan = _draw_at_large(seed, chance, size)
     if scene is None and chance.random() < SCENE_SHARE:
         scene = chance.choice(list(Scene))
-    return _with_sessions(plan, size) if scene is None else set_scene(scene, plan, chance)
+    plan = _with_sessions(plan, size) if scene is None else set_scene(scene, plan, chance)
+    return plan if plan.holes else _patient(plan)
+
+
+def _patient(plan: Plan) -> Plan:
+    """Where the source journal has no holes, nothing is declared lost while it cannot be reached."""
+    return replace(plan, timing=replace(plan.timing, source_declare_after_ns=Timing().source_declare_after_ns))
 
 
 def _draw_at_large(seed: int, chance: random.Random, size: Size) -> Plan:

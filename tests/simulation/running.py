@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ class Verdict:
     invariant: str
     text: str
     timeline: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The invariant and the text without its numbers and names: equal for failures that are alike."""
+        return self.invariant, re.sub(r"[\w.]*\d[\w.]*", "#", self.text.partition(": ")[2].partition("(")[0])
 
 
 def judge(plan: Plan, *, is_verbose: bool = False) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""Shrinking a failing plan: the smallest one found, within a budget of runs, that still breaks the same invariant.
+"""Shrinking a failing plan: the smallest one found, within a budget of runs, that still fails alike.
 
 Delta debugging over the parts of a plan: leave out faults (halves, quarters, each), then calm the weather, leave out
 clients, adapters, channels and streams, shorten faults, lower counts. A smaller plan meets other chances on the links
@@ -35,7 +35,7 @@ def shrink(
     """Shrink a failing plan.
 
     Args:
-        verdict: how it failed; a smaller plan must fail in the same invariant.
+        verdict: how it failed; a smaller plan must fail alike.
         run_count_max: the budget.
         is_tried: called after each run with how many there were.
     """
@@ -50,7 +50,7 @@ def shrink(
             is_tried(runs)
             tried = replace(candidate, chance_seed=plan.chance_seed + chance)
             found = judge(tried)
-            if found is not None and found.invariant == verdict.invariant:
+            if found is not None and found.kind == verdict.kind:
                 return tried
         return None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from admin_server.lease_decisions import HOLDER_WENT_ON
 from admin_server.takeovers import TakeoverReason
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
@@ -45,6 +46,11 @@ class TermChecker:
     def on_vacated(self, epoch: int, reason: str) -> None:
         """A lease ended at the store."""
         if reason not in PASSED:
+            self._ended_otherwise.add(epoch)
+
+    def on_withdrawn(self, epoch: int, reason: str) -> None:
+        """An offer ended at the store: with its term, or with the stream of its heir."""
+        if reason != HOLDER_WENT_ON:
             self._ended_otherwise.add(epoch)
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
