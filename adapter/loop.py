@@ -114,8 +114,8 @@ class AdapterLoop:
     def run(self) -> None:
         """Until the stop signal."""
         report_at_ns = time.monotonic_ns()
+        deadline_ns = self._engine.next_deadline_ns()
         while not self._stop.is_set:
-            deadline_ns = self._engine.next_deadline_ns()
             due_ns = report_at_ns if deadline_ns is None else min(deadline_ns, report_at_ns)
             pause_ns = due_ns - time.monotonic_ns()
             ready = self._poller.poll(min(max(0, -(-pause_ns // 1_000_000)), POLL_MS_MAX))
@@ -125,6 +125,7 @@ class AdapterLoop:
             deadline_ns = self._engine.next_deadline_ns()
             if deadline_ns is not None and now_ns >= deadline_ns:
                 self.perform(self._engine.on_timer(now_ns))
+                deadline_ns = self._engine.next_deadline_ns()
             if self._moves:
                 self._report_moves()
             if now_ns >= report_at_ns:

@@ -63,16 +63,17 @@ class ChannelMarks:
     def __init__(self) -> None:
         self.by_input = SequenceMarks()
         self.by_message = SequenceMarks()
-        self._epoch = 0
+        self._epoch = self._input_seq = self._unmarked_count = 0
 
     def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         """The next packet. Within an epoch packets ascend; a new one may begin before what the old one ended with."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self.by_input.begin_anew()
-            self.by_message.begin_anew()
-        self.by_input.note(first_input_seq, first_input_seq + 1, index)
-        self.by_message.note(first_message_seq, first_message_seq, index)
+        if epoch == self._epoch and first_input_seq > self._input_seq and self._unmarked_count < MARK_EVERY:
+            self._unmarked_count += 1
+        else:
+            self._epoch, self._unmarked_count = epoch, 1
+            self.by_input.mark(first_input_seq, index)
+            self.by_message.mark(first_message_seq, index)
+        self._input_seq = first_input_seq
 
     def release(self, first_index: int) -> None:
         """Forget what is before the journal's first record."""

@@ -37,22 +37,20 @@ class SequenceMarks:
 
     def note(self, first_seq: int, end_seq: int, index: int) -> None:
         """The next record: its numbers `first_seq` up to before `end_seq`, and its place in the journal."""
-        is_renumbered = first_seq < self.next_seq
-        if is_renumbered:
-            place = bisect_left(self.first_seqs, first_seq)
-            del self.first_seqs[place:], self.indices[place:]
-        if is_renumbered or not self.first_seqs or self._unmarked_count >= MARK_EVERY:
-            # Who looks up while this goes on bisects first_seqs, so that array grows last.
-            self.indices.append(index)
-            self.first_seqs.append(first_seq)
-            self._unmarked_count = 0
+        if first_seq < self.next_seq or not self.first_seqs or self._unmarked_count >= MARK_EVERY:
+            self.mark(first_seq, index)
         self._unmarked_count += 1
         self.next_seq = end_seq
 
-    def begin_anew(self) -> None:
-        """The next record's numbers may lie before some that were noted: it gets a mark of its own, which replaces
-        those."""
-        self.next_seq = UNBOUNDED
+    def mark(self, first_seq: int, index: int) -> None:
+        """Mark the next record, which begins with this number; it replaces what was marked from this number on."""
+        if self.first_seqs and self.first_seqs[-1] >= first_seq:
+            place = bisect_left(self.first_seqs, first_seq)
+            del self.first_seqs[place:], self.indices[place:]
+        # Who looks up while this goes on bisects first_seqs, so that array grows last.
+        self.indices.append(index)
+        self.first_seqs.append(first_seq)
+        self._unmarked_count = 0
 
     def stretches(self, first_seq: int, last_seq: int) -> list[Stretch]:
         """What to read for the numbers first…last (inclusive), in order."""

@@ -16,7 +16,7 @@ from feedcore.wire.output_packet import OutputPacket
 from feedcore.wire.position import MessageStreamState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: there are two for every packet, and freezing doubles their cost
 class AppendToJournal:
     """Append the packet to the output journal. Comes before the `Transmit` of the same packet, so that its
     sender can replay whatever a client may have heard. A heartbeat is the last word of a session, which a restart
@@ -33,7 +33,7 @@ class SaveState:
     snapshot: ChannelSnapshot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as above
 class Transmit:
     """Seal the packet and multicast it on this adapter's group of the packet's channel."""
 

@@ -183,7 +183,7 @@ class ChannelReplica:
         """The earliest moment at which `on_timer` has something to do."""
         channel, role = self.channel, self._role
         return earliest(
-            *(tracker.next_deadline_ns() for tracker in channel.trackers.values()),
+            *[tracker.next_deadline_ns() for tracker in channel.trackers.values()],
             role.next_deadline_ns(),
             channel.heartbeat_at_ns if self._speaks else None,
             channel.savings.next_deadline_ns() if role.is_savable else None,

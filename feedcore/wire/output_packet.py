@@ -155,23 +155,25 @@ def encode_output_header(
     packet: OutputPacket, *, key_id: int, incarnation: int, packet_counter: int, sent_at_ns: int
 ) -> bytes:
     """The header's bytes."""
+    # Unpacked, not field by field: this comes twice for every packet that an adapter transmits.
+    flags, feed, channel, adapter, session, epoch, input_seq, message_seq, count, runs, source_ns, _, _ = packet
     return OUTPUT_HEADER.pack(
         OUTPUT_MAGIC,
         OUTPUT_VERSION,
-        packet.flags,
-        packet.feed_id,
-        packet.channel_id,
-        packet.adapter_id,
-        packet.session,
-        packet.epoch,
+        flags,
+        feed,
+        channel,
+        adapter,
+        session,
+        epoch,
         key_id,
         incarnation,
-        packet.message_count,
-        len(packet.runs),
+        count,
+        len(runs),
         packet_counter,
-        packet.first_message_seq,
-        packet.first_input_seq,
-        packet.source_sent_at_ns,
+        message_seq,
+        input_seq,
+        source_ns,
         sent_at_ns,
     )
 
