@@ -19,7 +19,7 @@ def held(ranges: list[tuple[int, int]], count_max: int = 100) -> HoldQueue[str]:
     return queue
 
 
-@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(1, 5), st.integers(0, 50))
+@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(0, 5), st.integers(0, 50))
 def test_what_is_missing_is_what_no_item_covers(
     ranges: list[tuple[int, int]], first: int, length: int, range_count_max: int, count_max: int
 ) -> None:
@@ -74,3 +74,11 @@ def test_a_long_queue_is_taken_from_the_front() -> None:
         assert queue.pop_reaching(number) == f"{number}+1"
         assert queue.pop_reaching(number) is None
     assert queue.first_item is None
+
+
+def test_a_queue_that_is_never_empty_forgets_the_numbers_that_were_taken() -> None:
+    queue = held([(1, 1)])
+    for number in range(1, 3 * TRIM_COUNT):
+        queue.add(number + 1, number + 2, "next")
+        queue.pop_reaching(number)
+    assert len(queue._firsts) <= TRIM_COUNT

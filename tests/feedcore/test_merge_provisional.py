@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from feedcore.counters import Counter
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
@@ -57,6 +59,24 @@ def test_gaps_of_several_source_streams_are_asked_for_in_one_request_by_source_r
     assert listener.requests == [RequestReplay(1, source_ranges=((1, 3, 5), (1, 6, 8), (2, 2, 4)))]
     listener.hear(provisional(4, [(1, 3), (1, 4)]), provisional(6, [(2, 2), (2, 3)]), provisional(10, [(1, 6), (1, 7)]))
     assert sorted(listener.delivered) == [*line(1, 8), (2, 1), (2, 2), (2, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("config", "source_ranges"),
+    [
+        (MergerConfig(request_range_count_max=2), ((1, 1, 4), (1, 5, 6))),
+        (MergerConfig(request_range_count_max=3), ((1, 1, 4), (1, 5, 6), (2, 1, 9))),
+        (MergerConfig(request_count_max=4), ((1, 1, 4), (1, 5, 6))),
+        (MergerConfig(request_count_max=6), ((1, 1, 4), (1, 5, 6), (2, 1, 3))),
+    ],
+)
+def test_one_request_names_no_more_ranges_and_source_messages_than_it_may_over_all_source_streams(
+    config: MergerConfig, source_ranges: tuple[tuple[int, int, int], ...]
+) -> None:
+    listener = Listener(config)
+    listener.hear(*(provisional(7, [source]) for source in [(2, 9), (3, 2), (1, 4), (1, 6)]))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, source_ranges=source_ranges)]
 
 
 def test_numbered_gaps_and_provisional_ones_share_a_request() -> None:
