@@ -30,6 +30,14 @@ def test_what_is_missing_is_what_no_item_covers(
     assert [number for low, high in found for number in range(low, high)] == expected
 
 
+def test_what_is_missing_is_limited_in_ranges_and_in_numbers_over_all_ranges() -> None:
+    queue = held([(4, 2), (8, 2)])
+    assert queue.missing(1, 20, 9, 100) == ((1, 4), (6, 8), (10, 20))
+    assert queue.missing(1, 20, 2, 100) == ((1, 4), (6, 8))
+    assert queue.missing(1, 20, 9, 6) == ((1, 4), (6, 8), (10, 11))
+    assert queue.missing(1, 20, 9, 3) == ((1, 4),)
+
+
 @given(ITEMS)
 def test_items_come_out_in_order_and_of_two_at_one_place_the_longer(ranges: list[tuple[int, int]]) -> None:
     longest: dict[int, int] = {}

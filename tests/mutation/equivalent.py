@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
 _MERGE = "feedcore/merge"
+_HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
 _SET_AS_IT_OPENS = "read only while a gap is open, and set as it opens"
 _SAME_PLACE = "both histories agree up to there, so where the input_seq are equal the message_seq are"
 _SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
@@ -93,7 +94,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for before, wrong in (
             ("self._first_missing = 0", "self._first_missing = 1"),
             ("self._request_at_ns = 0", "self._request_at_ns = 1"),
-            ("self._attempts = 0", "self._attempts = 1"),
+            ("self._pause_ns = 0", "self._pause_ns = 1"),
             ("self._has_asked = False", "self._has_asked = True"),
         )
         for after in ("pass", wrong)
@@ -103,6 +104,57 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "ChannelRepair.forget_from",
         "- if self.known_end_input_seq > place.input_seq:\n+ if self.known_end_input_seq >= place.input_seq:",
     ): _SAME_PLACE,
+    (
+        f"{_MERGE}/gap_repair.py",
+        "ChannelRepair.__init__",
+        "- self.requested_end = 0\n+ self.requested_end = 1",
+    ): "no input_seq is less than 1",
+    **{
+        (
+            _HOLD,
+            "HoldQueue.add",
+            "- if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:\n"
+            f"+ if first {older} self._firsts[place] if is_newest_wanted else first {newer} self._firsts[place]:",
+        ): "an item that begins there was answered above"
+        for older, newer in (("<=", ">"), ("<", ">="))
+    },
+    (
+        _HOLD,
+        "HoldQueue.missing",
+        "- if not count_max or len(ranges) == range_count_max:\n+ if False or len(ranges) == range_count_max:",
+    ): "a shortcut: a range of no numbers is not named",
+    **{
+        (_ORDER, "SourceOrder.take", f"- {before}\n+ {after}"): "a shortcut: such a packet is one piece, itself"
+        for before, after in (
+            (
+                "expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)",
+                "expected = ends.get(stream) and self.next_source_seqs.get(stream, run.first_source_seq)",
+            ),
+            (
+                "expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)",
+                "expected = ends.get(stream) or False",
+            ),
+            ("if run.first_source_seq != expected or run.is_source_gap:", "if True:"),
+        )
+    },
+    (
+        _ORDER,
+        "SourceOrder._take_pieces",
+        "- if run.first_source_seq > next_source:\n+ if run.first_source_seq >= next_source:",
+    ): "to pass over nothing changes nothing",
+    (
+        _ORDER,
+        "SourceOrder._take_pieces",
+        "- lost.append((first + to_input, end + to_input, SourceGap(self._channel_id, stream, first, end - 1)))\n"
+        "+ lost.append((first + to_input, end - to_input, SourceGap(self._channel_id, stream, first, end - 1)))",
+    ): "of a source gap only the first number is read",
+    (
+        _ORDER,
+        "SourceOrder._take_pieces",
+        "- for first, end, event in sorted(pieces, key=itemgetter(0)):\n"
+        "+ for first, end, event in sorted(pieces, key=itemgetter(1)):",
+    ): "pieces do not overlap, so their ends are in the order of their beginnings",
+    (f"{_MERGE}/provisional_merge.py", "ProvisionalMerge._take", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/history_gate.py",
         "HistoryGate.__init__",
