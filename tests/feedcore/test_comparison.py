@@ -217,3 +217,24 @@ def test_copies_of_a_packet_that_a_later_one_contradicts_are_no_further_alarms()
     remembered.compare(packet_of(1, 4, adapter_id=2), 5, effects)
     remembered.compare(packet_of(3, 4, body=b"another", adapter_id=2), 7, effects)
     assert not effects
+
+
+@pytest.mark.parametrize("seq", [6, 7])
+def test_a_copy_next_to_what_is_remembered_is_counted_as_not_compared(seq: int) -> None:
+    remembered, counters = comparison(10)
+    remember(remembered, packet_of(1, 4))
+    remember(remembered, packet_of(5, 1))
+    remembered.compare(packet_of(seq, 1, adapter_id=2), seq + 1, [])
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1
+
+
+def test_what_ends_where_the_numbers_are_given_afresh_is_still_compared() -> None:
+    remembered, counters = comparison(10)
+    for first, count in ((1, 4), (5, 1), (6, 2)):
+        remember(remembered, packet_of(first, count))
+    remembered.renumbered_from(6)
+    effects: list[MergeEffect] = []
+    remembered.compare(packet_of(1, 5, body=b"another", adapter_id=2), 6, effects)
+    assert [each.first_input_seq for each in effects if isinstance(each, Diverged)] == [1, 5]
+    remembered.compare(packet_of(6, 2, body=b"another", adapter_id=2), 8, effects)
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
 _MERGE = "feedcore/merge"
 _HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
+_COMPARISON = f"{_MERGE}/comparison.py"
 _SET_AS_IT_OPENS = "read only while a gap is open, and set as it opens"
 _SAME_PLACE = "both histories agree up to there, so where the input_seq are equal the message_seq are"
 _SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
@@ -16,6 +17,11 @@ _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose 
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
 _SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
 _ONLY_ITS_TRUTH = "only its truth is asked"
+_RESTORED = (
+    "return OutputPacket({}, {}, channel_id, adapter_id, {}, {}, first_input_seq, first_message, count, runs, {}, {}, "
+    "payload)"
+)
+_NOT_COMPARED = "neither flags nor session, epoch and times are compared"
 _LATER_THAN_ANY_TIME = "any number larger than every time serves as the start of a minimum"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -154,6 +160,50 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- for first, end, event in sorted(pieces, key=itemgetter(0)):\n"
         "+ for first, end, event in sorted(pieces, key=itemgetter(1)):",
     ): "pieces do not overlap, so their ends are in the order of their beginnings",
+    (
+        _COMPARISON,
+        "CopyComparison.__init__",
+        "- self._longest = 0\n+ self._longest = 1",
+    ): "every packet has at least one source message",
+    (
+        _COMPARISON,
+        "CopyComparison.remember",
+        "- if self._every != 1:\n+ if True:",
+    ): "a shortcut: of every packet none is skipped",
+    **{
+        (
+            _COMPARISON,
+            "CopyComparison.remember",
+            f"- if not packets or first > firsts[-1]:\n+ if {after}:",
+        ): "a shortcut: insort finds the place at the end too"
+        for after in ("False", "not packets or False")
+    },
+    (
+        _COMPARISON,
+        "CopyComparison.remember",
+        "- if count > self._longest:\n+ if count >= self._longest:",
+    ): _SETS_WHAT_IS_SET,
+    (
+        _COMPARISON,
+        "CopyComparison._compare_common",
+        "- while index < len(self._firsts) and (first := self._firsts[index]) < end_input_seq:\n"
+        "+ while index < len(self._firsts) and (first := self._firsts[index]) <= end_input_seq:",
+    ): "a packet that begins at the end has nothing in common with the copy",
+    (_COMPARISON, "are_equal", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        _COMPARISON,
+        "_restored",
+        "- runs = decode_runs(payload, run_count, count, 0, first_input_seq, first_message, count)\n"
+        "+ runs = decode_runs(payload, run_count, count, 1, first_input_seq, first_message, count)",
+    ): _NOT_COMPARED,
+    **{
+        (
+            _COMPARISON,
+            "_restored",
+            f"- {_RESTORED.format(0, 0, 0, 0, 0, 0)}\n+ {_RESTORED.format(*(int(at == wrong) for at in range(6)))}",
+        ): _NOT_COMPARED
+        for wrong in range(6)
+    },
     (f"{_MERGE}/provisional_merge.py", "ProvisionalMerge._take", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/history_gate.py",
@@ -165,12 +215,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "SessionMerger.on_packet",
         "- if packet.session < self.session:\n+ if packet.session <= self.session:",
     ): "a packet of the present session has been taken above",
-    (
-        f"{_MERGE}/sessions.py",
-        "SessionMerger.next_deadline_ns",
-        "- if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns < self._settles_at_ns):\n"
-        "+ if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns <= self._settles_at_ns):",
-    ): "of two equal deadlines it is the same which one is returned",
     (
         f"{_MERGE}/confirmation.py",
         "Confirmation.keep",
