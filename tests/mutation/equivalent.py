@@ -204,6 +204,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         ): _NOT_COMPARED
         for wrong in range(6)
     },
+    (
+        f"{_MERGE}/merger.py",
+        "StreamMerger._take",
+        "- if end > gap.known_end_input_seq:\n+ if end >= gap.known_end_input_seq:",
+    ): _SAME_PLACE,
+    (
+        f"{_MERGE}/merger.py",
+        "StreamMerger._on_old",
+        "- if self._declared.ranges and self._declared.fill(packet, end, effects):\n"
+        "+ if True and self._declared.fill(packet, end, effects):",
+    ): "a shortcut: without ranges there is nothing to fill",
     (f"{_MERGE}/provisional_merge.py", "ProvisionalMerge._take", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         f"{_MERGE}/history_gate.py",
