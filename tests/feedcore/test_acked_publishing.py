@@ -71,3 +71,17 @@ def test_a_hand_over_lets_everything_out_first() -> None:
     sent = [effect.packet for effect in of(effects, Transmit)]
     assert [packet.flags for packet in sent] == [OutputFlag.FROM_ACTIVE, OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED]
     assert sent[-1].first_message_seq == active.next_message_seq
+
+
+def test_a_new_active_waits_only_for_a_backup_that_has_reached_its_epoch() -> None:
+    active, heir = acknowledged_pair()
+    old = []
+    for seq in (1, 2):
+        heir.source(1, seq, [11], 31 * MS)
+        old.append(hear(active, hear(heir, active.source(1, seq, [11], 31 * MS), 31 * MS), 31 * MS))
+    heir.activate(2, 32 * MS)
+    hear(heir, old[0], 33 * MS)  # an adapter that is late: it has everything before input_seq 2
+    assert [packet.flags for packet in data(heir.source(1, 3, [13], 34 * MS))] == [OutputFlag.FROM_ACTIVE]
+    hear(heir, old[1], 35 * MS)  # before input_seq 3, where the epoch begins
+    (announcement,) = data(heir.source(1, 4, [17], 36 * MS))
+    assert announcement.flags & OutputFlag.ANNOUNCEMENT
