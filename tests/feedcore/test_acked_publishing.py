@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from feedcore.counters import Counter
 from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, Transmit
+from feedcore.replica.effects import AppendToJournal, SaveState, Transmit
+from feedcore.replica.engine import NotActive
 from feedcore.wire.output_packet import OutputFlag
-from tests.feedcore.engines import MS, Adapter, data, hear, of, pair
+from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
@@ -85,3 +88,14 @@ def test_a_new_active_waits_only_for_a_backup_that_has_reached_its_epoch() -> No
     hear(heir, old[1], 35 * MS)  # before input_seq 3, where the epoch begins
     (announcement,) = data(heir.source(1, 4, [17], 36 * MS))
     assert announcement.flags & OutputFlag.ANNOUNCEMENT
+
+
+def test_a_state_that_includes_what_has_not_left_is_neither_given_away_nor_kept() -> None:
+    active, _ = acknowledged_pair()
+    active.source(1, 1, [11], 31 * MS)
+    with pytest.raises(NotActive, match="waits for an acknowledgement"):
+        active.engine.snapshot(CHANNEL)
+    assert not of(active.engine.on_stop(), SaveState)
+    active.engine.on_timer(31 * MS + ACKED.ack_timeout_ns)
+    assert active.engine.snapshot(CHANNEL).position.next_input_seq == 2
+    assert of(active.engine.on_stop(), SaveState)

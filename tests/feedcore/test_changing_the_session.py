@@ -259,3 +259,19 @@ def test_a_snapshot_says_its_session() -> None:
     snapshot = active.engine.snapshot(CHANNEL)
     assert isinstance(snapshot, ChannelSnapshot)
     assert snapshot.session == SESSION
+
+
+def test_what_is_known_of_the_group_goes_on_in_the_next_session() -> None:
+    active, backup = pair()
+    third = Adapter(3)
+    third.follow(active)
+    backup.replica.channel.out_of_sync_at_ns.append(MS)
+    for adapter in (active, backup, third):
+        say_end(adapter, {1: 1, 2: 1}, 0)
+        say(adapter, 1, 1, [3], MS, session=NEXT)
+    hear(third, active.engine.on_timer(20 * MS), 20 * MS)
+    backup.engine.peers.others |= {3}
+    assert of(third.tell(backup, 21 * MS), SessionBegun)  # by another backup: the active was not heard in it
+    known = backup.replica.channel
+    assert (known.active.adapter_id, known.active.epoch, known.active.heard_at_ns) == (1, 1, 21 * MS)
+    assert list(known.out_of_sync_at_ns) == [MS]

@@ -66,6 +66,13 @@ def test_a_decision_that_was_heard_already_changes_nothing() -> None:
     assert not intake.has_gap
 
 
+def test_an_early_decision_that_another_one_covered_is_dropped() -> None:
+    intake = at_position_five()
+    intake.on_runs([a_run(7)], 0)
+    intake.on_runs([a_run(5, 4), a_run(9)], MS)
+    assert list(intake.ready) == [a_run(5, 4), a_run(9)]
+
+
 def test_missing_decisions_are_requested_after_a_pause_and_again_until_they_come() -> None:
     intake = at_position_five()
     intake.on_runs([a_run(7)], MS)
@@ -126,6 +133,13 @@ def test_a_newer_history_voids_the_decisions_after_the_place_where_it_begins() -
     assert list(intake.ready) == [a_run(5), a_run(7, epoch=2)]
 
 
+def test_a_decision_that_the_newest_history_does_not_contain_is_not_taken() -> None:
+    intake = at_position_five()
+    intake.on_lineage(Lineage((EpochStart(1, 1, 1), EpochStart(2, 5, 9))), intake.position())
+    intake.on_runs([a_run(5), a_run(7)], 0)
+    assert (list(intake.ready), intake.has_gap) == ([], False)
+
+
 def test_a_newer_history_shows_by_its_beginning_what_is_missing_before_it() -> None:
     intake = at_position_five()
     intake.on_lineage(Lineage((EpochStart(1, 1, 1), EpochStart(2, 7, 11))), intake.position())
@@ -179,6 +193,15 @@ def test_joining_anew_forgets_every_decision_heard() -> None:
     assert not intake.has_gap
     intake.on_lineage(Lineage((EpochStart(1, 1, 1), EpochStart(2, 5, 9))), intake.position())
     assert (list(intake.ready), intake.has_gap) == ([], False)
+
+
+def test_without_a_place_decisions_from_before_the_former_place_are_held_as_well() -> None:
+    intake = at_position_five()
+    intake.unanchor()
+    intake.on_runs([a_run(3)], 0)
+    intake.anchor(MessageStreamState(1, 3, 7, {1: 3}))
+    intake.on_runs(NO_RUN, MS)
+    assert list(intake.ready) == [a_run(3)]
 
 
 def test_a_decision_made_here_is_continued_and_does_not_wait() -> None:

@@ -70,6 +70,15 @@ def test_a_backup_that_has_nothing_of_what_is_missing_is_no_heir() -> None:
     assert of(effects, RunsLost) == [RunsLost(1, 1, 2)]
 
 
+def test_an_adapter_that_has_failed_since_is_no_heir() -> None:
+    active, backup = lacking()
+    backup.source(1, 1, [11, 13], LACKS_SINCE)
+    backup.tell(active, DECLARED_AT - 30 * MS)
+    backup.engine.on_failed("an admin says so", DECLARED_AT - 25 * MS)
+    backup.tell(active, DECLARED_AT - 20 * MS)
+    assert of(active.engine.on_timer(DECLARED_AT), RunsLost) == [RunsLost(1, 1, 2)]
+
+
 def test_the_hand_over_is_requested_again_after_its_pause() -> None:
     active, backup = lacking()
     backup.source(1, 1, [11, 13], LACKS_SINCE)
