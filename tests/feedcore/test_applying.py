@@ -145,6 +145,15 @@ def test_while_an_active_is_heard_a_pause_keeps_the_rest_in_order_and_otherwise_
         assert numbers(published(channel)) == ([(3, 2)] if is_throttled else [])
 
 
+def test_a_pause_holds_nothing_up_once_the_active_is_silent_again() -> None:
+    channel, throttle = a_channel(), Throttle(2, 7 * MS)
+    for first in (1, 3):
+        arrive(channel, 1, first, 2)
+    forward(channel, throttle, MS, is_throttled=True)
+    forward(channel, throttle, 2 * MS, is_throttled=False)
+    assert numbers(published(channel)) == [(1, 2), (3, 2)]
+
+
 def ahead() -> Channel:
     """Two messages of stream 1 and one of stream 2 were sent provisionally."""
     channel = a_channel(ReplicaConfig())
@@ -166,6 +175,13 @@ def test_decisions_wait_until_they_and_their_messages_lead_past_all_that_was_sen
     arrive(channel, 1, 3, 1)
     assert applied(channel) == [(3, 1)]
     assert (channel.line.next_input_seq, channel.line.provisional) == (5, None)
+
+
+def test_a_decision_about_a_part_of_what_was_sent_does_not_lead_past_it() -> None:
+    channel = ahead()
+    channel.intake.on_runs([a_run(1, 1, 1, 1), a_run(2, 2, 1, 1), a_run(1, 3, 2, 2)], 0)
+    assert applied(channel) == []
+    assert channel.line.next_input_seq == 1, "the third message of stream 1 is not here"
 
 
 def test_a_declared_loss_among_the_decisions_needs_no_source_messages() -> None:

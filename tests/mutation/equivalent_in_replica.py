@@ -55,6 +55,18 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
     (_ROLE, "BackupRole.due_promotion", "- return None\n+ pass"): _SHORTCUT,
     (_ROLE, "BackupRole.due_promotion", "- if not hand_over.is_awaited:\n+ if False:"): _SHORTCUT,
     (
+        f"{_REPLICA}/active_view.py",
+        "FlapDamper.__init__",
+        "- self._silences = 0\n+ self._silences = 1",
+    ): "the first silence sets it, and before that one silence costs as little as none",
+    (f"{_REPLICA}/applying.py", "_leads_past", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        f"{_REPLICA}/applying.py",
+        "_apply_one",
+        "- if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:\n"
+        "+ if False or run.end_source_seq > tracker.next_source_seq:",
+    ): "a replica that applies decisions has a place, and so have its trackers; the type asks",
+    (
         _CHANNEL,
         "Channel.take_source",
         "- self._arrivals += 1\n+ self._arrivals += 2",
