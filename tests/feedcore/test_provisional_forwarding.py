@@ -109,10 +109,13 @@ def test_who_is_ahead_pauses_after_every_k_th_message_while_the_active_is_heard(
 
 def test_a_throttle_counts_messages_and_lets_time_pass() -> None:
     throttle = Throttle(10, 5)
+    assert throttle.may_send(0)
     throttle.on_sent(9, 100)
     assert throttle.may_send(100)
     throttle.on_sent(1, 100)
     assert not throttle.may_send(104)
+    assert throttle.may_send(105)
+    throttle.on_sent(9, 105)  # counted anew
     assert throttle.may_send(105)
 
 

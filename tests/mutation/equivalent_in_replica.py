@@ -66,6 +66,12 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "- if tracker.next_source_seq is None or run.end_source_seq > tracker.next_source_seq:\n"
         "+ if False or run.end_source_seq > tracker.next_source_seq:",
     ): "a replica that applies decisions has a place, and so have its trackers; the type asks",
+    (f"{_REPLICA}/bucket_repair.py", "BucketRepair.set_if_reached", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        f"{_REPLICA}/decision_log.py",
+        "DecisionLog.__init__",
+        "- self._count = 0\n+ self._count = 1",
+    ): "a row of zeros is before every position, and the first to be overwritten",
     (
         _CHANNEL,
         "Channel.take_source",
