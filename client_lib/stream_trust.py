@@ -272,7 +272,7 @@ class StreamTrust:
             sender: where it came from, as the network says.
 
         Raises:
-            PacketRefused: REPLAYED, all it says was said before; UNANNOUNCED; UNVERIFIED; BAD_SIGNATURE.
+            PacketRefused: UNANNOUNCED; UNVERIFIED; BAD_SIGNATURE.
         """
         claimed = heard.claimed
         stream = self._heard.get((claimed.adapter_id, claimed.incarnation))
@@ -280,9 +280,7 @@ class StreamTrust:
             detail = f"incarnation {claimed.incarnation} of adapter {claimed.adapter_id}"
             raise PacketRefused(Refusal.UNANNOUNCED, detail)
         if claimed.end_counter <= stream.signed_end:
-            raise PacketRefused(
-                Refusal.REPLAYED, f"a signature up to {claimed.end_counter}, {stream.signed_end} is known"
-            )
+            return []  # sent again: all it says is known
         lane = stream.budget.lane_for(sender, lambda: stream.has_heard(claimed), now_ns)
         if lane is None:
             raise PacketRefused(Refusal.UNVERIFIED, f"too many bad signatures as of adapter {claimed.adapter_id}")

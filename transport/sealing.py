@@ -35,12 +35,13 @@ class NonceExhausted(Exception):
 class _Channel:
     """What a sealer keeps of one channel."""
 
-    __slots__ = ("decisions", "key", "next_counter", "sealing", "signatures", "unsigned")
+    __slots__ = ("decisions", "key", "last_signature", "next_counter", "sealing", "signatures", "unsigned")
 
     def __init__(self, key: SealingKey, next_counter: int, digest_count_max: int) -> None:
         self.key = key
         self.next_counter = next_counter
         self.unsigned = UnsignedPackets(digest_count_max)
+        self.last_signature = b""
         self.sealing: AESGCM
         self.decisions: AESGCM
         self.signatures: AESGCM
@@ -138,10 +139,13 @@ class Sealer:
         return [channel_id for channel_id, channel in self._channels.items() if channel.unsigned.is_due]
 
     def sign(self, channel_id: int, sent_at_ns: int) -> bytes:
-        """A signature datagram over what was sealed since the signature before the last; something must have been."""
+        """The next signature datagram to send: the last one again, or one over what was sealed since. Something must
+        have been."""
         channel = self._channels[channel_id]
+        if channel.unsigned.take_repetition():
+            return channel.last_signature
         first_counter, digests = channel.unsigned.take()
-        return sign(
+        channel.last_signature = sign(
             self._private_key,
             channel.signatures,
             self._start,
@@ -152,3 +156,4 @@ class Sealer:
             digests=digests,
             sent_at_ns=sent_at_ns,
         )
+        return channel.last_signature

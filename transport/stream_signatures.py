@@ -2,8 +2,9 @@
 
 A signature datagram follows a heartbeat on its channel, and comes sooner when many packets were sent. It lists a digest
 of each packet since the signature before the last one, by consecutive packet counters, and the adapter signs the list
-with the Ed25519 key of its start. So every packet can be checked by itself, whichever others were lost, and is covered
-twice: a lost signature costs nothing. A heartbeat is among the packets listed, which signs its epoch and lineage.
+with the Ed25519 key of its start. Where one list does not hold them, it lists those since the last signature, and that
+one is sent again before it. So every packet can be checked by itself, whichever others were lost, and is covered twice:
+a lost signature costs nothing. A heartbeat is among the packets listed, which signs its epoch and lineage.
 
 Heartbeats that only repeat the one before them share a signature, five to one; news is signed at its heartbeat and once
 more at the next (`UnsignedPackets`).
@@ -104,14 +105,15 @@ class UnsignedPackets:
     Digests are made with the signature, not with the packet: nothing that is due to be sent waits for one.
 
     Args:
-        count_max: digests in a signature datagram; half of them are new, at most.
+        count_max: digests in a signature datagram.
     """
 
     __slots__ = (
         "_beat_count",
+        "_count_max",
         "_fresh",
-        "_fresh_max",
         "_has_news",
+        "_has_repeated",
         "_listed_before",
         "_next_counter",
         "_said",
@@ -120,14 +122,14 @@ class UnsignedPackets:
     )
 
     def __init__(self, count_max: int) -> None:
-        assert count_max >= 2, "a packet is covered twice"
-        self._fresh_max = count_max // 2
+        self._count_max = count_max
         self._fresh: list[bytes] = []  # datagrams
         self._listed_before: list[bytes] = []  # digests
         self._next_counter = 0  # of the first fresh one
         self._beat_count = 0  # heartbeats since the last signature
         self._has_news = False  # among the fresh ones
         self._was_news = False  # in the last signature
+        self._has_repeated = False  # the last signature was sent again
         self._said: dict[int, tuple[object, ...]] = {}  # session -> what its last heartbeat said
         self.is_due = False
 
@@ -143,21 +145,34 @@ class UnsignedPackets:
         fresh.append(datagram)
         if heartbeat is None or self._says_something_new(heartbeat):
             self._has_news = True
-        if len(fresh) >= self._fresh_max or (heartbeat is not None and self._is_due_with_heartbeat()):
+        if len(fresh) >= self._count_max or (heartbeat is not None and self._is_due_with_heartbeat()):
             self.is_due = True
+
+    def take_repetition(self) -> bool:
+        """True, once, if the last signature must be sent again, as the next one's list cannot hold its packets too."""
+        is_due = not self._fits_with_last and not self._has_repeated
+        self._has_repeated = self._has_repeated or is_due
+        return is_due
 
     def take(self) -> tuple[int, list[bytes]]:
         """(first counter, digests) for a signature that is sent now; another is due if there are too many for one."""
         assert self._fresh, "a signature's end is its nonce: there must be a new packet"
-        fresh = [digest_of(datagram) for datagram in self._fresh[: self._fresh_max]]
-        first_counter, digests = self._next_counter - len(self._listed_before), self._listed_before + fresh
-        del self._fresh[: self._fresh_max]
+        again = self._listed_before if self._fits_with_last else []
+        fresh = [digest_of(datagram) for datagram in self._fresh[: self._count_max]]
+        first_counter, digests = self._next_counter - len(again), again + fresh
+        del self._fresh[: self._count_max]
         self._listed_before, self._next_counter = fresh, self._next_counter + len(fresh)
+        self._has_repeated = False
         self.is_due = len(self._fresh) > 0
         if not self.is_due:
             self._beat_count = 0
             self._was_news, self._has_news = self._has_news, False
         return first_counter, digests
+
+    @property
+    def _fits_with_last(self) -> bool:
+        before = len(self._listed_before)
+        return before == 0 or before + len(self._fresh) <= self._count_max
 
     def _is_due_with_heartbeat(self) -> bool:
         self._beat_count += 1

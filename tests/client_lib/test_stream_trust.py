@@ -292,8 +292,8 @@ def test_no_counter_costs_the_true_stream_anything(counter: int) -> None:
 
 def test_old_packets_and_signatures_replayed_to_a_fresh_reader_are_not_live() -> None:
     former = Scene()
-    old = [former.sealed(heartbeat(1)), former.sealed(packet(1, 1, 5)), former.signature()]
-    former.hear(*old)
+    old, signature = [former.sealed(heartbeat(1)), former.sealed(packet(1, 1, 5))], former.signature()
+    former.hear(*old, signature)
     for verify in ("alarm", "signed"):
         fresh = Scene(verify)  # type: ignore[arg-type]
         counters = former.adapters[1].next_counters()
@@ -302,6 +302,7 @@ def test_old_packets_and_signatures_replayed_to_a_fresh_reader_are_not_live() ->
         fresh.announce()
         for datagram in old:
             assert fresh.refusal_of(datagram) is Refusal.REPLAYED
+        assert fresh.hear(signature) == []
         live = former.sealed(packet(6, 6, 5))
         assert fresh.hear(live) == []
         assert first_seqs(fresh.hear(former.signature())) == [6]
@@ -316,8 +317,9 @@ def test_a_packet_is_believed_once_however_often_it_comes() -> None:
         assert scene.refusal_of(datagram) is Refusal.REPLAYED
     signature = scene.signature()
     scene.hear(signature)
-    for datagram in (six, apart, signature):
+    for datagram in (six, apart):
         assert scene.refusal_of(datagram) is Refusal.REPLAYED
+    assert scene.hear(signature) == []
 
 
 def test_a_packet_that_comes_after_its_signature_is_believed_once_and_a_forged_one_in_its_place_never() -> None:

@@ -100,8 +100,9 @@ def signed_at(made: Sealer, packets: Iterable[OutputPacket]) -> list[int]:
     for place, packet in enumerate(packets):
         made.seal(packet, 12)
         if made.channels_to_sign():
-            made.sign(CHANNEL_ID, 12)
             places.append(place)
+        while made.channels_to_sign():
+            made.sign(CHANNEL_ID, 12)
     return places
 
 
@@ -171,9 +172,26 @@ def test_news_is_listed_at_two_heartbeats_and_repetitions_within_five(kinds: lis
             assert listed[counter][1] <= beat + second_due
 
 
-def test_a_signature_is_due_before_its_list_is_full() -> None:
-    made, half = sealer(), digests_max() // 2
-    assert signed_at(made, [output_packet()] * (3 * half)) == [half - 1, 2 * half - 1, 3 * half - 1]
+def test_a_signature_is_due_when_its_list_is_full() -> None:
+    made, most = sealer(), digests_max()
+    assert signed_at(made, [output_packet()] * (3 * most)) == [most - 1, 2 * most - 1, 3 * most - 1]
+
+
+def test_where_a_list_has_no_room_for_what_was_listed_before_the_last_signature_is_sent_again() -> None:
+    made, most, sent = sealer(), digests_max(), []
+    for _ in range(2 * most + 1):
+        made.seal(output_packet(), 12)
+    made.seal(HEARTBEAT, 12)
+    while made.channels_to_sign():
+        sent.append(made.sign(CHANNEL_ID, 12))
+    assert sent[0] == sent[1]
+    assert sent[2] == sent[3]
+    listed = [verified(each, stream_opener()) for each in sent]
+    assert [(each.first_counter, each.end_counter) for each in listed[1::2]] == [
+        (1, most + 1),
+        (most + 1, 2 * most + 1),
+    ]
+    assert (listed[4].first_counter, listed[4].end_counter) == (2 * most + 1, 2 * most + 3)
 
 
 def test_nothing_is_signed_twice_with_one_nonce() -> None:
