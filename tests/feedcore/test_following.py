@@ -215,7 +215,9 @@ def test_of_an_epoch_that_a_newer_one_ended_the_decisions_before_its_end_count_a
     assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 1
     assert [packet.first_message_seq for packet in data(hear(backup, first, 44 * MS))] == [1]
     assert backup.counters.counts[Counter.STALE_EPOCH_PACKETS] == 1
+    active.tell(backup, 45 * MS)
     assert backup.replica.channel.active.adapter_id == 3
+    assert backup.replica.channel.active.heard_at_ns == 41 * MS, "the old active is not the one that is waited for"
 
 
 @pytest.mark.parametrize("is_by_state", [True, False])

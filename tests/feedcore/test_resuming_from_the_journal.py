@@ -155,6 +155,7 @@ def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small
     assert not savings.is_due(2, 200)
     assert savings.is_due(3, 300)
     assert savings.is_small_enough(STATE_SIZE_MAX)
+    assert savings.is_due(4, 400)
     assert not savings.is_small_enough(STATE_SIZE_MAX + 1)
     assert not savings.is_due(9, 10**15)
 

@@ -72,6 +72,7 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "DecisionLog.__init__",
         "- self._count = 0\n+ self._count = 1",
     ): "a row of zeros is before every position, and the first to be overwritten",
+    (f"{_REPLICA}/save_schedule.py", "SaveSchedule.is_due", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
     (
         _CHANNEL,
         "Channel.take_source",
