@@ -11,7 +11,7 @@ from feedcore.replica.save_schedule import STATE_SIZE_MAX
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from tests.feedcore.engines import MS, SECOND, Adapter, a_channel, data, of, pair
+from tests.feedcore.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair
 
 CONFIG = ReplicaConfig()
 EVERY_NS = CONFIG.heartbeat_interval_ns
@@ -75,7 +75,26 @@ def test_a_state_too_large_to_save_is_never_saved(monkeypatch: pytest.MonkeyPatc
     assert not of(active.replica.on_timer(CONFIG.state_interval_ns), SaveState)
 
 
+def test_a_saving_that_falls_due_while_detached_is_made_up_for_once_synchronized() -> None:
+    active, backup = pair()
+    active.engine.on_lease_renewed(1, 100 * SECOND, 30 * MS)
+    backup.source(1, 1, [11], 30 * MS)
+    hear(backup, active.source(1, 1, [11], 30 * MS), 30 * MS)
+    due_ns = CONFIG.state_interval_ns
+    backup.engine.on_admin_heard(due_ns)
+    assert not of(backup.engine.on_timer(due_ns), SaveState)
+    assert backup.state is ReplicaState.DETACHED
+    hear(backup, active.engine.on_timer(due_ns + MS), due_ns + MS)
+    assert of(backup.engine.on_timer(due_ns + MS), SaveState)
+
+
 # ---- source messages ----
+
+
+def test_a_replica_without_a_place_reports_nothing_that_it_has_without_a_gap() -> None:
+    active, joining = an_active(), Adapter(2)
+    assert active.replica.status().available_source_seqs == {1: 1, 2: 1}
+    assert joining.replica.status().available_source_seqs == {}
 
 
 def test_a_new_active_decides_what_waits_in_order_of_arrival() -> None:
