@@ -69,7 +69,8 @@ def test_a_decision_that_was_heard_already_changes_nothing() -> None:
 def test_an_early_decision_that_another_one_covered_is_dropped() -> None:
     intake = at_position_five()
     intake.on_runs([a_run(7)], 0)
-    intake.on_runs([a_run(5, 4), a_run(9)], MS)
+    intake.on_runs([a_run(5, 4)], MS)
+    intake.on_runs([a_run(9)], MS)
     assert list(intake.ready) == [a_run(5, 4), a_run(9)]
 
 
