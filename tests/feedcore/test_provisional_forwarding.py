@@ -215,3 +215,12 @@ def test_who_is_ahead_joins_anew_if_the_source_messages_of_a_decision_do_not_com
     hear(backup, active.engine.on_timer(stuck_at_ns), stuck_at_ns)
     backup.engine.on_timer(stuck_at_ns)
     assert backup.state is ReplicaState.JOINING
+
+
+def test_who_is_ahead_keeps_waiting_for_source_messages_while_no_adapter_decides() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    hear(backup, active.source(2, 1, [23], SECOND), SECOND)
+    for now_ns in range(SECOND, 2 * SECOND + ReplicaConfig().stuck_after_ns, 50 * MS):
+        backup.engine.on_timer(now_ns)
+    assert backup.state is ReplicaState.AHEAD
