@@ -83,8 +83,7 @@ class Following(PlacedBackup):
         super().__init__(channel, now_ns)
         self._repair = BucketRepair(channel)
         self._catch_up_by_ns = terms.catch_up_by_ns
-        is_catching_up = terms.state is ReplicaState.RESYNCHRONIZING
-        self._blocked_since_ns: int | None = now_ns if is_catching_up else None
+        self._blocked_since_ns: int | None = None
 
     @property
     def is_savable(self) -> bool:
@@ -94,9 +93,7 @@ class Following(PlacedBackup):
         return self.apply(now_ns) if self.channel.state is ReplicaState.RESYNCHRONIZING else None
 
     def is_due_to_apply(self) -> bool:
-        channel = self.channel
-        is_waiting = channel.state is ReplicaState.SYNCHRONIZED and not channel.intake.ready
-        return not is_waiting or channel.is_single_source
+        return bool(self.channel.intake.ready) or self.channel.is_single_source
 
     def hear_active(self, adapter_id: int, epoch: int, now_ns: int) -> None:
         channel = self.channel

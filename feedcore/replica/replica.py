@@ -28,7 +28,6 @@ from feedcore.replica.joining import Joining
 from feedcore.replica.production import ProductionLine
 from feedcore.replica.role import Failed, Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
 from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
 from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
 from feedcore.wire.position import FIRST_SEQ, Run
 from feedcore.wire.source_packet import SourcePacket
@@ -141,7 +140,6 @@ class ChannelReplica:
         line, heard = before.line, self.intake.epoch
         if any(start.epoch > heard and start.first_input_seq < line.next_input_seq for start in line.lineage.entries):
             self.channel.unanchor()
-            self.intake.lineage = Lineage()
 
     def conclude(self, given_up_at_ns: int, now_ns: int) -> list[AdapterEffect]:
         """The session has had its grace: what is missing is lost, from `given_up_at_ns` on also what others have."""

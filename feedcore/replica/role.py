@@ -189,8 +189,6 @@ class BackupRole(Role):
             channel.intake.on_lineage(status.lineage, channel.line.position())
         except OutOfStep as contradiction:
             return self.leave(str(contradiction), now_ns, is_trouble=True)
-        if status.position.epoch != channel.intake.epoch:
-            return None
         channel.intake.on_next_input_seq(status.position.next_input_seq, now_ns)
         return self.compare(status, now_ns)
 

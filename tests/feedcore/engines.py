@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TypeVar
 
 from feedcore.counters import CounterSet
+from feedcore.replica.channel import Channel
 from feedcore.replica.channel_state import PeerState
 from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
 from feedcore.replica.effects import AdapterEffect, Transmit
 from feedcore.replica.engine import AdapterEngine
+from feedcore.replica.production import ProductionLine
 from feedcore.replica.replica import ChannelReplica
 from feedcore.replica.role import ToJoining
+from feedcore.replica.source_tracker import Slice
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000
@@ -120,3 +124,25 @@ def data(effects: list[AdapterEffect]) -> list[OutputPacket]:
 def flags(effects: list[AdapterEffect]) -> list[OutputFlag]:
     """Of what is transmitted."""
     return [effect.packet.flags for effect in of(effects, Transmit)]
+
+
+def a_channel(
+    config: ReplicaConfig | None = None, streams: tuple[int, ...] = (1, 2), *, datagram_size_max: int = 1_472
+) -> Channel:
+    """A channel by itself, anchored at its beginning, in epoch 1: for tests of one part of a replica."""
+    config = config or ReplicaConfig()
+    channels = (ChannelConfig(CHANNEL, streams),)
+    engine = EngineConfig(FEED_ID, 1, SESSION, channels, datagram_size_max, replica=config)
+    counters = CounterSet()
+    line = ProductionLine(engine, channels[0], ToyConverter(), counters)
+    channel = Channel(CHANNEL, line, config, counters, 0)
+    channel.anchor(0)
+    line.open_epoch(1)
+    channel.follow_on()
+    return channel
+
+
+def slices(channel: Channel, stream: int, first: int, values: list[int], now_ns: int = 0) -> list[Slice]:
+    """What a source packet makes available: one message a value, of the stream's own symbol."""
+    datagram = encode_source(stream, first, [(stream % 2, value) for value in values], 0, 0)
+    return channel.take_source(decode_source_packet(datagram, FEED_ID), now_ns)

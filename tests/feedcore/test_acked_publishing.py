@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from feedcore.counters import Counter
 from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, Transmit
+from feedcore.replica.effects import AppendToJournal, SaveState, Transmit
+from feedcore.replica.engine import NotActive
 from feedcore.wire.output_packet import OutputFlag
-from tests.feedcore.engines import MS, Adapter, data, hear, of, pair
+from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)
 
@@ -71,3 +74,28 @@ def test_a_hand_over_lets_everything_out_first() -> None:
     sent = [effect.packet for effect in of(effects, Transmit)]
     assert [packet.flags for packet in sent] == [OutputFlag.FROM_ACTIVE, OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED]
     assert sent[-1].first_message_seq == active.next_message_seq
+
+
+def test_a_new_active_waits_only_for_a_backup_that_has_reached_its_epoch() -> None:
+    active, heir = acknowledged_pair()
+    old = []
+    for seq in (1, 2):
+        heir.source(1, seq, [11], 31 * MS)
+        old.append(hear(active, hear(heir, active.source(1, seq, [11], 31 * MS), 31 * MS), 31 * MS))
+    heir.activate(2, 32 * MS)
+    hear(heir, old[0], 33 * MS)  # an adapter that is late: it has everything before input_seq 2
+    assert [packet.flags for packet in data(heir.source(1, 3, [13], 34 * MS))] == [OutputFlag.FROM_ACTIVE]
+    hear(heir, old[1], 35 * MS)  # before input_seq 3, where the epoch begins
+    (announcement,) = data(heir.source(1, 4, [17], 36 * MS))
+    assert announcement.flags & OutputFlag.ANNOUNCEMENT
+
+
+def test_a_state_that_includes_what_has_not_left_is_neither_given_away_nor_kept() -> None:
+    active, _ = acknowledged_pair()
+    active.source(1, 1, [11], 31 * MS)
+    with pytest.raises(NotActive, match="waits for an acknowledgement"):
+        active.engine.snapshot(CHANNEL)
+    assert not of(active.engine.on_stop(), SaveState)
+    active.engine.on_timer(31 * MS + ACKED.ack_timeout_ns)
+    assert active.engine.snapshot(CHANNEL).position.next_input_seq == 2
+    assert of(active.engine.on_stop(), SaveState)

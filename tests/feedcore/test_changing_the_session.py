@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.config import SessionState
+from feedcore.replica.config import PublishMode, ReplicaConfig, SessionState
 from feedcore.replica.effects import (
     AdapterEffect,
     AppendToJournal,
@@ -221,8 +221,11 @@ def test_a_backup_promoted_in_the_old_session_ends_it_before_it_begins_the_next(
     assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
 
 
-def test_with_a_carried_state_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew() -> None:
-    active, heir = Adapter(1, session_state=SessionState.CARRY), Adapter(2, session_state=SessionState.CARRY)
+@pytest.mark.parametrize(("policy", "epoch_of_next"), [(SessionState.CARRY, 2), (SessionState.RESET, 1)])
+def test_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew_only_if_the_state_is_carried(
+    policy: SessionState, epoch_of_next: int
+) -> None:
+    active, heir = Adapter(1, session_state=policy), Adapter(2, session_state=policy)
     active.activate()
     heir.follow(active)
     active.source(2, 1, [9])  # the heir does not hear this decision
@@ -233,7 +236,7 @@ def test_with_a_carried_state_an_heir_that_ends_the_old_session_anew_decides_the
     hear(heir, decided, MS)
     heir.activate(epoch=2, now_ns=2 * MS)
     effects = heir.source(2, 1, [9], 3 * MS)
-    assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
+    assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, epoch_of_next)]
 
 
 def test_a_state_reports_the_session() -> None:
@@ -259,3 +262,97 @@ def test_a_snapshot_says_its_session() -> None:
     snapshot = active.engine.snapshot(CHANNEL)
     assert isinstance(snapshot, ChannelSnapshot)
     assert snapshot.session == SESSION
+
+
+def test_what_is_known_of_the_group_goes_on_in_the_next_session() -> None:
+    active, backup = pair()
+    third = Adapter(3)
+    third.follow(active)
+    backup.replica.channel.out_of_sync_at_ns.append(MS)
+    for adapter in (active, backup, third):
+        say_end(adapter, {1: 1, 2: 1}, 0)
+        say(adapter, 1, 1, [3], MS, session=NEXT)
+    hear(third, active.engine.on_timer(20 * MS), 20 * MS)
+    backup.engine.peers.others |= {3}
+    assert of(third.tell(backup, 21 * MS), SessionBegun)  # by another backup: the active was not heard in it
+    known = backup.replica.channel
+    assert (known.active.adapter_id, known.active.epoch, known.active.heard_at_ns) == (1, 1, 21 * MS)
+    assert list(known.out_of_sync_at_ns) == [MS]
+
+
+def a_last_word(session: int = SESSION) -> OutputPacket:
+    """As an output journal has it."""
+    active = Adapter(1, session=session)
+    active.activate()
+    effects = say_end(active, {1: 1, 2: 1}, 0, session=session) + say(active, 1, 1, [3], 0, session=session + 1)
+    (word,) = [effect.packet for effect in of(effects, AppendToJournal) if not effect.packet.runs]
+    return word
+
+
+def test_the_last_word_is_repeated_with_every_heartbeat_for_a_second_and_then_once_a_second() -> None:
+    word, restarted = a_last_word(), Adapter(1, session=NEXT)
+    restarted.engine.resume_last_words([word], 0)
+    said = []
+    for now_ns in range(0, 4 * SECOND, 5 * MS):
+        if ends_said(restarted.engine.on_timer(now_ns)):
+            said.append(now_ns)
+            deadline_ns = restarted.engine.next_deadline_ns()
+            assert deadline_ns == now_ns + (10 * MS if now_ns < SECOND else SECOND)
+    assert said == [*range(0, SECOND, 10 * MS), SECOND, 2 * SECOND, 3 * SECOND]
+
+
+def test_the_last_words_of_the_two_sessions_before_are_kept() -> None:
+    words = [a_last_word(SESSION + number) for number in (2, 0, 3, 1)]
+    restarted = Adapter(1, session=SESSION + 3)
+    restarted.engine.resume_last_words(words, 0)
+    said = ends_said(restarted.engine.on_timer(0))
+    assert [word.session for word in said] == [SESSION + 1, SESSION + 2]
+
+
+def test_a_backup_that_lacks_the_end_goes_on_after_the_grace_from_when_an_adapter_was_heard_in_the_next() -> None:
+    active, backup = pair()
+    active.source(1, 1, [1, 2])  # unheard
+    say_end(active, {1: 3, 2: 1}, 0)
+    say(active, 1, 1, [3], MS, session=NEXT)
+    heard_at_ns = 20 * MS
+    hear(backup, active.engine.on_timer(heard_at_ns), heard_at_ns)
+    grace_ns = backup.engine.config.session_grace_ns
+    assert not of(backup.engine.on_timer(heard_at_ns + grace_ns - 1), SessionBegun)
+    effects = backup.engine.on_timer(heard_at_ns + grace_ns)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT, is_complete=False)]
+    assert not ends_said(effects), "it does not know where the session ended"
+
+
+def test_a_session_that_the_feed_has_left_is_not_entered_any_more() -> None:
+    active, backup = pair()
+    say(backup, 1, 1, [3], MS, session=NEXT)
+    for session in (SESSION, NEXT):
+        say_end(active, {1: 1, 2: 1}, 0, session=session)
+        say(active, 1, 1, [], MS, session=session + 1, flags=SourceFlag.HEARTBEAT)
+        say_end(active, {1: 1, 2: 1}, 2 * MS, session=session + 1)
+    assert active.engine.session == NEXT + 1
+    say_end(backup, {1: 1, 2: 1}, MS)
+    effects = hear(backup, active.engine.on_timer(20 * MS), 20 * MS)
+    assert of(effects, SessionBegun) == [SessionBegun(SESSION, NEXT + 1, is_complete=True)]
+    refused = backup.counters.refusals[Refusal.WRONG_SESSION]
+    say(backup, 1, 2, [3], 21 * MS, session=NEXT)
+    assert backup.counters.refusals[Refusal.WRONG_SESSION] == refused + 1
+
+
+def test_an_acked_session_ends_only_when_everything_decided_was_acknowledged() -> None:
+    active, backup = pair(replica=ReplicaConfig(publish=PublishMode.ACKED))
+    hear(active, backup.engine.on_timer(30 * MS), 30 * MS)
+    announced = active.source(1, 1, [11], 31 * MS)
+    say_end(active, {1: 2, 2: 1}, 31 * MS)
+    assert not of(say(active, 1, 1, [3], 32 * MS, session=NEXT), SessionBegun)
+    backup.source(1, 1, [11], 32 * MS)
+    copies = hear(backup, announced, 33 * MS)
+    assert of(hear(active, copies, 34 * MS) + active.engine.on_timer(40 * MS), SessionBegun)
+
+
+def test_while_a_session_is_to_come_the_adapter_looks_again_with_every_heartbeat() -> None:
+    joining = Adapter(2)
+    assert joining.engine.next_deadline_ns() is None
+    say(joining, 1, 1, [3], MS, session=NEXT)
+    joining.engine.on_timer(MS)
+    assert joining.engine.next_deadline_ns() == 11 * MS

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feedcore.counters import Counter
-from feedcore.replica.bucket_repair import TRIES_MAX
+from feedcore.replica.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX
 from feedcore.replica.config import ReplicaConfig
 from feedcore.replica.effects import AdapterEffect, RequestBuckets
 from feedcore.replica.states import ReplicaState
-from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
+from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
+from tests.simulation.toy_feed import SESSION
 
 CONFIG = ReplicaConfig(digest_interval_messages=4)
 SYMBOL = 1
@@ -41,6 +42,8 @@ def test_equal_states_are_found_equal() -> None:
 def test_a_bucket_that_differs_is_set_to_the_actives_value() -> None:
     active, backup, buckets = corrupted()
     assert buckets == (SYMBOL,)
+    assert backup.counters.counts[Counter.DIGESTS_UNEQUAL] == 1
+    assert list(backup.replica.channel.out_of_sync_at_ns) == [40 * MS]
     backup.engine.on_answer(CHANNEL, active.engine.buckets(CHANNEL, buckets), 41 * MS)
     assert backup.counters.counts[Counter.BUCKETS_SET] == 1
     assert backup.converter.snapshot() == active.converter.snapshot()
@@ -108,3 +111,45 @@ def test_a_snapshot_that_is_not_what_its_digests_say_is_refused_counted_and_aske
     assert stranger.counters.counts[Counter.SNAPSHOTS_REFUSED] == 1
     stranger.engine.on_answer(CHANNEL, snapshot, 32 * MS)
     assert stranger.next_message_seq == 3
+
+
+def test_only_the_buckets_that_differ_are_requested_from_the_active() -> None:
+    active, backup = pair(replica=CONFIG)
+    backup.converter.sums[5] ^= 1
+    backup.converter.sums[9] ^= 1
+    step(active, backup, 1, 30 * MS)
+    assert of(active.tell(backup, 40 * MS), RequestBuckets) == [RequestBuckets(CHANNEL, 1, (5, 9), SESSION)]
+    assert of(active.tell(backup, 50 * MS), RequestBuckets) == [], "one repair at a time"
+
+
+def test_an_answer_is_waited_for_250_ms_and_its_position_for_a_second() -> None:
+    active, backup, buckets = corrupted()
+    active.engine.on_lease_renewed(1, 10 * SECOND, 41 * MS)
+    assert backup.replica._role.next_deadline_ns() == 40 * MS + ANSWER_NS_MAX
+    assert not of(backup.engine.on_timer(40 * MS + ANSWER_NS_MAX - 1), RequestBuckets)
+    step(active, backup, 5, 100 * MS)  # decided, and not applied here
+    active.source(1, 9, [23], 100 * MS)  # unheard
+    answer = active.engine.buckets(CHANNEL, buckets)
+    assert [packet.first_message_seq for packet in data(backup.engine.on_answer(CHANNEL, answer, 110 * MS))] == [5]
+    assert backup.replica._role.next_deadline_ns() == 110 * MS + REACH_NS_MAX
+    backup.engine.on_timer(110 * MS + REACH_NS_MAX - 1)
+    assert backup.state is not ReplicaState.JOINING
+    backup.engine.on_timer(110 * MS + REACH_NS_MAX)
+    assert backup.state is ReplicaState.JOINING
+
+
+def test_another_number_of_buckets_is_another_tables_state_and_leads_to_a_snapshot() -> None:
+    active, backup = pair(replica=CONFIG)
+    step(active, backup, 1, 30 * MS)
+    state = active.report(40 * MS)
+    digest = replace(state.channels[0].digest, digests=(7,))
+    other = replace(state, channels=(replace(state.channels[0], digest=digest),))
+    assert not of(backup.engine.on_peer_state(other, 41 * MS), RequestBuckets)
+    assert backup.state is ReplicaState.JOINING
+
+
+def test_buckets_that_were_not_requested_change_nothing() -> None:
+    active, backup = pair(replica=CONFIG)
+    step(active, backup, 1, 30 * MS)
+    assert backup.engine.on_answer(CHANNEL, active.engine.buckets(CHANNEL, (SYMBOL,)), 40 * MS) == []
+    assert backup.counters.counts[Counter.BUCKETS_SET] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,16 @@ def test_a_position_that_contradicts_the_logs_numbers_needs_a_snapshot() -> None
     log.append(second)
     with pytest.raises(DecisionLogTooShort, match="is at message_seq 2, not 3"):
         log.since(MessageStreamState(1, 3, 3, {1: 3, 2: 1}), LINEAGE)
+
+
+def test_a_position_outside_of_the_logs_history_needs_a_snapshot() -> None:
+    (first, after), (second, _) = history([(1, 2, 1), (2, 1, 1)])
+    log = DecisionLog()
+    log.append(first)
+    log.append(second)
+    with pytest.raises(DecisionLogTooShort, match="input_seq 3 of epoch 2 is not in the history"):
+        log.since(replace(after, epoch=2), LINEAGE)
+    assert log.since(after, LINEAGE).reply().runs == (second,)
 
 
 def test_a_position_inside_a_run_gets_the_whole_run() -> None:

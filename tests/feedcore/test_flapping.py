@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from feedcore.replica.active_view import FLAP_WITHIN_NS, FLAPS_FREE, HOLD_NS_FIRST, HOLD_NS_MAX, FlapDamper
+from feedcore.replica.active_view import (
+    FLAP_WITHIN_NS,
+    FLAPS_FREE,
+    HOLD_NS_FIRST,
+    HOLD_NS_MAX,
+    ActiveView,
+    FlapDamper,
+)
 from feedcore.replica.effects import StateMoved
 from feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import MS, SECOND, Adapter, hear, of, pair
@@ -55,3 +62,52 @@ def test_the_pause_doubles_up_to_a_bound_and_is_forgotten_after_a_calm() -> None
     assert pauses[-1] == HOLD_NS_MAX
     damper.on_silence(now_ns + FLAP_WITHIN_NS + 1)
     assert damper.may_return(now_ns + FLAP_WITHIN_NS + 2)
+
+
+# ---- who is active ----
+
+
+def test_news_of_who_is_active_counts_if_it_is_not_older_than_what_is_known() -> None:
+    view = ActiveView(0)
+    assert (view.adapter_id, view.epoch) == (0, 0)
+    assert view.know(1, 3)
+    assert not view.know(2, 2), "an older epoch"
+    assert not view.know(0, 3), "that no adapter holds the epoch says nothing of who held it"
+    assert (view.adapter_id, view.epoch) == (1, 3)
+    assert not view.know(1, 4), "the same adapter in a newer epoch is not another"
+    assert view.epoch == 4
+    assert view.know(2, 4)
+    assert view.know(0, 5)
+    assert (view.adapter_id, view.epoch) == (0, 5)
+
+
+def test_an_active_that_speaks_is_heard_whether_it_is_known_or_not() -> None:
+    view = ActiveView(0)
+    assert view.hear(1, 3, 10 * MS)
+    assert not view.hear(1, 3, 20 * MS)
+    assert view.silent_ns(25 * MS) == 5 * MS
+    assert not view.hear(2, 2, 30 * MS)
+    assert (view.adapter_id, view.epoch, view.silent_ns(30 * MS)) == (1, 3, 0)
+    assert view.hear(2, 3, 40 * MS)
+    assert not view.hear(2, 4, 50 * MS)
+    assert (view.adapter_id, view.epoch) == (2, 4)
+
+
+def test_silences_just_within_ten_seconds_of_one_another_add_up() -> None:
+    damper = FlapDamper()
+    for number in range(FLAPS_FREE + 1):
+        damper.on_silence(number * FLAP_WITHIN_NS)
+    heard_at_ns = (FLAPS_FREE + 1) * FLAP_WITHIN_NS
+    assert not damper.may_return(heard_at_ns)
+    assert not damper.may_return(heard_at_ns + HOLD_NS_FIRST - 1)
+    assert damper.may_return(heard_at_ns + HOLD_NS_FIRST)
+
+
+def test_a_silence_begins_the_pause_anew() -> None:
+    damper = FlapDamper()
+    for number in range(FLAPS_FREE + 1):
+        damper.on_silence(number)
+    assert not damper.may_return(SECOND)
+    damper.on_silence(SECOND + MS)
+    assert not damper.may_return(SECOND + 2 * HOLD_NS_FIRST)
+    assert damper.may_return(SECOND + 4 * HOLD_NS_FIRST)

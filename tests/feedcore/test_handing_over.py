@@ -6,6 +6,7 @@ from feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, Stat
 from feedcore.replica.hand_over import HandOver
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag
+from feedcore.wire.position import MessageStreamState
 from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
 
 ENDED = OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED
@@ -111,3 +112,52 @@ def test_an_heir_that_lost_its_place_meanwhile_begins_where_it_stood() -> None:
     assert due_ns is not None
     heir.engine.on_timer(34 * MS + heir.engine.config.replica.promotion_patience_ns)
     assert heir.state is ReplicaState.ACTIVE
+
+
+def ended_at_nine() -> HandOver:
+    """Epoch 2 was given up at input_seq 9; epoch 3, which follows it, is held here since 0."""
+    hand_over = HandOver(patience_ns=50 * MS)
+    hand_over.on_ended(2, 9)
+    hand_over.await_end(3, 2, 0)
+    return hand_over
+
+
+def test_an_heir_begins_once_it_has_applied_everything_before_the_end_and_nothing_is_outstanding() -> None:
+    hand_over = ended_at_nine()
+    assert hand_over.is_awaited
+    assert hand_over.due_epoch(2, 8, MS, is_blocked=False) is None
+    assert hand_over.due_epoch(2, 9, MS, is_blocked=True) is None
+    assert hand_over.due_epoch(1, 9, MS, is_blocked=False) is None, "the epoch that ended is not the newest it knows"
+    assert hand_over.due_epoch(2, 9, MS, is_blocked=False) == 3
+
+
+def test_an_heir_begins_after_its_patience_whatever_it_lacks() -> None:
+    hand_over = ended_at_nine()
+    assert hand_over.next_deadline_ns() == 50 * MS
+    assert hand_over.due_epoch(2, 8, 50 * MS - 1, is_blocked=True) is None
+    assert hand_over.due_epoch(2, 8, 50 * MS, is_blocked=True) == 3
+
+
+def test_an_heir_that_heard_no_end_waits_for_it() -> None:
+    hand_over = HandOver(patience_ns=50 * MS)
+    assert (hand_over.is_awaited, hand_over.next_deadline_ns()) == (False, None)
+    hand_over.await_end(3, 2, 0)
+    assert hand_over.due_epoch(2, 9, MS, is_blocked=False) is None
+
+
+def test_a_lease_that_is_gone_leaves_nothing_to_begin_but_the_end_is_still_known() -> None:
+    hand_over = ended_at_nine()
+    hand_over.cancel()
+    assert (hand_over.is_awaited, hand_over.next_deadline_ns()) == (False, None)
+    assert hand_over.due_epoch(2, 9, MS, is_blocked=False) is None
+    assert hand_over.is_at_end(MessageStreamState(2, 9, 9, {}))
+
+
+def test_the_end_is_repeated_exactly_where_it_was_said_until_an_epoch_begins() -> None:
+    hand_over = ended_at_nine()
+    assert hand_over.is_at_end(MessageStreamState(2, 9, 7, {}))
+    assert not hand_over.is_at_end(MessageStreamState(2, 8, 7, {}))
+    assert not hand_over.is_at_end(MessageStreamState(1, 9, 7, {}))
+    hand_over.begin()
+    assert not hand_over.is_at_end(MessageStreamState(2, 9, 7, {}))
+    assert not hand_over.is_awaited

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from feedcore.replica.effects import RequestSource, SaveState
+from dataclasses import replace
+
+from feedcore.counters import Counter
+from feedcore.replica.config import ReplicaConfig
+from feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
 from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
-from tests.simulation.toy_feed import FEED_ID, encode_source
+from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 
 VALUES = [11, 13, 17, 19]  # one message each
 
@@ -68,3 +72,82 @@ def test_without_a_place_the_oldest_are_dropped_first_whenever_they_come() -> No
         assert tracker.on_packet(decode_source_packet(datagram, FEED_ID), first, 0) == []
     assert len(tracker._held) == 2
     assert [piece.first_source_seq for piece in tracker.anchor(5, 0)] == [5, 7]
+
+
+# ---- the snapshot (clause 5.1) ----
+
+RETRY_NS = ReplicaConfig().snapshot_retry_ns
+
+
+def test_the_active_is_asked_for_a_snapshot_as_soon_as_it_is_known_and_again_at_intervals() -> None:
+    joining = Adapter(2)
+    assert not of(joining.engine.on_timer(MS), RequestSnapshot)
+    joining.engine.on_cluster_changed(1, 1, 2 * MS)
+    assert joining.engine.next_deadline_ns() == 2 * MS
+    assert of(joining.engine.on_timer(2 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
+    assert not of(joining.engine.on_timer(2 * MS + RETRY_NS - 1), RequestSnapshot)
+    assert of(joining.engine.on_timer(2 * MS + RETRY_NS), RequestSnapshot)
+    joining.engine.on_cluster_changed(3, 2, 300 * MS)  # another active is asked at once
+    assert of(joining.engine.on_timer(300 * MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 3, SESSION)]
+
+
+def test_an_active_that_is_heard_is_asked_even_if_no_admin_server_named_it() -> None:
+    active, joining = Adapter(1), Adapter(2)
+    hear(joining, active.activate(), MS)
+    assert of(joining.engine.on_timer(MS), RequestSnapshot) == [RequestSnapshot(CHANNEL, 1, SESSION)]
+
+
+def test_a_snapshot_from_before_the_newest_epoch_is_not_taken() -> None:
+    active, heir = pair()
+    old = active.engine.snapshot(CHANNEL)
+    joining = Adapter(3)
+    hear(joining, heir.activate(2, 30 * MS), 30 * MS)
+    assert joining.engine.on_answer(CHANNEL, old, 31 * MS) == []
+    assert joining.state is ReplicaState.JOINING
+    joining.engine.on_answer(CHANNEL, heir.engine.snapshot(CHANNEL), 32 * MS)
+    assert joining.state is ReplicaState.SYNCHRONIZED
+
+
+def test_a_snapshot_of_another_table_fails_the_adapter() -> None:
+    active, backup = pair()
+    backup.lose_place(30 * MS)
+    snapshot = replace(active.engine.snapshot(CHANNEL), conversion_state=b"another table's")
+    backup.engine.on_answer(CHANNEL, snapshot, 31 * MS)
+    assert backup.state is ReplicaState.FAILED
+
+
+def test_a_snapshot_that_what_was_heard_contradicts_is_not_used_and_the_next_is_requested_at_once() -> None:
+    active, backup = pair()
+    (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
+    backup.lose_place(30 * MS)
+    backup.engine.on_timer(30 * MS)
+    run = decided.runs[0]._replace(first_message_seq=9)
+    backup.engine.on_output_packet(decided._replace(runs=(run,)), 31 * MS)
+    stale = pair()[0].engine.snapshot(CHANNEL)  # at input_seq 1, where the decision above is another one
+    assert not of(backup.engine.on_answer(CHANNEL, stale, 32 * MS), SaveState)
+    assert backup.state is ReplicaState.JOINING
+    assert of(backup.engine.on_timer(32 * MS), RequestSnapshot)
+
+
+def test_a_resumed_adapter_whose_conversion_differs_asks_for_a_snapshot() -> None:
+    active, _ = pair()
+    snapshot = active.engine.snapshot(CHANNEL)
+    (decided,) = data(active.source(1, 1, VALUES, 30 * MS))
+    restarted = Adapter(3)
+    restarted.engine.resume_from(snapshot, [decided.runs[0]._replace(message_count=9)])
+    restarted.engine.on_cluster_changed(1, 1, 30 * MS)
+    restarted.source(1, 1, VALUES, 31 * MS)
+    assert restarted.counters.counts[Counter.DIGESTS_UNEQUAL] == 1
+    assert of(restarted.engine.on_timer(31 * MS), RequestSnapshot)
+
+
+def test_a_resumed_adapter_with_too_much_to_wait_for_asks_for_a_snapshot() -> None:
+    active, _ = pair()
+    restarted = Adapter(3, replica=ReplicaConfig(backlog_count_max=3))
+    restarted.engine.resume_from(active.engine.snapshot(CHANNEL))
+    restarted.engine.on_cluster_changed(1, 1, 30 * MS)
+    restarted.engine.on_timer(30 * MS)
+    restarted.source(1, 1, VALUES[:3], 31 * MS)
+    assert not of(restarted.engine.on_timer(31 * MS), RequestSnapshot)
+    restarted.source(1, 4, VALUES[:1], 32 * MS)
+    assert of(restarted.engine.on_timer(32 * MS), RequestSnapshot)

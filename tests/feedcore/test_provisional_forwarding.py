@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from feedcore.counters import Counter
 from feedcore.replica.config import OnSilence, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, CommitProvisional
+from feedcore.replica.effects import AppendToJournal, CommitProvisional, RequestRuns
 from feedcore.replica.provisional import Throttle
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import OutputFlag
@@ -109,10 +109,13 @@ def test_who_is_ahead_pauses_after_every_k_th_message_while_the_active_is_heard(
 
 def test_a_throttle_counts_messages_and_lets_time_pass() -> None:
     throttle = Throttle(10, 5)
+    assert throttle.may_send(0)
     throttle.on_sent(9, 100)
     assert throttle.may_send(100)
     throttle.on_sent(1, 100)
     assert not throttle.may_send(104)
+    assert throttle.may_send(105)
+    throttle.on_sent(9, 105)  # counted anew
     assert throttle.may_send(105)
 
 
@@ -151,3 +154,73 @@ def test_source_messages_that_wait_are_bounded_whatever_the_state() -> None:
     assert backup.state is ReplicaState.DETACHED
     backup.source(1, 5, VALUES, SECOND)
     assert backup.state is ReplicaState.JOINING
+
+
+def test_who_goes_ahead_begins_with_what_waits() -> None:
+    _, backup = pair()
+    backup.engine.on_admin_lost(50 * MS)
+    backup.source(1, 1, VALUES, 60 * MS)
+    proceeds_at_ns = backup.replica.channel.active.heard_at_ns + ReplicaConfig().proceed_after_ns
+    assert not data(backup.engine.on_timer(proceeds_at_ns - 1))
+    assert [packet.flags for packet in data(backup.engine.on_timer(proceeds_at_ns))] == [OutputFlag.PROVISIONAL]
+    assert backup.state is ReplicaState.AHEAD
+
+
+def test_a_decision_that_makes_fewer_messages_than_the_rest_of_what_was_sent_leads_to_a_snapshot() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    (decided,) = data(active.source(1, 1, [*VALUES, 23], SECOND))
+    run = decided.runs[0]._replace(message_count=0)
+    backup.engine.on_output_packet(decided._replace(runs=(run,)), SECOND + MS)
+    assert backup.state is ReplicaState.AHEAD
+    backup.source(1, 5, [23], SECOND + 2 * MS)
+    assert backup.state is ReplicaState.JOINING
+    assert list(backup.replica.channel.out_of_sync_at_ns) == [SECOND + 2 * MS]
+
+
+def test_who_is_ahead_requests_the_decisions_that_it_missed() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    active.source(1, 1, VALUES, SECOND)  # unheard
+    hear(backup, active.engine.on_timer(SECOND), SECOND)
+    due_ns = SECOND + ReplicaConfig().intake.request_after_ns
+    assert backup.replica._role.next_deadline_ns() == due_ns
+    (request,) = of(backup.engine.on_timer(due_ns), RequestRuns)
+    reply = active.engine.runs_since(1, request.position).reply()
+    backup.engine.on_answer(1, reply, due_ns)
+    assert backup.replica.line.position() == active.replica.line.position()
+
+
+def test_a_pause_is_a_deadline_while_source_messages_wait() -> None:
+    active, backup = left_alone(ReplicaConfig(throttle_message_count=4, throttle_pause_ns=7 * MS))
+    backup.source(1, 1, VALUES, SECOND)
+    hear(backup, active.engine.on_timer(SECOND), SECOND)
+    backup.source(1, 5, VALUES, SECOND + MS)
+    assert backup.replica._role.next_deadline_ns() is None
+    backup.source(1, 9, VALUES, SECOND + 2 * MS)
+    assert backup.replica._role.next_deadline_ns() == SECOND + 8 * MS
+
+
+def test_who_is_ahead_joins_anew_if_the_source_messages_of_a_decision_do_not_come_while_the_active_is_heard() -> None:
+    active, backup = left_alone()
+    active.engine.on_lease_renewed(1, 100 * SECOND, SECOND)
+    backup.source(1, 1, VALUES, SECOND)
+    hear(backup, active.source(2, 1, [23], SECOND), SECOND)
+    backup.engine.on_timer(SECOND)
+    stuck_at_ns = SECOND + ReplicaConfig().stuck_after_ns
+    for now_ns in range(SECOND, stuck_at_ns, 50 * MS):
+        hear(backup, active.engine.on_timer(now_ns), now_ns)
+        backup.engine.on_timer(now_ns)
+    assert backup.state is ReplicaState.AHEAD
+    hear(backup, active.engine.on_timer(stuck_at_ns), stuck_at_ns)
+    backup.engine.on_timer(stuck_at_ns)
+    assert backup.state is ReplicaState.JOINING
+
+
+def test_who_is_ahead_keeps_waiting_for_source_messages_while_no_adapter_decides() -> None:
+    active, backup = left_alone()
+    backup.source(1, 1, VALUES, SECOND)
+    hear(backup, active.source(2, 1, [23], SECOND), SECOND)
+    for now_ns in range(SECOND, 2 * SECOND + ReplicaConfig().stuck_after_ns, 50 * MS):
+        backup.engine.on_timer(now_ns)
+    assert backup.state is ReplicaState.AHEAD

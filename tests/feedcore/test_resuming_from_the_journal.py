@@ -14,6 +14,7 @@ from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import EpochStart, Lineage
 from feedcore.wire.position import MessageStreamState, Run
 from feedcore.wire.source_packet import decode_source_packet
+from tests.feedcore.engines import CHANNEL, Adapter, data, hear
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000
@@ -154,6 +155,7 @@ def test_state_is_saved_at_intervals_if_the_channel_moved_and_the_state_is_small
     assert not savings.is_due(2, 200)
     assert savings.is_due(3, 300)
     assert savings.is_small_enough(STATE_SIZE_MAX)
+    assert savings.is_due(4, 400)
     assert not savings.is_small_enough(STATE_SIZE_MAX + 1)
     assert not savings.is_due(9, 10**15)
 
@@ -167,3 +169,33 @@ def test_an_active_that_stops_leaves_its_state() -> None:
     (effect,) = replica.on_stop()
     assert isinstance(effect, SaveState)
     assert effect.snapshot.position == replica.line.position()
+
+
+def test_a_decision_after_a_gap_does_not_say_where_its_epoch_began() -> None:
+    replica, _ = a_replica(a_snapshot(), (Run(3, 103, 103, 1, 103, 1, 1), Run(4, 104, 104, 1, 104, 1, 1)))
+    assert replica.intake.lineage == a_snapshot().lineage
+    assert (list(replica.intake.ready), replica.intake.has_gap) == ([], False)
+    assert replica.channel.transmitted_ends == {3: 104, 4: 105}
+
+
+def test_decisions_of_an_older_epoch_than_the_saved_states_do_not_continue_it() -> None:
+    replica, _ = a_replica(a_snapshot(epoch=3), (Run(2, 101, 101, 1, 101, 1, 1),))
+    assert list(replica.intake.ready) == []
+
+
+def test_while_it_joins_nothing_is_transmitted_that_the_former_life_did_not_transmit() -> None:
+    active = Adapter(1)
+    active.activate()
+    snapshot = active.engine.snapshot(CHANNEL)
+    first, second = (data(active.source(1, seq, [11], MS))[0] for seq in (1, 2))
+    restarted = Adapter(3)
+    restarted.engine.resume_from(snapshot, first.runs)
+    restarted.engine.on_cluster_changed(1, 1, MS)
+    restarted.source(1, 1, [11, 11], 2 * MS)
+    assert restarted.replica.line.next_input_seq == 2
+    assert not data(hear(restarted, [Transmit(second)], 3 * MS))
+    assert (restarted.state, restarted.replica.line.next_input_seq) == (ReplicaState.JOINING, 2)
+    logged = active.engine.runs_since(CHANNEL, restarted.replica.intake.position())
+    copies = data(restarted.engine.on_answer(CHANNEL, logged.reply(), 4 * MS))
+    assert [packet.first_message_seq for packet in copies] == [2]
+    assert restarted.state is ReplicaState.SYNCHRONIZED

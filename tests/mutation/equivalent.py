@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.mutation.equivalent_in_replica import EQUIVALENT_IN_REPLICA
+
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
 _MERGE = "feedcore/merge"
 _HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
@@ -262,4 +264,5 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 2 << 62"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 63"): _LATER_THAN_ANY_TIME,
     (_PEERS, "Peers.consent_until_ns", "- until_ns = 1 << 62\n+ until_ns = 1 << 61"): _LATER_THAN_ANY_TIME,
+    **EQUIVALENT_IN_REPLICA,
 }

@@ -33,7 +33,8 @@ from tests.mutation.mutants import Mutant, mutated_tree
 
 NO_FAULT = -1
 WAITING_PER_COMPUTING = 20  # one that computes nothing for so long waits for ever
-TESTS_PASSED, TESTS_FAILED, TESTS_INTERRUPTED = 0, 1, 2  # pytest's; interrupted: a test module could not be imported
+# Of pytest. Interrupted or not found: a test module could not be imported, which it could without a fault.
+TESTS_PASSED, TESTS_FAILED, TESTS_INTERRUPTED, TESTS_NOT_FOUND = 0, 1, 2, 4
 
 
 class Outcome(StrEnum):
@@ -158,9 +159,9 @@ def _outcome(process: BaseProcess, mutant: Mutant) -> Outcome:
         return Outcome.SURVIVED
     if process.exitcode == -signal.SIGXCPU:
         return Outcome.TIMED_OUT
-    if process.exitcode in (TESTS_FAILED, TESTS_INTERRUPTED):
+    if process.exitcode in (TESTS_FAILED, TESTS_INTERRUPTED, TESTS_NOT_FOUND):
         return Outcome.KILLED
-    raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1 or 2")
+    raise CannotRun(f"{mutant.id}: the tests ended with status {process.exitcode}; expected 0, 1, 2 or 4")
 
 
 def _begin(job: Job, place: int, told: Connection | None = None) -> BaseProcess:

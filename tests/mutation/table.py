@@ -25,6 +25,46 @@ _MERGE_IN_FULL = (
     "tests/feedcore/test_merge_input_order.py",
     _HISTORIES,
 )
+_SIMULATOR = (
+    "tests/simulation/test_simulation.py::test_what_was_found_once_stays_mended",
+    "tests/simulation/test_simulation.py::test_no_seed_violates_an_invariant[0]",
+)
+_REPLICA = (
+    "tests/feedcore/test_states.py",
+    "tests/feedcore/test_decision_intake.py",
+    "tests/feedcore/test_acked_publishing.py",
+    "tests/feedcore/test_publish_gate.py",
+    "tests/feedcore/test_source_tracker.py",
+    "tests/feedcore/test_backlog.py",
+    "tests/feedcore/test_applying.py",
+    "tests/feedcore/test_following.py",
+    "tests/feedcore/test_engine.py",
+    "tests/feedcore/test_production.py",
+    "tests/feedcore/test_replica.py",
+    "tests/feedcore/test_source_losses.py",
+    "tests/feedcore/test_joining_anew.py",
+    "tests/feedcore/test_channels_of_one_source.py",
+    "tests/feedcore/test_resuming_from_the_journal.py",
+    "tests/feedcore/test_changing_the_session.py",
+    "tests/feedcore/test_handing_over.py",
+    "tests/feedcore/test_flapping.py",
+    "tests/feedcore/test_provisional_forwarding.py",
+    "tests/feedcore/test_conversion_state_repair.py",
+    "tests/feedcore/test_consent.py",
+    "tests/feedcore/test_leaving_the_group.py",
+    "tests/feedcore/test_lineage.py",
+    "tests/feedcore/test_decision_log.py",
+    "tests/feedcore/test_nothing_piles_up.py",
+    *_SIMULATOR,
+)
+
+
+def _replica(*first: str) -> tuple[str, ...]:
+    """The tests of the replica and the simulator, those first that look at the module most closely."""
+    nearest = tuple(f"tests/feedcore/test_{name}.py" for name in first)
+    return (*nearest, *(test for test in _REPLICA if test not in nearest))
+
+
 TESTS_OF: dict[str, tuple[str, ...]] = {
     "feedcore/hold_queue.py": ("tests/feedcore/test_hold_queue.py", *_MERGE),
     "admin_server/lease_core.py": _LEASE,
@@ -54,4 +94,26 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "feedcore/merge/provisional_merge.py": ("tests/feedcore/test_merge_provisional.py", *_MERGE),
     "feedcore/merge/sessions.py": ("tests/feedcore/test_merge_sessions.py",),
     "feedcore/merge/source_order.py": ("tests/feedcore/test_source_order.py", *_MERGE),
+    "feedcore/replica/active_view.py": _replica("flapping"),
+    "feedcore/replica/ahead.py": _replica("provisional_forwarding"),
+    "feedcore/replica/applying.py": _replica("applying", "provisional_forwarding", "channels_of_one_source"),
+    "feedcore/replica/backlog.py": _replica("backlog", "joining_anew", "provisional_forwarding"),
+    "feedcore/replica/bucket_repair.py": _replica("conversion_state_repair"),
+    "feedcore/replica/channel.py": _replica("replica", "handing_over", "changing_the_session"),
+    "feedcore/replica/deciding.py": _replica("source_losses", "publish_gate", "channels_of_one_source", "handing_over"),
+    "feedcore/replica/decision_intake.py": _replica("decision_intake", "following"),
+    "feedcore/replica/decision_log.py": _replica("decision_log"),
+    "feedcore/replica/engine.py": _replica("engine", "handing_over", "consent", "leaving_the_group"),
+    "feedcore/replica/following.py": _replica("following", "conversion_state_repair", "flapping"),
+    "feedcore/replica/hand_over.py": _replica("handing_over"),
+    "feedcore/replica/joining.py": _replica("joining_anew", "resuming_from_the_journal"),
+    "feedcore/replica/production.py": _replica("production", "channels_of_one_source", "provisional_forwarding"),
+    "feedcore/replica/provisional.py": _replica("production", "provisional_forwarding"),
+    "feedcore/replica/publish_gate.py": _replica("publish_gate", "acked_publishing"),
+    "feedcore/replica/replica.py": _replica("replica", "handing_over", "changing_the_session"),
+    "feedcore/replica/role.py": _replica("following", "leaving_the_group"),
+    "feedcore/replica/save_schedule.py": _replica("resuming_from_the_journal"),
+    "feedcore/replica/sessions.py": _replica("changing_the_session"),
+    "feedcore/replica/source_tracker.py": _replica("source_tracker", "joining_anew", "source_losses"),
+    "feedcore/replica/states.py": _replica("states"),
 }

@@ -102,13 +102,18 @@ def test_ids_are_stable_and_differ() -> None:
     assert {"toy_room/toy.py:9:boundary", "toy_room/toy.py:9:operand_removed#2"} <= set(ids)
 
 
-def test_mutants_of_every_module_in_the_table_differ_from_it_and_its_tests_are_there() -> None:
+def test_every_module_in_the_table_and_its_tests_are_there() -> None:
     for module, tests in TESTS_OF.items():
-        source = (ROOT / module).read_text()
-        assert all((ROOT / test).exists() for test in tests)
-        for mutant in mutants_of(source, module)[::10]:
-            tree = mutated_tree(source, mutant.place)
-            assert ast.unparse(tree) != ast.unparse(ast.parse(source)), mutant.id
+        assert (ROOT / module).exists()
+        assert all((ROOT / test.partition("::")[0]).exists() for test in tests)
+
+
+@pytest.mark.parametrize("module", ["admin_server/candidates.py", "feedcore/replica/deciding.py"])
+def test_every_mutant_of_a_module_differs_from_it(module: str) -> None:
+    source = (ROOT / module).read_text()
+    for mutant in mutants_of(source, module)[::10]:
+        tree = mutated_tree(source, mutant.place)
+        assert ast.unparse(tree) != ast.unparse(ast.parse(source)), mutant.id
 
 
 @pytest.fixture

@@ -1,0 +1,203 @@
+"""A source stream in order: what is next, what is missing, when the source journal is asked (clauses 4.4 and 10.2)."""
+
+from __future__ import annotations
+
+from feedcore.replica.effects import RequestSource
+from feedcore.replica.source_tracker import Slice, SourceTracker, TrackerConfig
+from feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
+
+MS = 1_000_000
+STREAM = 3
+CONFIG = TrackerConfig()
+AFTER_NS, EVERY_NS = CONFIG.request_after_ns, CONFIG.retry_every_ns
+
+
+def packet(first: int, count: int, flags: int = 0) -> SourcePacket:
+    """Of so many messages; a heartbeat if it has none."""
+    return decode_source_packet(encode_source(STREAM, first, [(1, 11)] * count, 0, flags), FEED_ID)
+
+
+def a_tracker(config: TrackerConfig = CONFIG, next_source_seq: int = 1) -> SourceTracker:
+    """Anchored."""
+    tracker = SourceTracker(STREAM, config, SESSION)
+    assert tracker.anchor(next_source_seq, 0) == []
+    return tracker
+
+
+def numbers(slices: list[Slice]) -> list[tuple[int, int]]:
+    """First source_seq and count of each."""
+    return [(piece.first_source_seq, piece.message_count) for piece in slices]
+
+
+def asked(tracker: SourceTracker, now_ns: int) -> list[tuple[int, int]]:
+    """The ranges requested at a time, both ends inclusive."""
+    requests = tracker.on_timer(now_ns)
+    assert all((each.source_stream_id, each.session) == (STREAM, SESSION) for each in requests)
+    return [(each.first_source_seq, each.last_source_seq) for each in requests]
+
+
+def test_what_comes_in_order_passes_and_copies_do_not() -> None:
+    tracker = a_tracker()
+    assert numbers(tracker.on_packet(packet(1, 2), 1, 0)) == [(1, 2)]
+    assert tracker.on_packet(packet(1, 2), 2, 0) == []
+    assert tracker.on_packet(packet(2, 1), 3, 0) == []
+    assert numbers(tracker.on_packet(packet(2, 3), 4, 0)) == [(3, 2)]  # the new part of it
+    assert (tracker.next_source_seq, tracker.known_end) == (5, 5)
+    assert tracker.next_deadline_ns() is None
+
+
+def test_what_comes_early_is_held_until_the_gap_is_closed_and_then_became_available_together() -> None:
+    tracker = a_tracker()
+    assert tracker.on_packet(packet(5, 1), 1, 0) == []
+    assert tracker.on_packet(packet(3, 2), 2, 0) == []
+    slices = tracker.on_packet(packet(1, 3), 3, 0)
+    assert numbers(slices) == [(1, 3), (4, 1), (5, 1)]
+    assert [piece.arrival for piece in slices] == [3, 3, 3]
+    assert tracker.next_deadline_ns() is None
+
+
+def test_a_gap_is_requested_after_a_pause_and_again_until_it_is_closed() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 2), 1, MS)
+    assert tracker.next_deadline_ns() == MS + AFTER_NS
+    tracker.on_packet(packet(5, 2), 2, 2 * MS)  # another early packet puts nothing off
+    assert asked(tracker, MS + AFTER_NS - 1) == []
+    assert asked(tracker, MS + AFTER_NS) == [(1, 2)]
+    assert asked(tracker, MS + AFTER_NS + EVERY_NS - 1) == []
+    assert asked(tracker, MS + AFTER_NS + EVERY_NS) == [(1, 2)]
+    tracker.on_packet(packet(1, 2), 3, 100 * MS)
+    assert (tracker.next_deadline_ns(), asked(tracker, 1_000 * MS)) == (None, [])
+
+
+def test_a_gap_at_the_end_is_seen_by_a_heartbeat_or_by_a_decision_that_names_it() -> None:
+    by_heartbeat, by_decision = a_tracker(), a_tracker()
+    assert by_heartbeat.on_packet(packet(3, 0, SourceFlag.HEARTBEAT), 1, 0) == []
+    by_decision.note_end(1, 0)
+    assert by_decision.next_deadline_ns() is None
+    by_decision.note_end(3, 0)
+    by_decision.note_end(2, MS)
+    for tracker in (by_heartbeat, by_decision):
+        assert tracker.known_end == 3
+        assert tracker.ended_at is None
+        assert asked(tracker, AFTER_NS) == [(1, 2)]
+        tracker.on_packet(packet(1, 2), 2, AFTER_NS)
+        assert tracker.next_deadline_ns() is None
+
+
+def test_one_request_asks_for_so_many_gaps_and_messages_and_no_more() -> None:
+    tracker = a_tracker(TrackerConfig(request_range_count_max=2, request_count_max=4))
+    for first in (3, 5, 9):
+        tracker.on_packet(packet(first, 1), 1, 0)
+    assert asked(tracker, AFTER_NS) == [(1, 2), (4, 4)]
+    tracker.on_packet(packet(1, 4), 2, AFTER_NS)
+    tracker.on_packet(packet(20, 1), 2, AFTER_NS)
+    assert asked(tracker, AFTER_NS + EVERY_NS) == [(6, 8), (10, 10)]
+
+
+def test_a_gap_may_be_declared_lost_once_it_has_been_the_first_for_its_time() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 1), 1, 0)
+    tracker.on_packet(packet(6, 1), 2, 0)
+    assert tracker.lost(CONFIG.declare_after_ns - 1) is None
+    assert tracker.lost(CONFIG.declare_after_ns) == (1, 2)
+    assert not tracker.is_given_up(CONFIG.give_up_after_ns - 1)
+    assert tracker.is_given_up(CONFIG.give_up_after_ns)
+    tracker.on_packet(packet(1, 2), 3, MS)  # progress: what is missing now is another gap
+    assert tracker.lost(CONFIG.declare_after_ns) is None
+    assert tracker.lost(MS + CONFIG.declare_after_ns) == (4, 5)
+    tracker.on_packet(packet(4, 2), 4, 2 * MS)
+    assert tracker.lost(10 * CONFIG.declare_after_ns) is None
+    assert not tracker.is_given_up(10 * CONFIG.give_up_after_ns)
+
+
+def test_after_a_declared_loss_the_stream_goes_on_with_what_is_here() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 2), 1, 0)
+    assert numbers(tracker.skip_to(3, MS)) == [(3, 2)]
+    assert tracker.skip_to(4, MS) == []
+    assert tracker.next_source_seq == 5
+    assert tracker.next_deadline_ns() is None
+
+
+def test_without_a_place_everything_is_held_and_nothing_is_missed() -> None:
+    tracker = SourceTracker(STREAM, CONFIG, SESSION)
+    assert tracker.on_packet(packet(5, 2), 1, 0) == []
+    tracker.note_end(9, 0)
+    assert (tracker.next_deadline_ns(), tracker.lost(1 << 60)) == (None, None)
+    assert numbers(tracker.anchor(6, MS)) == [(6, 1)]
+    assert asked(tracker, MS + AFTER_NS) == [(7, 8)]
+
+
+def test_losing_the_place_keeps_what_was_passed_on_and_not_used() -> None:
+    tracker = a_tracker()
+    unused = tracker.on_packet(packet(1, 2), 1, 0)
+    tracker.on_packet(packet(4, 1), 2, 0)
+    tracker.unanchor(unused)
+    assert (tracker.next_source_seq, tracker.next_deadline_ns(), tracker.lost(1 << 60)) == (None, None, None)
+    assert numbers(tracker.anchor(1, MS)) == [(1, 2)]
+    assert tracker.lost(CONFIG.declare_after_ns) is None  # the gap is open since the new place
+    assert tracker.lost(MS + CONFIG.declare_after_ns) == (3, 3)
+
+
+# ---- the end of the session ----
+
+
+def test_the_end_of_the_stream_is_where_the_source_says_it() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 0, SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM), 1, 0)
+    assert tracker.ended_at == 3
+    assert asked(tracker, AFTER_NS) == [(1, 2)]
+
+
+def test_what_follows_the_newest_message_is_requested_until_the_end_is_known() -> None:
+    tracker = a_tracker(TrackerConfig(request_count_max=10))
+    tracker.on_packet(packet(1, 2), 1, 0)
+    tracker.seek_end(MS)
+    tracker.seek_end(2 * MS)
+    assert tracker.next_deadline_ns() == MS
+    assert asked(tracker, MS - 1) == []
+    assert asked(tracker, MS) == [(3, 12)]
+    assert asked(tracker, MS + EVERY_NS - 1) == []
+    assert asked(tracker, MS + EVERY_NS) == [(3, 12)]
+    tracker.on_packet(packet(3, 0, SourceFlag.HEARTBEAT | SourceFlag.END_OF_STREAM), 1, 60 * MS)
+    assert asked(tracker, MS + 2 * EVERY_NS) == []
+    assert tracker.next_deadline_ns() is None
+    tracker.seek_end(200 * MS)
+    assert tracker.next_deadline_ns() is None
+
+
+def test_the_end_and_a_gap_before_the_newest_message_are_requested_together() -> None:
+    tracker = a_tracker(TrackerConfig(request_count_max=10))
+    tracker.on_packet(packet(3, 1), 1, 0)
+    tracker.seek_end(AFTER_NS)
+    assert asked(tracker, AFTER_NS) == [(4, 13), (1, 2)]
+
+
+def test_a_concluded_session_ends_after_the_newest_message_known() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(1, 2), 1, 0)
+    tracker.seek_end(MS)
+    tracker.conclude(10 * MS)
+    assert (tracker.ended_at, tracker.next_deadline_ns()) == (3, None)
+
+
+def test_in_a_concluded_session_a_gap_is_lost_at_once_and_given_up_after_the_second_grace() -> None:
+    tracker = a_tracker()
+    tracker.on_packet(packet(3, 1), 1, 0)
+    assert tracker.lost(MS) is None
+    tracker.conclude(10 * MS)
+    tracker.conclude(20 * MS)  # the first word counts
+    assert tracker.ended_at is None
+    assert tracker.lost(MS) == (1, 2)
+    assert not tracker.is_given_up(10 * MS - 1)
+    assert tracker.is_given_up(10 * MS)
+    tracker.skip_to(3, 10 * MS)
+    tracker.conclude(30 * MS)
+    assert tracker.ended_at == 4
+
+
+def test_a_request_names_stream_range_and_session() -> None:
+    tracker = a_tracker()
+    tracker.note_end(3, 0)
+    assert tracker.on_timer(AFTER_NS) == [RequestSource(STREAM, 1, 2, SESSION)]
