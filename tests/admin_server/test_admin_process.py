@@ -154,10 +154,10 @@ def test_the_admin_command_hands_over_fails_and_readmits(
         obedience.result(STOP_TIMEOUT_S)
         assert capsys.readouterr().out == f"feed equities: b is active in epoch {epoch + 1}\n"
         for words, complaint in (
-            (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is active already"),
+            (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is already active"),
             (["fail", "equities", "a", "--reason", "slow"], "FAILED_PRECONDITION: a is the last synchronised backup"),
             (["readmit", "equities", "a"], "FAILED_PRECONDITION: a is not failed"),
-            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; there are equities"),
+            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; you may use equities"),
         ):
             with pytest.raises(SystemExit, match="2"):
                 admin([*words, *options])
@@ -191,7 +191,7 @@ def test_a_server_that_cannot_start_says_why_and_ends_with_status_2(tmp_path: Pa
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "state")]
     ended = subprocess.run(command, text=True, capture_output=True, timeout=60)
     assert ended.returncode == 2
-    assert "cluster.toml: feed[0].feed_id: 0 is not within" in ended.stderr
+    assert "cluster.toml: feed[0].feed_id is 0; it must be between 1 and 65535" in ended.stderr
     assert ended.stdout == ""
 
 

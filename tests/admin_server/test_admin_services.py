@@ -174,7 +174,7 @@ def test_an_adapter_of_one_feed_is_none_of_another(tmp_path: Path) -> None:
                 assert stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed=feed)).name == feed
         with channel_as(server, "adapter-b") as channel:
             stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-            with pytest.raises(grpc.RpcError, match="adapter-b is no adapter of feed 'bonds'") as refused:
+            with pytest.raises(grpc.RpcError, match="adapter-b is not an adapter of feed 'bonds'") as refused:
                 stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed="bonds"))
             assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
         token = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b")).token
@@ -244,34 +244,34 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("feed_id = 1", "feed_id = 0", "feed_id: 0 is not within"),
+        ("feed_id = 1", "feed_id = 0", "feed_id is 0; it must be between"),
         ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "no multicast address"),
         ("source_stream_ids = [1, 2]", "source_stream_ids = [1]", "exactly one channel"),
         ('group = "239.192.1.2:5002"', 'group = "239.192.1.2:5001"', "share a port"),
-        ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl: unknown key"),
+        ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl is not a known key"),
         ("adapter_id = 2", "adapter_id = 1", "same adapter_id"),
         ("message-model.xml", "no-such.xml", "no-such.xml"),
-        ("session = 20261121", "", "session: is missing"),
-        ("channel_id = 1", "channel_id = 1\ncolour = 2", "colour: unknown key"),
-        ("groups = { 1 =", "groups = { x =", "'x' is no channel_id"),
-        ("[1, 2]", "[1, [2]]", "source_stream_ids: .2. is not of type int"),
-        ('"equities.ticks"', '"equities..ticks"', "topic: 'equities..ticks' is no topic"),
-        ("lease_ttl_ms = 300", 'publish = "sync"', "publish: 'sync' is none of async, acked"),
-        ("lease_ttl_ms = 300", 'on_silence = "wait"', "on_silence: 'wait' is none of proceed, hold"),
-        ("lease_ttl_ms = 300", 'fail_policy = "any"', "fail_policy: 'any' is none of lowest, lower_than_any"),
-        ("lease_ttl_ms = 300", "fail_threshold = 0.5", "fail_threshold: is only for fail_policy = 'below_threshold'"),
-        ("lease_ttl_ms = 300", 'fail_policy = "below_threshold"', "fail_threshold: is missing"),
+        ("session = 20261121", "", "session is missing"),
+        ("channel_id = 1", "channel_id = 1\ncolour = 2", "colour is not a known key"),
+        ("groups = { 1 =", "groups = { x =", "has the key 'x'; every key must be a channel_id"),
+        ("[1, 2]", "[1, [2]]", "source_stream_ids contains .2.; every entry must be of type int"),
+        ('"equities.ticks"', '"equities..ticks"', "topic has the bad topic 'equities..ticks'"),
+        ("lease_ttl_ms = 300", 'publish = "sync"', "publish is 'sync'; it must be one of async, acked"),
+        ("lease_ttl_ms = 300", 'on_silence = "wait"', "on_silence is 'wait'; it must be one of proceed, hold"),
+        ("lease_ttl_ms = 300", 'fail_policy = "any"', "fail_policy is 'any'; it must be one of lowest"),
+        ("lease_ttl_ms = 300", "fail_threshold = 0.5", "fail_threshold is set, but fail_policy is 'lowest'"),
+        ("lease_ttl_ms = 300", 'fail_policy = "below_threshold"', "fail_threshold is missing"),
         (
             "lease_ttl_ms = 300",
             'fail_policy = "below_threshold"\nfail_threshold = 30',
-            "fail_threshold: 30 is not within 0 and 1",
+            "fail_threshold is 30; it must be between 0 and 1",
         ),
         (
             "lease_ttl_ms = 300",
             'fail_policy = "below_threshold"\nfail_threshold = "low"',
-            "fail_threshold: 'low' is not of type int | float",
+            "fail_threshold is 'low'; it must be of type int | float",
         ),
-        ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint: '7411' does not have the form"),
+        ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint is '7411'; it must have the form"),
     ],
 )
 def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -285,10 +285,14 @@ def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str
     ("old", "new", "reason"),
     [
         ('roles = ["source"]', 'roles = ["sauce"]', r"identity\.source\.roles.*sauce"),
-        ('roles = ["source"]', "roles = [[1]]", r"identity\.source\.roles: \[1\] is not of type str"),
-        ('["equities.#"]', '["equities.a*"]', r"identity\.reader\.subscribe: 'equities\.a\*' is no topic"),
-        ("[identity.source]", '[identity."../source"]', r"identity: '\.\./source' does not have the form"),
-        ("[identity.source]", "[identities.source]", "identities: unknown key"),
+        (
+            'roles = ["source"]',
+            "roles = [[1]]",
+            r"identity\.source\.roles contains \[1\]; every entry must be of",
+        ),
+        ('["equities.#"]', '["equities.a*"]', r"identity\.reader\.subscribe has the bad topic 'equities\.a\*'"),
+        ("[identity.source]", '[identity."../source"]', r"identity has the name '\.\./source'; it must have the form"),
+        ("[identity.source]", "[identities.source]", "identities is not a known key"),
     ],
 )
 def test_a_bad_policy_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:

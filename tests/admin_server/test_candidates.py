@@ -15,7 +15,7 @@ def told(**adapters: Standing) -> Candidates:
     candidates = Candidates(frozenset(ids.values()), FRESH_NS)
     for name, standing in adapters.items():
         candidates.attend(ids[name])
-        assert candidates.tell(ids[name], standing, 0) is True
+        assert candidates.report(ids[name], standing, 0) is True
     return candidates
 
 
@@ -25,7 +25,7 @@ def standing(state: ReplicaState = SYNCHRONIZED, seq: int = 5, **rest: float) ->
 
 def test_what_an_adapter_tells_that_does_not_attend_is_not_kept() -> None:
     candidates = Candidates(frozenset({1}), FRESH_NS)
-    assert candidates.tell(1, standing(), 0) is False
+    assert candidates.report(1, standing(), 0) is False
     candidates.resume(1)
     assert candidates.standing(1, 0) is None
 
@@ -57,7 +57,7 @@ def test_a_stream_that_begins_again_in_the_same_life_keeps_what_was_told() -> No
     assert candidates.standing(1, 0) is None
     candidates.leave(1)
     candidates.leave(1)
-    candidates.distrust(1)
+    candidates.invalidate_report(1)
     assert not candidates.is_attending(1)
 
 
@@ -102,32 +102,32 @@ def test_backups_in_sync_are_good_fresh_not_failed_and_not_the_holder() -> None:
 
 
 def test_somebody_is_missing_unless_all_that_are_configured_are_candidates_or_failed() -> None:
-    assert Candidates(frozenset(), FRESH_NS).is_anybody_missing(0)
+    assert Candidates(frozenset(), FRESH_NS).is_adapter_missing(0)
     candidates = told(a1=standing(), a2=standing(ReplicaState.FAILED), a3=standing(JOINING))
-    assert not candidates.is_anybody_missing(0)
-    assert candidates.is_anybody_missing(FRESH_NS + 1)
+    assert not candidates.is_adapter_missing(0)
+    assert candidates.is_adapter_missing(FRESH_NS + 1)
     candidates.leave(3)
-    assert candidates.is_anybody_missing(0)
+    assert candidates.is_adapter_missing(0)
     candidates.failed[3] = "by hand"
-    assert not candidates.is_anybody_missing(0)
+    assert not candidates.is_adapter_missing(0)
 
 
 def test_one_says_that_it_failed_only_in_so_many_words() -> None:
     candidates = told(a1=standing(ReplicaState.FAILED), a2=standing())
     candidates.attend(3)
-    assert [candidates.says_it_failed(each) for each in (1, 2, 3, 4)] == [True, False, False, False]
+    assert [candidates.reports_failed(each) for each in (1, 2, 3, 4)] == [True, False, False, False]
 
 
 def test_why_one_is_no_heir_reads_behind_its_name() -> None:
     candidates = told(a1=standing(ACTIVE), a2=standing(), a3=standing(abstains=True), a4=standing(DETACHED))
     candidates.failed[2] = "by hand"
     candidates.attend(5)
-    assert [candidates.why_no_heir(each, 1, 0) for each in (1, 2, 3, 4, 5, 6)] == [
-        "is active already",
+    assert [candidates.why_not_heir(each, 1, 0) for each in (1, 2, 3, 4, 5, 6)] == [
+        "is already active",
         "is failed: by hand",
-        "accepts no grant just now: it was without contact to an admin server",
+        "accepts no grants for the moment, because it recently lost the admin server",
         "is detached, not synchronized",
-        "has not told its state lately",
+        "has not reported its state recently",
         "is away",
     ]
-    assert candidates.why_no_heir(4, 1, FRESH_NS + 1) == "has not told its state lately"
+    assert candidates.why_not_heir(4, 1, FRESH_NS + 1) == "has not reported its state recently"

@@ -164,9 +164,9 @@ def test_an_heir_whose_connection_breaks_and_comes_back_is_offered_nothing_any_m
 
 def test_nothing_else_is_begun_while_a_hand_over_is_under_way() -> None:
     lease = offering(3)
-    assert refusal(lease.hand_over(3, 101 * MS)) == (2, "is being handed the lease over")
+    assert refusal(lease.hand_over(3, 101 * MS)) == (2, "is already taking over the lease")
     assert lease.next_epoch(1, 1, 102 * MS) == []
-    assert lease.refusal_to_fail(2, 103 * MS, is_own_wish=True) == "is being handed the lease over"
+    assert lease.refusal_to_fail(2, 103 * MS, is_own_request=True) == "is taking over the lease"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_nothing_else_is_begun_while_a_hand_over_is_under_way() -> None:
     [
         (ReplicaState.RESYNCHRONIZING, False, "is resynchronizing, not synchronized"),
         (DETACHED, False, "is detached, not synchronized"),
-        (SYNCHRONIZED, True, "accepts no grant just now: it was without contact to an admin server"),
+        (SYNCHRONIZED, True, "accepts no grants for the moment, because it recently lost the admin server"),
     ],
 )
 def test_a_backup_that_would_not_follow_to_the_end_is_no_heir(state: ReplicaState, abstains: bool, reason: str) -> None:
@@ -186,14 +186,14 @@ def test_a_backup_that_would_not_follow_to_the_end_is_no_heir(state: ReplicaStat
 
 def test_a_refused_hand_over_says_why() -> None:
     lease = running(2, 3)
-    assert refusal(lease.hand_over(1, 1)) == (1, "is active already")
+    assert refusal(lease.hand_over(1, 1)) == (1, "is already active")
     assert refusal(lease.hand_over(9, 1)) == (9, "is away")
     lease.fail(3, "too slow", 1)
     assert refusal(lease.hand_over(3, 1)) == (3, "is failed: too slow")
     told(lease, 2, SYNCHRONIZED, 1)
     lease.renew(1, 1, 300 * MS)
-    assert refusal(lease.hand_over(2, 600 * MS)) == (2, "has not told its state lately")
-    assert refusal(lease.hand_over(2, 700 * MS)) == (0, "nobody is active")
+    assert refusal(lease.hand_over(2, 600 * MS)) == (2, "has not reported its state recently")
+    assert refusal(lease.hand_over(2, 700 * MS)) == (0, "no adapter is active")
 
 
 def test_a_restored_holder_hands_over_only_when_it_has_come_back_and_renewed() -> None:

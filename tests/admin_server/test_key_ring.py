@@ -51,7 +51,7 @@ def test_keys_overlap_and_no_number_comes_twice(store: Store) -> None:
         halves.update({half.key_id: half.key for half in ring.decision_keys()})
         assert [half.key_id for half in ring.decision_keys()] == [key.key_id for key in ring.keys([1, 2])]
         assert {key.channel_id for key in ring.source_keys()} == {SOURCE}
-        time.sleep(max(0.0, (ring.look_again_unix_ns - time.time_ns()) / SECOND))
+        time.sleep(max(0.0, (ring.next_change_unix_ns - time.time_ns()) / SECOND))
         ring.refresh(time.time_ns())
     assert len(seen) >= 6
     assert len(set(halves.values())) == len(halves) == len(seen), "each decision key is renewed with its stream key"

@@ -8,6 +8,8 @@ from admin_server.lease_core import FeedLease, Granted, Vacated
 from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, running, told
 
+NEEDED = "is needed, because no other adapter is active or synchronised"
+
 
 def test_a_feeds_only_adapter_is_granted_at_its_first_report() -> None:
     lease = FeedLease(CONFIG, frozenset({1}))
@@ -54,7 +56,7 @@ def test_a_cold_start_waits_out_the_grace_for_an_adapter_that_does_not_come() ->
     assert lease.on_timer(62_000 * MS) == [Granted(1, 65)]
 
 
-def test_nobody_waits_for_a_failed_adapter_nor_for_one_that_says_it_failed() -> None:
+def test_nobody_waits_for_a_failed_adapter_nor_for_one_that_reports_failed() -> None:
     lease = FeedLease(CONFIG, frozenset({1, 2, 3}))
     lease.restore(epoch=0, holder=0, now_ns=0, next_epoch=1, failed={2: "out of sync"})
     lease.on_attend(3, 0)
@@ -287,23 +289,26 @@ def test_a_failed_adapter_is_no_candidate_until_it_is_readmitted_and_tells_anew(
 def test_the_last_synchronised_backup_is_failed_only_by_force() -> None:
     lease = running(2, 3)
     told(lease, 3, ReplicaState.RESYNCHRONIZING, 1)
-    for own_wish in (True, False):
-        assert lease.refusal_to_fail(2, 2, is_own_wish=own_wish) == "is the last synchronised backup"
-        assert lease.refusal_to_fail(3, 2, is_own_wish=own_wish) is None
-    assert lease.refusal_to_fail(2, 2, is_own_wish=False, is_forced=True) is None
+    for is_own in (True, False):
+        assert lease.refusal_to_fail(2, 2, is_own_request=is_own) == "is the last synchronised backup"
+        assert lease.refusal_to_fail(3, 2, is_own_request=is_own) is None
+    assert lease.refusal_to_fail(2, 2, is_own_request=False, is_forced=True) is None
     told(lease, 3, SYNCHRONIZED, 3)
-    assert lease.refusal_to_fail(2, 4, is_own_wish=True) is None
-    assert lease.refusal_to_fail(2, 500 * MS, is_own_wish=True) is None, "its own report is old: it is not in sync"
+    assert lease.refusal_to_fail(2, 4, is_own_request=True) is None
+    assert lease.refusal_to_fail(2, 500 * MS, is_own_request=True) is None, "its own report is old: it is not in sync"
 
 
 def test_the_active_is_not_failed_and_nobody_leaves_a_feed_to_nobody() -> None:
     lease = running(2)
-    assert lease.refusal_to_fail(1, 1, is_own_wish=False, is_forced=True) == "is active: hand over first"
+    assert lease.refusal_to_fail(1, 1, is_own_request=False, is_forced=True) == "is active; hand over first"
     alone = FeedLease(CONFIG, frozenset({1, 2}))
     alone.on_attend(1, 0)
     told(alone, 1, JOINING, 0)
-    assert alone.refusal_to_fail(1, 1, is_own_wish=True) == "would leave the feed to nobody"
-    assert alone.refusal_to_fail(1, 1, is_own_wish=False) is None
+    assert (
+        alone.refusal_to_fail(1, 1, is_own_request=True)
+        == NEEDED
+    )
+    assert alone.refusal_to_fail(1, 1, is_own_request=False) is None
 
 
 def test_a_renewal_of_the_holder_does_not_need_its_state() -> None:

@@ -7,6 +7,7 @@ from admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, O
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, SYNCHRONIZED, kinds, running, told
 
 TERM_NS = CONFIG.term_ns
+NEEDED = "is needed, because no other adapter is active or synchronised"
 
 
 def offering() -> FeedLease:
@@ -114,7 +115,7 @@ def test_the_heir_that_is_named_is_the_heir_even_if_another_is_better() -> None:
 def test_no_hand_over_begins_when_the_term_has_passed_or_before_a_restored_holder_has_renewed() -> None:
     lease = running(2)
     told(lease, 2, SYNCHRONIZED, TERM_NS - 1)
-    assert lease.hand_over(None, TERM_NS) == [HandOverRefused("nobody is active")]
+    assert lease.hand_over(None, TERM_NS) == [HandOverRefused("no adapter is active")]
     assert kinds(lease.hand_over(None, TERM_NS - 1)) == [Offered]
     (refused,) = restored().hand_over(None, 5)
     assert refused == HandOverRefused("is active, but has not renewed its lease since this server started", 1)
@@ -148,10 +149,10 @@ def test_failing_a_former_holder_takes_its_epoch_from_it_and_failing_another_doe
 
 def test_the_heir_and_the_holder_are_not_failed_even_by_force() -> None:
     lease = offering()
-    refusal = lease.refusal_to_fail(2, 200, is_own_wish=False, is_forced=True)
-    assert refusal == "is being handed the lease over"
-    assert lease.refusal_to_fail(3, 200, is_own_wish=False, is_forced=True) is None
-    assert lease.refusal_to_fail(3, 200, is_own_wish=True) is None
+    refusal = lease.refusal_to_fail(2, 200, is_own_request=False, is_forced=True)
+    assert refusal == "is taking over the lease"
+    assert lease.refusal_to_fail(3, 200, is_own_request=False, is_forced=True) is None
+    assert lease.refusal_to_fail(3, 200, is_own_request=True) is None
 
 
 def test_one_that_is_not_in_sync_may_leave_others_that_are_even_while_nobody_is_known_to_be_active() -> None:
@@ -160,9 +161,12 @@ def test_one_that_is_not_in_sync_may_leave_others_that_are_even_while_nobody_is_
     for adapter_id in (1, 2):
         lease.on_attend(adapter_id, 1)
         told(lease, adapter_id, JOINING, 2)
-    assert lease.refusal_to_fail(1, 3, is_own_wish=True) == "would leave the feed to nobody"
+    assert (
+        lease.refusal_to_fail(1, 3, is_own_request=True)
+        == NEEDED
+    )
     told(lease, 2, SYNCHRONIZED, 4)
-    assert lease.refusal_to_fail(1, 5, is_own_wish=True) is None
+    assert lease.refusal_to_fail(1, 5, is_own_request=True) is None
 
 
 def test_a_poor_candidate_waits_anew_after_a_better_one_came_and_went() -> None:
@@ -220,4 +224,4 @@ def test_a_former_holder_that_has_stopped_does_not_renew_even_if_it_accepts_no_g
 def test_nobody_hands_over_a_lease_that_nobody_holds_though_its_term_goes_on() -> None:
     lease = running()
     lease.on_gone(1, 5)
-    assert lease.hand_over(None, 6) == [HandOverRefused("nobody is active")]
+    assert lease.hand_over(None, 6) == [HandOverRefused("no adapter is active")]

@@ -101,8 +101,8 @@ class LeaseMachine(RuleBasedStateMachine):
     def _take_grant(self, adapter_id: int, epoch: int) -> None:
         assert adapter_id in self.states
         assert adapter_id not in self.observer.failed
-        is_heir, is_own_wish = adapter_id in self.offered, adapter_id == self.holder
-        if not is_heir and not is_own_wish:
+        is_heir, is_own_request = adapter_id in self.offered, adapter_id == self.holder
+        if not is_heir and not is_own_request:
             assert adapter_id == self.observer.best(self.now_ns), "another was better"
         assert (
             is_heir
@@ -280,22 +280,22 @@ class LeaseMachine(RuleBasedStateMachine):
             self.renew(adapter)
         self.hand_over(None)
 
-    @rule(adapter=ADAPTERS, is_own_wish=st.booleans(), is_forced=st.booleans())
-    def fail(self, adapter: int, is_own_wish: bool, is_forced: bool) -> None:
-        refusal = self.lease.refusal_to_fail(adapter, self.now_ns, is_own_wish=is_own_wish, is_forced=is_forced)
-        assert bool(refusal) == self._must_stay(adapter, is_own_wish, is_forced), refusal
+    @rule(adapter=ADAPTERS, is_own_request=st.booleans(), is_forced=st.booleans())
+    def fail(self, adapter: int, is_own_request: bool, is_forced: bool) -> None:
+        refusal = self.lease.refusal_to_fail(adapter, self.now_ns, is_own_request=is_own_request, is_forced=is_forced)
+        assert bool(refusal) == self._must_stay(adapter, is_own_request, is_forced), refusal
         if refusal is None:
             self.observer.failed.add(adapter)
             self.take(self.lease.fail(adapter, "by hand", self.now_ns))
 
-    def _must_stay(self, adapter: int, is_own_wish: bool, is_forced: bool) -> bool:
+    def _must_stay(self, adapter: int, is_own_request: bool, is_forced: bool) -> bool:
         if adapter == self.lease.holder or (self.lease.offer is not None and self.lease.offer.heir == adapter):
             return True
         in_sync = self.observer.in_sync(self.lease.holder, self.now_ns)
         if is_forced:
             return False
         is_alone = not [each for each in in_sync if each != adapter]
-        return is_alone and (adapter in in_sync or (is_own_wish and self.lease.holder <= 0))
+        return is_alone and (adapter in in_sync or (is_own_request and self.lease.holder <= 0))
 
     @rule(adapter=ADAPTERS)
     def readmit(self, adapter: int) -> None:

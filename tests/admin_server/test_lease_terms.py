@@ -27,10 +27,10 @@ def test_a_term_is_the_configured_one_and_nothing_is_noted_anew() -> None:
 def test_each_needless_takeover_doubles_the_term_up_to_eight_times() -> None:
     terms = Terms(CONFIG)
     for ttl_ms in (600, 1_200, 2_400):
-        terms.on_needless(7)
+        terms.on_needless_takeover(7)
         assert terms.begin(7) == (7 + (ttl_ms + 30) * MS, [TermNoted(ttl_ms * MS)])
         assert terms.ttl_ns == terms.noted_ttl_ns == ttl_ms * MS
-    terms.on_needless(7)
+    terms.on_needless_takeover(7)
     assert terms.begin(7) == (7 + 2_430 * MS, [])
     assert terms.needless_count == 4
 
@@ -40,7 +40,7 @@ def test_no_term_is_stretched_beyond_four_seconds(ttl_ms: int, longest_ms: int) 
     config = LeaseConfig(ttl_ns=ttl_ms * MS)
     terms = Terms(config)
     for _ in range(9):
-        terms.on_needless(0)
+        terms.on_needless_takeover(0)
     assert terms.ttl_ns_at(0) == config.ttl_ns_max == longest_ms * MS
     assert STRETCHED_TTL_NS_MAX == 4 * SECOND
 
@@ -48,20 +48,20 @@ def test_no_term_is_stretched_beyond_four_seconds(ttl_ms: int, longest_ms: int) 
 def test_each_quiet_while_halves_the_term_and_a_further_needless_takeover_begins_the_while_anew() -> None:
     terms = Terms(CONFIG)
     for at_ns in (10, 20, 30):
-        terms.on_needless(at_ns)
+        terms.on_needless_takeover(at_ns)
     assert terms.ttl_ns_at(29 + QUIET_NS) == 2_400 * MS
     assert terms.ttl_ns_at(30 + QUIET_NS) == 1_200 * MS
     assert terms.ttl_ns_at(30 + 2 * QUIET_NS) == 600 * MS
-    terms.on_needless(30 + 2 * QUIET_NS)
+    terms.on_needless_takeover(30 + 2 * QUIET_NS)
     assert terms.ttl_ns_at(29 + 3 * QUIET_NS) == 1_200 * MS
     assert terms.ttl_ns_at(30 + 9 * QUIET_NS) == 300 * MS
-    terms.on_needless(30 + 9 * QUIET_NS)
+    terms.on_needless_takeover(30 + 9 * QUIET_NS)
     assert terms.ttl_ns_at(30 + 9 * QUIET_NS) == 600 * MS, "what has been forgotten does not count"
 
 
 def test_a_shorter_term_is_noted_only_when_the_last_longer_one_has_passed() -> None:
     terms = Terms(CONFIG)
-    terms.on_needless(0)
+    terms.on_needless_takeover(0)
     last_ns = QUIET_NS - 1
     assert terms.begin(0)[1] == [TermNoted(600 * MS)]
     assert terms.begin(last_ns) == (last_ns + 630 * MS, [])
@@ -73,7 +73,7 @@ def test_a_shorter_term_is_noted_only_when_the_last_longer_one_has_passed() -> N
 
 def test_every_renewal_in_a_longer_term_puts_off_the_note_of_a_shorter_one() -> None:
     terms = Terms(LeaseConfig(quiet_ns=700 * MS))
-    terms.on_needless(0)
+    terms.on_needless_takeover(0)
     terms.begin(0)
     assert terms.begin(629 * MS) == (1_259 * MS, [])
     assert terms.begin(700 * MS) == (1_030 * MS, []), "what was told at 629 ms may be believed until 1,259 ms"
@@ -83,10 +83,10 @@ def test_every_renewal_in_a_longer_term_puts_off_the_note_of_a_shorter_one() -> 
 
 def test_a_term_that_grows_again_before_the_shorter_one_was_noted_is_noted_already() -> None:
     terms = Terms(CONFIG)
-    terms.on_needless(0)
+    terms.on_needless_takeover(0)
     terms.begin(QUIET_NS - 1)
     terms.begin(QUIET_NS)
-    terms.on_needless(QUIET_NS + 1)
+    terms.on_needless_takeover(QUIET_NS + 1)
     assert terms.begin(QUIET_NS + 1) == (QUIET_NS + 1 + 630 * MS, [])
     assert terms.begin(QUIET_NS + 2) == (QUIET_NS + 2 + 630 * MS, [])
 
@@ -174,7 +174,7 @@ def test_a_vanished_host_is_replaced_within_a_term_when_it_was_quiet_before() ->
 def test_a_broken_connection_hands_the_lease_on_at_once_however_long_terms_are() -> None:
     lease = running(2)
     for _ in range(5):
-        lease.terms.on_needless(0)
+        lease.terms.on_needless_takeover(0)
     lease.renew(1, 1, 5)
     assert lease.next_deadline_ns() == 5 + 2_430 * MS
     assert lease.on_gone(1, 6)[-1] == Granted(2, 2)
@@ -182,12 +182,12 @@ def test_a_broken_connection_hands_the_lease_on_at_once_however_long_terms_are()
 
 def test_the_heir_of_an_offer_and_whoever_is_granted_are_told_the_longer_term_too() -> None:
     lease = running(2)
-    lease.terms.on_needless(0)
+    lease.terms.on_needless_takeover(0)
     assert lease.hand_over(None, 5) == [TermNoted(600 * MS), Offered(2, 2, 1)]
     assert lease.offer is not None
     assert lease.offer.until_ns == 5 + 630 * MS
     lease = running(2)
-    lease.terms.on_needless(0)
+    lease.terms.on_needless_takeover(0)
     assert lease.on_gone(1, 5)[1:] == [TermNoted(600 * MS), Granted(2, 2)]
     assert lease.next_deadline_ns() == 5 + 630 * MS
 

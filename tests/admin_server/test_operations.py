@@ -98,7 +98,7 @@ def test_a_failover_answers_when_the_heir_holds_the_next_epoch(feed: Feed) -> No
     assert offered.epoch > feed.epoch
     feed.backups["b"].report(ACTIVE, 101, renew_epoch=offered.epoch)
     assert feed.backups["b"].await_order("lease_renewed").lease_renewed.epoch == offered.epoch
-    (line,) = feed.audit("hand-over asked")
+    (line,) = feed.audit("hand-over requested")
     assert (line["by"], line["heir"]) == ("operator", "b")
     assert [line["former"] for line in feed.audit("lease handed over")] == [1]
 
@@ -114,7 +114,7 @@ def test_the_heirs_first_renewal_ends_a_failover_too(feed: Feed) -> None:
 
 def test_a_failover_that_cannot_be_is_refused_with_its_reason(feed: Feed) -> None:
     call = feed.operations.Failover
-    assert "a is active already" in refused(call, admin_pb2.FailoverRequest(feed="equities", to="a"))
+    assert "a is already active" in refused(call, admin_pb2.FailoverRequest(feed="equities", to="a"))
     unknown = refused(call, admin_pb2.FailoverRequest(feed="equities", to="z"), grpc.StatusCode.NOT_FOUND)
     assert unknown == "feed 'equities' has no adapter 'z'; it has a, b, c"
     feed.backups["b"].vanish()
@@ -132,7 +132,7 @@ def test_a_failover_that_the_active_does_not_obey_is_taken_back_within_a_term(tm
             feed.active.report(ACTIVE, 100, renew_epoch=feed.epoch)
             feed.active.await_order("lease_renewed")
             feed.backups["b"].report(SYNCHRONIZED, 100)
-        with pytest.raises(grpc.RpcError, match="b has not taken over"):
+        with pytest.raises(grpc.RpcError, match="b did not take over"):
             asked.result()
         offered = feed.backups["b"].await_order("lease_offered").lease_offered
         assert feed.backups["b"].await_order("lease_lost").lease_lost.epoch == offered.epoch
@@ -231,7 +231,7 @@ def test_the_last_synchronised_backup_is_failed_by_force_alone(feed: Feed) -> No
     call(last)
     assert feed.failed_reasons() == {"b": "slower", "c": "slow"}
     no_reason = admin_pb2.FailAdapterRequest(feed="equities", adapter="b")
-    assert "a reason is needed" in refused(call, no_reason, grpc.StatusCode.INVALID_ARGUMENT)
+    assert "a reason is required" in refused(call, no_reason, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 def test_an_active_that_is_to_be_failed_hands_over_first(feed: Feed) -> None:
@@ -252,7 +252,7 @@ def test_an_active_whose_only_backup_would_be_left_alone_is_failed_by_force_alon
         feed = Feed(server, "b")
         request = admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
         text = refused(feed.operations.FailAdapter, request)
-        assert text == "without a, b would be active with no synchronised backup"
+        assert text.startswith("without a, b would be active with no synchronised backup; use --force")
         request.force = True
         asked = feed.ask(feed.operations.FailAdapter, request)
         feed.backups["b"].accept_offer()

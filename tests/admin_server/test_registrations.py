@@ -40,7 +40,7 @@ def test_a_second_process_is_refused_while_the_first_is_attended_and_told_which_
     with pytest.raises(AnotherProcess) as refused:
         registered(FIRST).check(1, "a", SECOND, heard_at_ns=5, now_ns=5 + ATTENDED_NS)
     assert str(refused.value) == (
-        "another process is registered as a since 1970-01-02T00:00:01Z: process 4711 on host 'exchange-1', from "
+        "another process has been registered as a since 1970-01-02T00:00:01Z: process 4711 on host 'exchange-1', from "
         "ipv4:10.0.0.1:5000; stop it, or start this one with --replace"
     )
 
@@ -90,8 +90,8 @@ def test_after_a_restart_others_wait_until_the_registered_process_has_had_its_ti
         with pytest.raises(ReturnAwaited) as awaited:
             registrations.check(1, "a", SECOND, heard_at_ns=None, now_ns=now_ns)
     assert str(awaited.value) == (
-        "the admin server has just started, and another process was registered as a before: process 4711 on host "
-        "'exchange-1', from ipv4:10.0.0.1:5000; it has 1 s to come back, then this one may register"
+        "the admin server has just started, and another process was registered as a: process 4711 on host "
+        "'exchange-1', from ipv4:10.0.0.1:5000; if it does not return within 1 s, this one may register"
     )
     registrations.check(1, "a", SECOND, heard_at_ns=None, now_ns=8 + ATTENDED_NS)
     registrations.check(2, "b", SECOND, heard_at_ns=None, now_ns=7)
@@ -101,7 +101,7 @@ def test_after_a_restart_the_registered_process_returns_at_once_and_its_twin_is_
     registrations = restarted(registered(FIRST).record(1))
     registrations.check(1, "a", FIRST, heard_at_ns=None, now_ns=1)
     registrations.note(1, FIRST, SINCE_UNIX_NS)
-    with pytest.raises(AnotherProcess, match="another process is registered as a since"):
+    with pytest.raises(AnotherProcess, match="another process has been registered as a since"):
         registrations.check(1, "a", SECOND, heard_at_ns=1, now_ns=2)
 
 
@@ -142,7 +142,7 @@ def test_the_server_refuses_a_twin_and_its_active_goes_on(server: AdminServer) -
     active = Adapter(server, "a")
     epoch = active.await_order("lease_granted").lease_granted.epoch
     text = refused_registration(server, "a")
-    assert text.startswith("another process is registered as a since 20")
+    assert text.startswith("another process has been registered as a since 20")
     assert "process 4711 on host 'exchange-1', from ipv4:127.0.0.1:" in text
     assert text.endswith("; stop it, or start this one with --replace")
     active.report(ReplicaState.ACTIVE, renew_epoch=epoch)
@@ -200,11 +200,13 @@ def test_a_twin_stays_refused_over_a_restart_of_the_server_whoever_returns_first
         active.await_order("lease_granted")
         refused_registration(server, "a", nonce=twin)
     with running_server(tmp_path, cluster_text=UNHURRIED) as server:
-        with pytest.raises(grpc.RpcError, match="another process was registered as a before: process 4711") as awaited:
+        with pytest.raises(grpc.RpcError, match="another process was registered as a: process 4711") as awaited:
             Adapter(server, "a", nonce=twin)
         assert awaited.value.code() is grpc.StatusCode.UNAVAILABLE  # ask again
         returned = Adapter(server, "a", active)
-        assert refused_registration(server, "a", nonce=twin).startswith("another process is registered as a since")
+        assert refused_registration(server, "a", nonce=twin).startswith(
+            "another process has been registered as a since"
+        )
         returned.vanish()
     active.vanish()
 

@@ -50,7 +50,7 @@ def test_a_former_start_is_announced_for_a_while_beside_its_successor() -> None:
     book.begin(1, first)
     book.begin(1, second)
     ends = second.since_unix_ns + FORMER_START_NS
-    assert book.look_again_unix_ns() == ends
+    assert book.next_change_unix_ns() == ends
     assert not book.withdraw(ends - 1)
     assert book.announced(1, ends - 1) == [first, second]
     assert book.withdraw(ends)
@@ -71,13 +71,13 @@ def test_former_starts_are_looked_at_again_when_the_first_of_any_adapter_ends() 
     for number, start in enumerate(starts):
         start.since_unix_ns = 1_000 * number
     alone = StartBook({1: starts[:1]}, [1])
-    assert alone.look_again_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has none to withdraw"
+    assert alone.next_change_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has none to withdraw"
     book = StartBook({1: starts[:3], 2: starts[1:], 3: starts[:1]}, [1])
-    assert book.look_again_unix_ns() == 2_000 + FORMER_START_NS
+    assert book.next_change_unix_ns() == 2_000 + FORMER_START_NS
     assert not book.withdraw(1_999 + FORMER_START_NS)
     assert book.withdraw(2_000 + FORMER_START_NS)
     assert book.announced(1, 0) == [starts[2]]
-    assert book.look_again_unix_ns() == 3_000 + FORMER_START_NS
+    assert book.next_change_unix_ns() == 3_000 + FORMER_START_NS
 
 
 def test_only_the_newest_start_may_be_resumed_and_only_by_itself() -> None:

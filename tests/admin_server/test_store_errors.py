@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, object] = {
     "adapter_id": 1,
     "channel_id": 1,
     "epoch": 1,
-    "behind": 0,
+    "after": 0,
     "incarnation": 1,
     "reason": "out of sync",
     "rpc_endpoint": "127.0.0.1:1",

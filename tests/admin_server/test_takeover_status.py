@@ -106,7 +106,7 @@ def test_status_prints_takeovers_for_people() -> None:
     out = io.StringIO()
     print_status(admin_pb2.GetStatusReply(feeds=[feed]), Console(file=out, width=120))
     text = out.getvalue()
-    assert "takeovers: term_passed 3; 2 without need: the holder was late, not dead; lease term 600 ms" in text
+    assert "takeovers: term_passed 3; 2 needless, because the holder was late, not dead; lease term 600 ms" in text
     assert re.search(r"19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d  epoch 9: a to b, term_passed", text)
     assert "epoch 10: unknown to b, restored" in text
     out = io.StringIO()
@@ -135,14 +135,14 @@ def test_status_names_who_forges_packets_and_counts_no_packet_twice() -> None:
     told = re.findall(r"forged packets as adapter .*", out.getvalue())
     assert len(told) == 2
     assert re.fullmatch(
-        r"forged packets as adapter b from 127\.0\.0\.1:5555: 12,345 since \d\d:\d\d:\d\d, the last at \d\d:\d\d:\d\d",
+        r"forged packets as adapter b from 127\.0\.0\.1:5555: 12,345 since \d\d:\d\d:\d\d, last at \d\d:\d\d:\d\d",
         told[0],
     )
     assert told[1].startswith("forged packets as adapter 9 from [red]x: 1 since 19")
 
 
 def test_an_adapter_counts_the_term_that_it_is_told_and_keeps_a_tenth_of_it_as_its_margin(server: AdminServer) -> None:
-    server.brokers["equities"].lease.terms.on_needless(time.monotonic_ns())
+    server.brokers["equities"].lease.terms.on_needless_takeover(time.monotonic_ns())
     orders: queue.SimpleQueue[tuple[admin_pb2.AdapterOrder, int]] = queue.SimpleQueue()
     ca, identity = ca_of(server), "adapter-a"
     registry = Registry(
@@ -199,7 +199,7 @@ def test_no_term_is_told_that_is_longer_than_what_is_written_down(tmp_path: Path
     keeper.restore()
     assert records.noted_ttl_ns(1) == 300 * MS
     keeper.lease.on_attend(1, 0)
-    keeper.lease.terms.on_needless(0)
+    keeper.lease.terms.on_needless_takeover(0)
 
     def told_ttl_ns() -> int:
         order = attendance.orders.get_nowait()

@@ -178,13 +178,13 @@ def test_a_broker_whose_records_may_not_grant_neither_grants_nor_renews_nor_take
 
 def test_a_fence_holds_from_when_a_confirmation_was_asked_for_and_never_after_it_was_closed() -> None:
     fence = Fence(validity_ns=100)
-    assert not fence.holds(0)
+    assert not fence.allows_grants(0)
     fence.confirm(1_000)  # the answer may have come at 1_090: that adds nothing
-    assert fence.holds(1_099)
-    assert not fence.holds(1_100)
+    assert fence.allows_grants(1_099)
+    assert not fence.allows_grants(1_100)
     fence.confirm(1_050)
     fence.confirm(1_020)  # an answer that was overtaken takes nothing away
-    assert fence.holds(1_149)
+    assert fence.allows_grants(1_149)
     fence.close()
     fence.confirm(2_000)
-    assert not fence.holds(2_001)
+    assert not fence.allows_grants(2_001)
