@@ -43,8 +43,12 @@ ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, wh
 def serve(argv: Sequence[str] | None = None) -> int:
     """Run the stream administration server until SIGTERM."""
     parser = argparse.ArgumentParser(prog="tandemfeed admin-server", description=serve.__doc__)
-    parser.add_argument("--cluster", required=True, type=Path, metavar="FILE", help="feeds, channels, adapters (TOML)")
-    parser.add_argument("--policy", required=True, type=Path, metavar="FILE", help="who may do what (TOML)")
+    parser.add_argument(
+        "--cluster", required=True, type=Path, metavar="FILE", help="file with feeds, channels, adapters (TOML)"
+    )
+    parser.add_argument(
+        "--policy", required=True, type=Path, metavar="FILE", help="file with identities and their rights (TOML)"
+    )
     parser.add_argument(
         "--state", required=True, type=Path, metavar="DIR", help="private folder, created at first start"
     )

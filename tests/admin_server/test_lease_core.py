@@ -304,10 +304,7 @@ def test_the_active_is_not_failed_and_nobody_leaves_a_feed_to_nobody() -> None:
     alone = FeedLease(CONFIG, frozenset({1, 2}))
     alone.on_attend(1, 0)
     told(alone, 1, JOINING, 0)
-    assert (
-        alone.refusal_to_fail(1, 1, is_own_request=True)
-        == NEEDED
-    )
+    assert alone.refusal_to_fail(1, 1, is_own_request=True) == NEEDED
     assert alone.refusal_to_fail(1, 1, is_own_request=False) is None
 
 

@@ -161,10 +161,7 @@ def test_one_that_is_not_in_sync_may_leave_others_that_are_even_while_nobody_is_
     for adapter_id in (1, 2):
         lease.on_attend(adapter_id, 1)
         told(lease, adapter_id, JOINING, 2)
-    assert (
-        lease.refusal_to_fail(1, 3, is_own_request=True)
-        == NEEDED
-    )
+    assert lease.refusal_to_fail(1, 3, is_own_request=True) == NEEDED
     told(lease, 2, SYNCHRONIZED, 4)
     assert lease.refusal_to_fail(1, 5, is_own_request=True) is None
 

@@ -213,7 +213,7 @@ def test_the_true_packet_after_a_forged_one_of_its_number_raises_the_alarm_and_i
     true = packet(6, 6, 5)
     assert first_seqs(scene.hear(scene.forged(other_content(true), 3))) == [6]
     heard = scene.hear(scene.sealed(true))
-    assert heard == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.TWICE, 6, 11)]
+    assert heard == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.DUPLICATE_COUNTER, 6, 11)]
     (believed,) = scene.hear(scene.signature())
     assert isinstance(believed, OutputPacket)
     assert believed.payload == true.payload
@@ -226,7 +226,7 @@ def test_a_signature_that_lists_another_packet_raises_the_alarm() -> None:
     true = packet(6, 6, 5)
     scene.hear(scene.forged(other_content(true), 3))
     scene.sealed(true)  # lost on its way here
-    assert scene.hear(scene.signature()) == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.DOES_NOT_FIT, 6, 11)]
+    assert scene.hear(scene.signature()) == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.SIGNATURE_MISMATCH, 6, 11)]
 
 
 def test_after_the_alarm_the_true_stream_goes_on_by_signatures_alone_and_others_as_before() -> None:
@@ -394,7 +394,7 @@ def test_a_start_that_is_withdrawn_is_believed_no_longer_and_its_successor_is_tr
 def test_what_a_replay_service_vouched_for_is_where_the_stream_goes_on() -> None:
     scene = Scene()
     scene.begin()
-    scene.trust.on_vouched(packet(6, 6, 95))
+    scene.trust.on_replayed(packet(6, 6, 95))
     assert first_seqs(scene.hear(scene.sealed(packet(101, 101, 5)))) == [101]
 
 
