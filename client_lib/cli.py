@@ -1,4 +1,4 @@
-"""Subscribe to a feed: show a live view, print statistics as JSON lines, or print the messages; optionally record them."""
+"""Subscribe to a feed: show a live view, statistics as JSON lines, or the messages; optionally record them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class SbeReader:
         walk, schema = _Walk(data, offset), self.schema
         header = self._header(walk, "the header")
         if header["schemaId"] != schema.schema_id:
-            raise SbeReadError(f"the message has schema id {header['schemaId']}, expected {schema.schema_id}")
+            raise SbeReadError(f"the message is of schema {header['schemaId']}, expected {schema.schema_id}")
         message = schema.by_template.get(header["templateId"])
         if message is None:
             raise SbeReadError(f"{schema.document} has no message with id {header['templateId']}")
@@ -179,7 +179,9 @@ class _BlockReader:
         """Skip a group that only the writer's newer schema has, by the counts that it carries."""
         dimension = self._groups[-1][1] if self._groups else self._default_frame
         if dimension is None:
-            raise SbeReadError(f"{walk.path}: cannot skip a group of a newer schema, because this schema has no groups")
+            raise SbeReadError(
+                f"{walk.path}: cannot skip a group of a newer schema: none of ours shows how groups begin"
+            )
         frame = dimension(walk, "a group's dimensions")
         for _ in range(frame["numInGroup"]):
             start = walk.take(frame["blockLength"], "an entry")
@@ -191,7 +193,7 @@ class _BlockReader:
 
     def _skip_data(self, walk: _Walk) -> None:
         if not self._data:
-            raise SbeReadError(f"{walk.path}: cannot skip data of a newer schema, because this schema has no data")
+            raise SbeReadError(f"{walk.path}: cannot skip data of a newer schema: none of ours shows how data begins")
         walk.octets(self._data[-1][1], "data")
 
 
