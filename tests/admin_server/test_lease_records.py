@@ -1,4 +1,4 @@
-"""What every keeper of records promises: the embedded store, and ZooKeeper (a real server)."""
+"""The guarantees of all implementations of the records: the embedded store, and ZooKeeper (a real server)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.admin_server.leader_by_hand import Leader
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
 KEY = bytes(range(32))
-SESSION_MS = 20_000  # whoever leaves here says so: nothing waits for it
+SESSION_MS = 20_000  # no test waits for its end, because candidates leave explicitly
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 
 
 class OfStore:
-    """The embedded store, closed and opened again as a server that restarts does."""
+    """The embedded store, which is closed and reopened as by a restarting server."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._open = path, Store(path)
@@ -46,7 +46,7 @@ class OfStore:
 
 
 class OfZooKeeper:
-    """Records in ZooKeeper, of one leader after another."""
+    """Records in ZooKeeper, used by successive leaders."""
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
         self._settings, self._token_key = settings, Ed25519PrivateKey.generate()
@@ -79,7 +79,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OfStore | O
         made.close()
 
 
-def test_nobody_held_a_lease_at_first_and_the_one_written_down_last_is_remembered(kept: OfStore | OfZooKeeper) -> None:
+def test_the_last_recorded_holder_is_remembered_and_there_is_none_at_first(kept: OfStore | OfZooKeeper) -> None:
     records = kept.records
     assert records.last_lease(1) is None
     records.note_lease(1, 5, 2)
@@ -114,12 +114,12 @@ def test_reserved_epochs_only_grow_and_are_remembered(kept: OfStore | OfZooKeepe
     end = records.reserve_epochs(1, 0)
     assert end == EPOCH_BLOCK
     end = records.reserve_epochs(1, end)
-    records.reserve_epochs(1, 0)  # by somebody who knows less
+    records.reserve_epochs(1, 0)  # by a caller with old knowledge
     assert records.reserved_end(1) == end == 2 * EPOCH_BLOCK
     assert (kept.reopened().reserved_end(1), kept.records.reserved_end(2)) == (end, 0)
 
 
-def test_an_incarnation_is_given_once_however_many_ask_and_whoever_restarts(kept: OfStore | OfZooKeeper) -> None:
+def test_no_incarnation_is_used_twice_despite_concurrent_requests_and_restarts(kept: OfStore | OfZooKeeper) -> None:
     with ThreadPoolExecutor(8) as askers:
         starts = list(askers.map(lambda place: kept.records.new_start(1 + place % 2, 1 + place % 3, KEY), range(24)))
     given = [start.incarnation for start in starts]
@@ -165,17 +165,17 @@ def test_the_process_registered_as_an_adapter_is_remembered(kept: OfStore | OfZo
     assert kept.records.processes(2) == {}
 
 
-def test_a_channels_keys_are_made_once_and_its_own(kept: OfStore | OfZooKeeper) -> None:
+def test_each_channel_has_its_own_keys_which_are_created_once(kept: OfStore | OfZooKeeper) -> None:
     with ThreadPoolExecutor(4) as askers:
-        told = list(askers.map(lambda _: kept.records.stream_keys(1, 1), range(8)))
-    assert all(keys == told[0] for keys in told)
-    (key,) = told[0]
+        found = list(askers.map(lambda _: kept.records.stream_keys(1, 1), range(8)))
+    assert all(keys == found[0] for keys in found)
+    (key,) = found[0]
     assert (len(key.key), len(key.decision_key), key.channel_id) == (32, 32, 1)
     (other,) = kept.records.stream_keys(1, 2)
     assert other.key_id != key.key_id
     assert len({key.key, key.decision_key, other.key, other.decision_key}) == 4
-    assert min(key.key_id, other.key_id) > 2, "numbers are random: that a small one comes is one chance in a billion"
-    assert kept.reopened().stream_keys(1, 1) == told[0]
+    assert min(key.key_id, other.key_id) > 2, "ids are random, and a small one has a chance of one in a billion"
+    assert kept.reopened().stream_keys(1, 1) == found[0]
 
 
 def test_a_failed_adapter_stays_failed_until_it_is_readmitted(kept: OfStore | OfZooKeeper) -> None:
@@ -192,7 +192,7 @@ def test_a_failed_adapter_stays_failed_until_it_is_readmitted(kept: OfStore | Of
     assert kept.reopened().failed_adapters(1) == {3: "by hand"}
 
 
-def test_records_that_cannot_be_asked_say_so(kept: OfStore | OfZooKeeper) -> None:
+def test_records_that_cannot_be_used_raise_records_unavailable(kept: OfStore | OfZooKeeper) -> None:
     records = kept.records
     kept.close()
     with pytest.raises(RecordsUnavailable):
@@ -203,6 +203,6 @@ def test_records_that_cannot_be_asked_say_so(kept: OfStore | OfZooKeeper) -> Non
         records.note_ttl(1, 1)
 
 
-def test_whoever_may_write_may_grant(kept: OfStore | OfZooKeeper) -> None:
+def test_a_server_that_may_write_may_grant(kept: OfStore | OfZooKeeper) -> None:
     assert kept.records.may_grant()
     assert kept.reopened().may_grant()

@@ -1,4 +1,4 @@
-"""Hand-over, failing and readmission at the real server, asked by admins and by adapters."""
+"""Hand-over, failing and readmission at the real server, requested by administrators and by adapters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
 
-# Long enough that nothing runs out while a test drives adapters by hand, however slow the machine.
+# Terms long enough that none expires during a test, even on a slow machine.
 UNHURRIED = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
 HASTY = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
 WAIT_S = 30
@@ -26,7 +26,7 @@ ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
 
 
 class Feed:
-    """A server whose adapter a is active, with adapters that are synchronised."""
+    """A server with the active adapter a, and with synchronised backups."""
 
     def __init__(self, server: AdminServer, *backups: str) -> None:
         self.server = server
@@ -44,11 +44,11 @@ class Feed:
         self._callers = ThreadPoolExecutor(1)
 
     def ask(self, call: Callable[..., Any], request: Any) -> Future[Any]:
-        """Ask as an admin while the test plays the adapters."""
+        """Call as an administrator in the background, while the test controls the adapters."""
         return self._callers.submit(call, request, timeout=WAIT_S)
 
     def failed_reasons(self) -> dict[str, str]:
-        """As status tells them."""
+        """The reasons that status shows, by adapter."""
         (feed,) = self.operations.GetStatus(admin_pb2.GetStatusRequest()).feeds
         return {row.adapter.name: row.failed_reason for row in feed.adapters if row.failed_reason}
 
@@ -103,7 +103,7 @@ def test_a_failover_answers_when_the_heir_holds_the_next_epoch(feed: Feed) -> No
     assert [line["former"] for line in feed.audit("lease handed over")] == [1]
 
 
-def test_the_heirs_first_renewal_ends_a_failover_too(feed: Feed) -> None:
+def test_the_heirs_first_renewal_also_completes_a_failover(feed: Feed) -> None:
     asked = feed.ask(feed.operations.Failover, admin_pb2.FailoverRequest(feed="equities", to="c"))
     offered = feed.backups["c"].await_order("lease_offered").lease_offered
     feed.backups["c"].report(ACTIVE, 101, renew_epoch=offered.epoch, report_id=9)
@@ -112,7 +112,7 @@ def test_the_heirs_first_renewal_ends_a_failover_too(feed: Feed) -> None:
     assert asked.result(WAIT_S).active == "c"
 
 
-def test_a_failover_that_cannot_be_is_refused_with_its_reason(feed: Feed) -> None:
+def test_an_impossible_failover_is_refused_with_the_reason(feed: Feed) -> None:
     call = feed.operations.Failover
     assert "a is already active" in refused(call, admin_pb2.FailoverRequest(feed="equities", to="a"))
     unknown = refused(call, admin_pb2.FailoverRequest(feed="equities", to="z"), grpc.StatusCode.NOT_FOUND)
@@ -124,7 +124,7 @@ def test_a_failover_that_cannot_be_is_refused_with_its_reason(feed: Feed) -> Non
         assert time.monotonic() < give_up_at_s
 
 
-def test_a_failover_that_the_active_does_not_obey_is_taken_back_within_a_term(tmp_path: Path) -> None:
+def test_a_failover_that_the_active_ignores_is_withdrawn_within_a_term(tmp_path: Path) -> None:
     with running_server(tmp_path, cluster_text=HASTY) as server:
         feed = Feed(server, "b")
         asked = feed.ask(feed.operations.Failover, admin_pb2.FailoverRequest(feed="equities"))
@@ -142,8 +142,8 @@ def test_a_failover_that_the_active_does_not_obey_is_taken_back_within_a_term(tm
         feed.close()
 
 
-def test_an_active_is_relieved_when_it_asks(feed: Feed) -> None:
-    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch + 1)  # of another epoch: nothing
+def test_an_active_can_request_a_hand_over(feed: Feed) -> None:
+    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch + 1)  # of another epoch: ignored
     feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch)
     feed.backups["b"].accept_offer()
     assert feed.active.await_order("hand_over").hand_over.epoch == feed.epoch
@@ -154,15 +154,15 @@ def test_an_active_is_relieved_when_it_asks(feed: Feed) -> None:
     assert changed.epoch > feed.epoch
 
 
-def test_an_active_is_relieved_by_the_backup_that_it_names_and_by_no_other(feed: Feed) -> None:
-    feed.backups["c"].report(SYNCHRONIZED, 90)  # b would be the better one
-    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=7)  # not an adapter of the feed: nothing
+def test_an_active_can_request_a_hand_over_to_a_named_backup(feed: Feed) -> None:
+    feed.backups["c"].report(SYNCHRONIZED, 90)  # b would be better
+    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=7)  # not an adapter of the feed: ignored
     feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=3)
     feed.backups["c"].accept_offer()
     assert feed.active.await_order("hand_over").hand_over.epoch == feed.epoch
 
 
-def test_the_holder_gets_a_new_epoch_of_its_own(feed: Feed) -> None:
+def test_the_holder_can_request_a_new_epoch(feed: Feed) -> None:
     feed.active.report(ACTIVE, 100, next_epoch_after=feed.epoch)
     granted = feed.active.await_order("lease_granted").lease_granted.epoch
     assert granted > feed.epoch
@@ -185,7 +185,7 @@ def test_of_two_backups_that_ask_to_be_failed_one_stays(feed: Feed) -> None:
     assert feed.failed_reasons() == {failed["adapter"]: "out of sync three times"}
 
 
-def test_a_failed_adapter_stays_failed_over_restarts_until_it_is_readmitted(tmp_path: Path) -> None:
+def test_a_failed_adapter_stays_failed_across_restarts_until_it_is_readmitted(tmp_path: Path) -> None:
     request = admin_pb2.FailAdapterRequest(feed="equities", adapter="c", reason="being repaired")
     readmission = admin_pb2.ReadmitAdapterRequest(feed="equities", adapter="c")
     with running_server(tmp_path, cluster_text=UNHURRIED) as server:
@@ -214,7 +214,7 @@ def _orders(adapter: Adapter) -> list[admin_pb2.AdapterOrder]:
     return [adapter.orders.get_nowait() for _ in range(adapter.orders.qsize())]
 
 
-def test_an_adapter_that_failed_by_itself_is_readmitted_too(feed: Feed) -> None:
+def test_an_adapter_that_reported_its_own_failure_can_be_readmitted(feed: Feed) -> None:
     feed.backups["c"].report(ReplicaState.FAILED, 1, report_id=6)
     while feed.backups["c"].await_order("report_heard").report_heard.report_id != 6:
         pass
@@ -222,7 +222,7 @@ def test_an_adapter_that_failed_by_itself_is_readmitted_too(feed: Feed) -> None:
     feed.backups["c"].await_order("readmitted")
 
 
-def test_the_last_synchronised_backup_is_failed_by_force_alone(feed: Feed) -> None:
+def test_the_last_synchronised_backup_is_failed_only_with_force(feed: Feed) -> None:
     call = feed.operations.FailAdapter
     call(admin_pb2.FailAdapterRequest(feed="equities", adapter="c", reason="slow"))
     last = admin_pb2.FailAdapterRequest(feed="equities", adapter="b", reason="slower")
@@ -234,7 +234,7 @@ def test_the_last_synchronised_backup_is_failed_by_force_alone(feed: Feed) -> No
     assert "a reason is required" in refused(call, no_reason, grpc.StatusCode.INVALID_ARGUMENT)
 
 
-def test_an_active_that_is_to_be_failed_hands_over_first(feed: Feed) -> None:
+def test_an_active_hands_over_before_it_is_failed(feed: Feed) -> None:
     asked = feed.ask(
         feed.operations.FailAdapter, admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
     )
@@ -247,7 +247,7 @@ def test_an_active_that_is_to_be_failed_hands_over_first(feed: Feed) -> None:
     assert feed.failed_reasons() == {"a": "old machine"}
 
 
-def test_an_active_whose_only_backup_would_be_left_alone_is_failed_by_force_alone(tmp_path: Path) -> None:
+def test_an_active_with_only_one_backup_is_failed_only_with_force(tmp_path: Path) -> None:
     with running_server(tmp_path, cluster_text=HASTY.replace("_ms = 500", "_ms = 20000")) as server:
         feed = Feed(server, "b")
         request = admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
