@@ -125,7 +125,7 @@ class Candidates:
         return min(order)[-1] if order else None
 
     def heirs(self, holder: int, now_ns: int) -> list[int]:
-        """Adapters that can take over without a gap, the best first. They apply the holder's decisions immediately."""
+        """Adapters that can take over without a gap, as they apply the holder's decisions on arrival; best first."""
         order = [
             (self._rank_key(standing), adapter_id)
             for adapter_id, standing in self.eligible(now_ns).items()

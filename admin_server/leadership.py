@@ -89,5 +89,5 @@ class LeadershipGate(grpc.ServerInterceptor):
         known = self.active_endpoint
         if known:
             context.set_trailing_metadata(((ACTIVE_SERVER_KEY, known),))
-        text = f"this admin server is a standby; {known or 'no other server'} is active"
+        text = "this admin server is a standby; " + (f"{known} is active" if known else "the active one is unknown")
         context.abort(grpc.StatusCode.UNAVAILABLE, text)

@@ -64,7 +64,7 @@ class FeedLease:
     Attributes:
         epoch: the newest epoch that any adapter held; 0: none.
         holder: the holder's adapter_id; 0: no adapter holds the lease; or `UNKNOWN_HOLDER`.
-        next_epoch_number: the next epoch to grant or offer; epochs between `epoch` and this one are never used.
+        next_epoch_number: the next epoch to grant or offer; no lower one is ever promised again.
         terms: the length of lease terms.
         takeovers: the takeovers so far, with their reasons.
     """

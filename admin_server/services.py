@@ -47,7 +47,7 @@ def _find(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerCo
     broker = brokers.get(name)
     if broker is None:
         seen = sorted(known for known, each in brokers.items() if _may_see(caller_of(context), each))
-        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; you may use {', '.join(seen) or 'none'}")
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; available to you: {', '.join(seen) or 'none'}")
     return broker
 
 
@@ -137,7 +137,7 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
                 )
             if topic not in topics:
                 seen = sorted(known for known in topics if any_topic_matches(caller.topics, known))
-                detail = f"feed {request.feed!r} has no topic {topic!r}; you may use {', '.join(seen)}"
+                detail = f"feed {request.feed!r} has no topic {topic!r}; available to you: {', '.join(seen) or 'none'}"
                 context.abort(grpc.StatusCode.NOT_FOUND, detail)
         return frozenset(topics[topic] for topic in request.topics or topics)
 

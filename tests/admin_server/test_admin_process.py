@@ -157,7 +157,7 @@ def test_the_admin_command_can_hand_over_fail_and_readmit(
             (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is already active"),
             (["fail", "equities", "a", "--reason", "slow"], "FAILED_PRECONDITION: a is the last synchronised backup"),
             (["readmit", "equities", "a"], "FAILED_PRECONDITION: a is not failed"),
-            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; you may use equities"),
+            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; available to you: equities"),
         ):
             with pytest.raises(SystemExit, match="2"):
                 admin([*words, *options])
