@@ -19,7 +19,7 @@ from feedcore.merge.effects import Takeover
 ROWS_PER_CHUNK = 512  # converting this many rows to an array takes 0.2 ms; longer would delay the recorded deliveries
 
 
-class _ChannelTape:
+class _ChannelRecording:
     """The rows and spans of one channel while they are recorded."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class DeliveryRecorder:
 
     def __init__(self, on_batch: Callable[[Batch], None] | None = None) -> None:
         self._on_batch = on_batch
-        self._tapes: dict[int, _ChannelTape] = {}
+        self._recordings: dict[int, _ChannelRecording] = {}
         self._events: list[dict[str, object]] = []
         self._takeovers: list[Takeover] = []
         self.message_count = 0
@@ -74,7 +74,7 @@ class DeliveryRecorder:
 
     def finish(self) -> DeliveryRecord:
         """The record so far."""
-        channels = {channel_id: tape.finish() for channel_id, tape in self._tapes.items()}
+        channels = {channel_id: recording.finish() for channel_id, recording in self._recordings.items()}
         return DeliveryRecord(channels, tuple(self._takeovers), tuple(self._events))
 
     def save(self, path: Path) -> None:
@@ -83,12 +83,12 @@ class DeliveryRecorder:
 
     def _record_batch(self, batch: Batch, *, is_fill: bool) -> None:
         packet = batch.packet
-        tape = self._tapes.get(packet.channel_id)
-        if tape is None:
-            tape = self._tapes[packet.channel_id] = _ChannelTape()
+        recording = self._recordings.get(packet.channel_id)
+        if recording is None:
+            recording = self._recordings[packet.channel_id] = _ChannelRecording()
         count = batch.message_count
         self.message_count += count
-        tape.rows.append(
+        recording.rows.append(
             (
                 batch.received_monotonic_ns,
                 batch.received_at_ns,
@@ -102,12 +102,12 @@ class DeliveryRecorder:
                 batch.is_replayed,
             )
         )
-        if len(tape.rows) >= ROWS_PER_CHUNK:
-            tape.chunks.append(np.array(tape.rows, dtype=ROW_DTYPE))
-            tape.rows.clear()
+        if len(recording.rows) >= ROWS_PER_CHUNK:
+            recording.chunks.append(np.array(recording.rows, dtype=ROW_DTYPE))
+            recording.rows.clear()
         for span in batch.sources():
             if not span.is_source_gap:
                 stream, first, end = span.source_stream_id, span.first_source_seq, span.end_source_seq
-                tape.add_span(stream, first, end, span.message_count > 0, packet.session)
+                recording.add_span(stream, first, end, span.message_count > 0, packet.session)
         if self._on_batch is not None:
             self._on_batch(batch)

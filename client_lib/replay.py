@@ -84,7 +84,7 @@ class ReplayWorker:
             self._requests[request.channel_id] = request
             self._condition.notify()
 
-    def use_adapters(self, adapters: tuple[GrantedAdapter, ...]) -> None:
+    def set_adapters(self, adapters: tuple[GrantedAdapter, ...]) -> None:
         """Set the adapters to ask."""
         with self._condition:
             self._adapters = tuple(adapter for adapter in adapters if adapter.rpc_endpoint)

@@ -340,7 +340,7 @@ class Subscription:
             self._receivers[group] = receiver
             self._groups_by_socket[receiver.socket] = group
             self._poller.register(receiver.socket, zmq.POLLIN)
-        self._replay.use_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
+        self._replay.set_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
 
     def _leave(self, group: str) -> None:
         receiver = self._receivers.pop(group)

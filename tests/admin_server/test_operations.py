@@ -19,8 +19,8 @@ from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
 
 # Terms long enough that none expires during a test, even on a slow machine.
-UNHURRIED = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
-HASTY = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
+LONG_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
+SHORT_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
 WAIT_S = 30
 ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
 
@@ -66,7 +66,7 @@ class Feed:
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[AdminServer]:
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         yield server
 
 
@@ -125,7 +125,7 @@ def test_an_impossible_failover_is_refused_with_the_reason(feed: Feed) -> None:
 
 
 def test_a_failover_that_the_active_ignores_is_withdrawn_within_a_term(tmp_path: Path) -> None:
-    with running_server(tmp_path, cluster_text=HASTY) as server:
+    with running_server(tmp_path, cluster_text=SHORT_TERMS) as server:
         feed = Feed(server, "b")
         asked = feed.ask(feed.operations.Failover, admin_pb2.FailoverRequest(feed="equities"))
         while not asked.done():
@@ -188,12 +188,12 @@ def test_of_two_backups_that_ask_to_be_failed_one_stays(feed: Feed) -> None:
 def test_a_failed_adapter_stays_failed_across_restarts_until_it_is_readmitted(tmp_path: Path) -> None:
     request = admin_pb2.FailAdapterRequest(feed="equities", adapter="c", reason="being repaired")
     readmission = admin_pb2.ReadmitAdapterRequest(feed="equities", adapter="c")
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         feed = Feed(server, "b", "c")
         feed.operations.FailAdapter(request)
         assert feed.backups["c"].await_order("failed").failed.reason == "being repaired"
         feed.close()
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server, channel_as(server, "operator") as channel:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server, channel_as(server, "operator") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
         adapter = Adapter(server, "c", replace=True)
         assert adapter.await_order("failed").failed.reason == "being repaired"
@@ -248,7 +248,7 @@ def test_an_active_hands_over_before_it_is_failed(feed: Feed) -> None:
 
 
 def test_an_active_with_only_one_backup_is_failed_only_with_force(tmp_path: Path) -> None:
-    with running_server(tmp_path, cluster_text=HASTY.replace("_ms = 500", "_ms = 20000")) as server:
+    with running_server(tmp_path, cluster_text=SHORT_TERMS.replace("_ms = 500", "_ms = 20000")) as server:
         feed = Feed(server, "b")
         request = admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
         text = refused(feed.operations.FailAdapter, request)

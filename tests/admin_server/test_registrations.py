@@ -23,7 +23,7 @@ FIRST = ProcessStart(b"1" * 16, 4711, "exchange-1", "ipv4:10.0.0.1:5000")
 SECOND = ProcessStart(b"2" * 16, 4712, "exchange-2", "ipv4:10.0.0.2:5000")
 THIRD = ProcessStart(b"3" * 16)
 # A term long enough that a process which sends no reports still counts as attending.
-UNHURRIED = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 30000")
+LONG_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 30000")
 SINCE_UNIX_NS = 86_401 * 1_000_000_000  # 1970-01-02T00:00:01Z
 
 
@@ -125,7 +125,7 @@ def test_after_a_restart_a_replaced_process_is_refused_and_a_replacing_one_need_
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[AdminServer]:
-    with running_server(tmp_path, cluster_text=UNHURRIED) as running:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as running:
         yield running
 
 
@@ -194,11 +194,11 @@ def test_a_hung_process_is_replaced_without_the_replace_option(tmp_path: Path) -
 
 def test_a_twin_is_refused_after_a_restart_of_the_server_even_if_it_asks_first(tmp_path: Path) -> None:
     twin = b"t" * 16
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         active = Adapter(server, "a")
         active.await_order("lease_granted")
         refused_registration(server, "a", nonce=twin)
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         with pytest.raises(grpc.RpcError, match="another process was registered as a: process 4711") as awaited:
             Adapter(server, "a", nonce=twin)
         assert awaited.value.code() is grpc.StatusCode.UNAVAILABLE  # ask again
@@ -225,7 +225,7 @@ def test_after_a_restart_a_process_registers_if_the_registered_one_does_not_retu
 
 
 def test_after_a_restart_no_process_waits_for_one_that_had_left(tmp_path: Path) -> None:
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         former = Adapter(server, "a")
         former.await_order("lease_granted")
         former.vanish()
@@ -233,7 +233,7 @@ def test_after_a_restart_no_process_waits_for_one_that_had_left(tmp_path: Path) 
         while '"left"' not in audit.read_text():
             assert time.monotonic() < give_up_at_s
             time.sleep(0.01)
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         Adapter(server, "a").vanish()
 
 

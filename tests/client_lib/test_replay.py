@@ -133,7 +133,7 @@ class Letters:
     def __init__(self, cluster: ToyCluster, client: Client) -> None:
         self._letters: queue.SimpleQueue[Replayed] = queue.SimpleQueue()
         self.worker = ReplayWorker(client._session, self._put)
-        self.worker.use_adapters(
+        self.worker.set_adapters(
             tuple(
                 GrantedAdapter(each.adapter_id, f"toy-{each.adapter_id}", each.rpc.endpoint, {})
                 for each in cluster.adapters
