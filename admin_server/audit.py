@@ -1,7 +1,7 @@
-"""The audit log: one JSON line for everything granted, refused or changed; only ever appended.
+"""The audit log: an append-only file with one JSON line for everything that was granted, refused or changed.
 
-Secrets, tokens and keys never go in. Every refused call is in it once: a service that knows more about the refusal
-writes it by `refuse`, the rest is `RefusalAudit`'s.
+It never contains secrets, tokens or keys. It records each refused call once: a service that knows the details calls
+`refuse`; `RefusalAudit` records all other refusals.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import grpc
 REFUSALS = frozenset(
     {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 )
-# Health and reflection refuse nobody; and health watches hold no thread, but would if they were wrapped, so that
-# whoever has no token could take every thread.
+# Health and reflection refuse no call, so they need no wrapper. A wrapped health watch would also occupy a thread, and
+# clients without a token could then use up all threads.
 OWN_SERVICES = "/tandemfeed."
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -33,33 +33,33 @@ class AuditLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
         self._is_closed = False
-        self._told: WeakSet[grpc.ServicerContext] = WeakSet()
+        self._recorded: WeakSet[grpc.ServicerContext] = WeakSet()  # calls whose refusal is in the log
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line; a single write, so that lines never mix.
+        """Append one line with a single write, so that lines never interleave.
 
         Raises:
-            OSError: it is not in the file, so what it tells of must not be granted.
+            OSError: the line was not written, so the caller must not grant what it describes.
         """
         line = (json.dumps({"unix_ns": time.time_ns(), "event": event, **fields}, default=str) + "\n").encode()
         with self._lock:
             if self._is_closed:
                 raise OSError("the audit log is closed")
             if os.write(self._fd, line) != len(line):
-                raise OSError("the audit log's disk is full")
+                raise OSError("the audit log was not written: the disk is full")
 
     def refuse(
         self, context: grpc.ServicerContext, code: grpc.StatusCode, text: str, event: str, **fields: object
     ) -> NoReturn:
-        """Write a refusal down and end the call with it."""
-        self._told.add(context)
+        """Record a refusal and end the call with it."""
+        self._recorded.add(context)
         self.write(event, code=code.name, peer=context.peer(), **fields)
         context.abort(code, text)
 
     def note_refused_call(self, method: str, context: Any) -> None:  # Any: the stubs do not know code() and details()
-        """Write down a call that ended, if it was refused and no service has said so."""
+        """Record a call that ended with a refusal, unless a service has recorded it."""
         code = context.code()
-        if code in REFUSALS and context not in self._told:
+        if code in REFUSALS and context not in self._recorded:
             details = context.details()
             reason = details.decode(errors="replace") if isinstance(details, bytes) else str(details)
             self.write("call refused", method=method, code=code.name, peer=context.peer(), reason=reason[:300])
@@ -72,7 +72,7 @@ class AuditLog:
 
 
 class RefusalAudit(grpc.ServerInterceptor):
-    """Hears how calls end, also those that another interceptor refuses. Must be the first."""
+    """Records refused calls, including those that another interceptor refuses. Must be the first interceptor."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
@@ -82,7 +82,7 @@ class RefusalAudit(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Wrap the handler so that its end is heard."""
+        """Wrap the handler so that the end of each call is observed."""
         handler = continuation(handler_call_details)
         method = str(handler_call_details.method)
         if handler is None or not method.startswith(OWN_SERVICES):

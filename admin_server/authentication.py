@@ -1,6 +1,7 @@
-"""The Authentication service: SCRAM-SHA-256 (RFC 5802, RFC 7677), server side, and the tokens it ends in.
+"""The Authentication service: the server side of SCRAM-SHA-256 (RFC 5802, RFC 7677), and the tokens that it issues.
 
-An unknown identity and a wrong secret look the same: for an unknown one a made-up verifier goes through the same steps.
+A caller cannot distinguish an unknown identity from a wrong secret: an unknown identity is checked against a decoy
+verifier in the same steps.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from transport.rpc import TOKEN_ALGORITHM, TOKEN_ISSUER
 
 TOKEN_VALID_S = 3_600
-CONVERSATION_COUNT_MAX = 1_024  # begun and not finished: beyond it the oldest are forgotten
+CONVERSATION_COUNT_MAX = 1_024  # unfinished ones; beyond this limit the oldest is forgotten
 CONVERSATION_VALID_S = 30.0
-CLIENT_FIRST_SIZE_MAX = 1_024  # characters; what nobody authenticated sends must not fill memory or the audit log
+CLIENT_FIRST_SIZE_MAX = 1_024  # characters; unauthenticated callers must not fill memory or the audit log
 REFUSED = "authentication failed: unknown identity or wrong secret"
 
 
@@ -37,7 +38,7 @@ class _Conversation:
 
 
 class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
-    """Turns a shared secret into a token."""
+    """Exchanges proof of a shared secret for a token."""
 
     def __init__(self, folder: StateFolder, policy: dict[str, IdentitySettings], audit: AuditLog) -> None:
         self._folder, self._policy, self._audit = folder, policy, audit
@@ -48,25 +49,25 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
     def Begin(  # noqa: N802
         self, request: admin_pb2.BeginAuthenticationRequest, context: grpc.ServicerContext
     ) -> admin_pb2.BeginAuthenticationReply:
-        """First half: the salt and the server's nonce."""
+        """First half: return the salt and the server's nonce."""
         if len(request.client_first) > CLIENT_FIRST_SIZE_MAX:
             context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{len(request.client_first)} characters; a client-first message has at most {CLIENT_FIRST_SIZE_MAX}",
+                f"client_first has {len(request.client_first)} characters; at most {CLIENT_FIRST_SIZE_MAX} are allowed",
             )
-        claimed: list[str] = []
+        claimed: list[str] = []  # the identity in the message
 
         def look_up(identity: str) -> tuple[bytes, bytes, bytes, int]:
             claimed.append(identity)
             known = self._folder.verifier(identity) if identity in self._policy else None
-            return known or self._folder.made_up_verifier(identity)
+            return known or self._folder.decoy_verifier(identity)
 
         server = self._mechanism.make_server(look_up)
         try:
             server.set_client_first(request.client_first)
             reply = server.get_server_first()
         except scramp.ScramException as malformed:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a SCRAM client-first message: {malformed}")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"client_first is not a SCRAM message: {malformed}")
         conversation_id = secrets.token_urlsafe(18)
         with self._lock:
             self._conversations[conversation_id] = _Conversation(server, claimed[0], time.monotonic())
@@ -77,11 +78,11 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
     def Finish(  # noqa: N802
         self, request: admin_pb2.FinishAuthenticationRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FinishAuthenticationReply:
-        """Second half: the client's proof for the server's proof and a token."""
+        """Second half: check the client's proof; return the server's proof and a token."""
         with self._lock:
             conversation = self._conversations.pop(request.conversation_id, None)
         if conversation is None or time.monotonic() - conversation.began_at_s > CONVERSATION_VALID_S:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such conversation, or it took too long: begin again")
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such conversation, or it has expired; log in again")
         try:
             conversation.server.set_client_final(request.client_final)
             final = conversation.server.get_server_final()
@@ -95,7 +96,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         return admin_pb2.FinishAuthenticationReply(server_final=final, token=token, expires_unix_ns=expires_unix_ns)
 
     def issue_token(self, identity: IdentitySettings, valid_s: int = TOKEN_VALID_S) -> tuple[str, int]:
-        """(token, expiry) that says who the identity is, what it may subscribe to and which feeds it serves."""
+        """(token, expiry). The token names the identity, its roles, the topics it may subscribe to and its feeds."""
         now = int(time.time())
         claims = {
             "iss": TOKEN_ISSUER,

@@ -1,7 +1,7 @@
-"""The broker: what one feed looks like right now, and who must be told when it changes.
+"""The broker: the present state of one feed, and the notification of adapters and subscribers when it changes.
 
-One lock, and no waiting for the disk or the network inside it. Subscribers and attending adapters each have a queue
-that their stream's thread drains.
+One lock guards the state; no code waits for the disk or the network while holding it. Each subscriber and each
+attending adapter has a queue, which the thread of its stream drains.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("admin_server.broker")
-LOOK_AGAIN_S_MAX = 600.0  # keys live by the wall clock, which may be set; leases do not
+PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
 
 class FeedBroker:
-    """Everything that changes about one feed.
+    """The changing state of one feed.
 
     Args:
-        records: what outlives the server.
+        records: the durable state.
     """
 
     def __init__(self, feed: FeedSettings, records: ClusterRecords, audit: AuditLog) -> None:
@@ -68,13 +68,13 @@ class FeedBroker:
         self._sessions = SessionBook(feed, records)
         self._subscribers: dict[int, Subscriber] = {}
         self._is_stopped = False
-        self._resumed: dict[int, int] = {}  # adapter_id -> incarnation that came back in the same life
+        self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._timekeeper = threading.Thread(target=self._keep_time, name=f"lease-{feed.name}", daemon=True)
         self._timekeeper.start()
 
     @property
     def lease(self) -> FeedLease:
-        """The lease as it stands."""
+        """The feed's lease."""
         return self._keeper.lease
 
     # ---- adapters ----
@@ -82,15 +82,15 @@ class FeedBroker:
     def register(
         self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest, process: ProcessStart
     ) -> common_pb2.AdapterDescription:
-        """A (re)start of an adapter: its description for others, with the incarnation of just this start.
+        """Register a start of an adapter; return its description, with the incarnation of this start.
 
-        Everybody hears of the start here, long before it sends anything that matters.
+        This announces the start to all adapters and subscribers before the adapter sends its first packet.
 
         Args:
             process: the process that registers.
 
         Raises:
-            AnotherProcess, ReturnAwaited: another process is registered as this adapter, and attended or awaited.
+            AnotherProcess, ReturnAwaited: another process is registered as this adapter, and it attends or is awaited.
         """
         feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
         with self._lock:
@@ -99,10 +99,10 @@ class FeedBroker:
         start = resumed or self._records.new_start(feed_id, adapter_id, request.public_key)
         self._records.note_registration(feed_id, adapter_id, start.incarnation, request.rpc_endpoint)
         with self._lock:
-            self._check(adapter, process, request.replace)  # another may have come while this one waited for the disk
+            self._check(adapter, process, request.replace)  # another may have registered during the disk write
             self._processes.note_registered(adapter_id, process, start.incarnation)
             replaced = self._replaced_by(adapter, start.incarnation)
-        self._processes.keep(adapter_id)
+        self._processes.save(adapter_id)
         if replaced is not None:
             self.leave(replaced)
             replaced.end()
@@ -116,12 +116,12 @@ class FeedBroker:
                 adapter, start.incarnation, request.rpc_endpoint, ReplicaState.JOINING.value
             )
             description = self._described(adapter_id)
-            self._tell_everybody()
+            self._announce()
         self._audit.write("registered", feed=self.feed.name, adapter=adapter.name, incarnation=start.incarnation)
         return description
 
     def _replaced_by(self, adapter: AdapterSettings, incarnation: int) -> Attendance | None:
-        """The attended process whose place a new start takes; with the lock held."""
+        """The attending process that a new start replaces. The lock is held."""
         replaced = self.attending.get(adapter.adapter_id)
         if replaced is None or replaced.incarnation == incarnation:
             return None
@@ -131,14 +131,14 @@ class FeedBroker:
         return replaced
 
     def _check(self, adapter: AdapterSettings, start: ProcessStart, is_replacing: bool) -> None:
-        """May this process register? With the lock held."""
+        """Raise unless this process may register. The lock is held."""
         self._processes.check(adapter, start, self.attending.get(adapter.adapter_id), is_replacing)
 
     def attend(self, adapter: AdapterSettings, incarnation: int, report_id: int) -> Attendance:
-        """The adapter's stream began, with this report."""
+        """Begin the adapter's stream, whose first report is `report_id`."""
         attendance = Attendance(adapter, incarnation, report_id, time.monotonic_ns())
         with self._lock:
-            if self._is_stopped:  # it came while this server was being deposed
+            if self._is_stopped:  # the stream began while this server was becoming a standby
                 attendance.end()
                 return attendance
             former = self.attending.get(adapter.adapter_id)
@@ -152,23 +152,23 @@ class FeedBroker:
                 former.end()
             if (reason := self.lease.candidates.failed.get(adapter.adapter_id)) is not None:
                 attendance.order(failed=admin_pb2.AdapterFailed(reason=reason))
-            self._tell_everybody()
-        self._processes.keep_if_possible(adapter.adapter_id)
+            self._announce()
+        self._processes.save_if_possible(adapter.adapter_id)
         self._audit.write("attending", feed=self.feed.name, adapter=adapter.name, incarnation=incarnation)
         return attendance
 
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
-        """The adapter told its state, or wants something."""
+        """Process a report: the adapter's state, its requests, or both."""
         adapter_id = attendance.adapter.adapter_id
         with self._lock:
             if self.attending.get(adapter_id) is not attendance:
                 return
             attendance.report_id, attendance.heard_at_ns = report.report_id, time.monotonic_ns()
             if report.renew_epoch and self._keeper.renew(attendance, report):
-                self._tell_everybody()
+                self._announce()
             self._starts.note_counters(adapter_id, attendance.incarnation, report.next_packet_counters)
             if report.HasField("state"):
-                attendance.tell(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
+                attendance.order_if_room(report_heard=admin_pb2.ReportHeard(report_id=report.report_id))
                 self._note_state(adapter_id, report.state)
             if report.accepted_epoch:
                 self._perform(self.lease.on_offer_accepted(adapter_id, report.accepted_epoch, time.monotonic_ns()))
@@ -177,27 +177,27 @@ class FeedBroker:
             if report.next_epoch_after:
                 self._perform(self.lease.next_epoch(adapter_id, report.next_epoch_after, time.monotonic_ns()))
             if report.hand_over_epoch and (adapter_id, report.hand_over_epoch) == (self.lease.holder, self.lease.epoch):
-                self.operations.relieve(adapter_id, report.hand_over_heir)
+                self.operations.hand_over_on_request(adapter_id, report.hand_over_heir)
         if report.fail_reason:
-            self.operations.fail_as_asked(attendance.adapter, report.fail_reason)
+            self.operations.fail_on_request(attendance.adapter, report.fail_reason)
 
     def leave(self, attendance: Attendance, *, has_ended: bool = False) -> None:
-        """The adapter's stream ended. Args: has_ended: because its process has, as far as is known."""
+        """The adapter's stream ended. Args: has_ended: its process is known to have ended."""
         adapter_id = attendance.adapter.adapter_id
         with self._lock:
             if self.attending.get(adapter_id) is not attendance or self._is_stopped:
-                return  # a server that stops ends the streams itself: that is nobody's death
+                return  # a server that stops ends all streams: this says nothing about the adapters
             del self.attending[adapter_id]
             self._processes.note_attended(attendance, False)
             if adapter_id in self._known:
                 self._known[adapter_id].replica_state = AWAY
             self._perform(self.lease.on_gone(adapter_id, time.monotonic_ns(), has_ended=has_ended))
-            self._tell_everybody()
-        self._processes.keep_if_possible(adapter_id)
+            self._announce()
+        self._processes.save_if_possible(adapter_id)
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
     def end(self, incarnation: int) -> None:
-        """This start of an adapter has ended, whether or not its stream has."""
+        """Note that this start of an adapter has ended, even if its stream is still open."""
         with self._lock:
             ended = next((each for each in self.attending.values() if each.incarnation == incarnation), None)
         if ended is not None:
@@ -209,12 +209,12 @@ class FeedBroker:
     # ---- subscribers ----
 
     def subscribe(self, identity: str, channel_ids: frozenset[int]) -> Subscriber:
-        """A client's stream began; its first update is due at once."""
+        """A client's stream began; its first update is due immediately."""
         subscriber = Subscriber(identity, channel_ids)
-        subscriber.tell()
+        subscriber.notify()
         with self._lock:
             self._subscribers[id(subscriber)] = subscriber
-            if self._is_stopped:  # it came while this server was being deposed
+            if self._is_stopped:  # the stream began while this server was becoming a standby
                 subscriber.end()
         return subscriber
 
@@ -225,7 +225,7 @@ class FeedBroker:
         subscriber.end()
 
     def update_for(self, channel_ids: frozenset[int], *, is_first: bool) -> admin_pb2.SubscriptionUpdate:
-        """The grant as it stands: just the channels granted."""
+        """The present grant, limited to these channels."""
         with self._lock:
             adapters = [limited_to(self._described(adapter_id), channel_ids) for adapter_id in self._known]
             active, epoch = max(self.lease.holder, 0), self.lease.epoch
@@ -241,28 +241,28 @@ class FeedBroker:
     # ---- descriptions ----
 
     def describe(self, channel_ids: Iterable[int] | None = None) -> common_pb2.FeedDescription:
-        """The feed in the session that its adapters are in, with just these channels (None: all)."""
+        """The feed in its present session, limited to these channels (None: all)."""
         return describe_feed(self.feed, self._sessions.session, channel_ids)
 
     def keys(self, channel_ids: Iterable[int]) -> list[common_pb2.StreamKey]:
-        """The channels' keys, in the order in which they begin."""
+        """The channels' keys, ordered by the start of their validity."""
         return self._keys.keys(channel_ids)
 
     def decision_keys(self) -> list[admin_pb2.DecisionKey]:
-        """The decision keys of every channel: for the feed's adapters, never for a subscriber."""
+        """The decision keys of every channel. Only the feed's adapters may have them, never a subscriber."""
         return self._keys.decision_keys()
 
     def source_keys(self) -> list[common_pb2.StreamKey]:
-        """The source's keys: for the feed's source and adapters, never for a subscriber."""
+        """The source keys. Only the feed's source and its adapters may have them, never a subscriber."""
         return self._keys.source_keys()
 
     def adapters(self) -> list[common_pb2.AdapterDescription]:
-        """Every adapter that ever registered."""
+        """Every adapter that has ever registered."""
         with self._lock:
             return [self._described(adapter_id) for adapter_id in self._known]
 
     def status(self) -> admin_pb2.FeedStatus:
-        """For admins: every adapter that is configured."""
+        """The feed's status for administrators, with every configured adapter."""
         with self._lock:
             rows = {
                 adapter.adapter_id: self._known.get(adapter.adapter_id) or describe_adapter(adapter, 0, "", AWAY)
@@ -301,14 +301,14 @@ class FeedBroker:
     # ---- inside; the lock is held ----
 
     def _described(self, adapter_id: int) -> common_pb2.AdapterDescription:
-        """A copy of what is known of an adapter, with the starts of it that may be believed now."""
+        """A copy of an adapter's description, with its starts that are valid now."""
         description = copy_of(self._known[adapter_id])
         description.starts.extend(self._starts.announced(adapter_id, time.time_ns()))
         return description
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
         self.states[adapter_id] = state
-        has_gone_on = self._sessions.note(state.session)
+        session_changed = self._sessions.note(state.session)
         worst = worst_state(state)
         if worst is None:
             return
@@ -325,19 +325,19 @@ class FeedBroker:
             session=state.session,
         )
         self._perform(decisions)
-        if moved or has_gone_on:
-            self._tell_everybody()
+        if moved or session_changed:
+            self._announce()
         elif not self.lease.holder:
-            self._changed.notify_all()  # who reports is a candidate again: the lease may have a deadline now
+            self._changed.notify_all()  # the adapter is a candidate again, so the lease may have a deadline now
 
-    def _perform(self, decisions: list[LeaseDecision], *, tells: bool = False) -> None:
-        """Perform what was decided. Args: tells: something else changed as well that everybody should hear of."""
-        if self._keeper.perform(decisions) or tells:
-            self._tell_everybody()
+    def _perform(self, decisions: list[LeaseDecision], *, announces: bool = False) -> None:
+        """Perform decisions of the lease core. Args: announces: announce the feed's state even if it is unchanged."""
+        if self._keeper.perform(decisions) or announces:
+            self._announce()
         elif decisions:
-            self._changed.notify_all()  # there may be an earlier deadline now
+            self._changed.notify_all()  # the next deadline may be earlier now
 
-    def _tell_everybody(self) -> None:
+    def _announce(self) -> None:
         changed = admin_pb2.ClusterChanged(
             adapters=[self._described(adapter_id) for adapter_id in self._known],
             keys=self.keys(channel.channel_id for channel in self.feed.channels),
@@ -347,15 +347,15 @@ class FeedBroker:
             epoch=self.lease.epoch,
         )
         for attendance in self.attending.values():
-            attendance.tell(cluster_changed=changed)
+            attendance.order_if_room(cluster_changed=changed)
         for subscriber in self._subscribers.values():
-            subscriber.tell()
+            subscriber.notify()
         self._changed.notify_all()
 
     # ---- the timekeeper's thread ----
 
     def _keep_time(self) -> None:
-        """The lease's clock, and what is got ready ahead of its use: epochs and keys."""
+        """Run the lease's timer, and prepare epochs and keys before they are needed."""
         while True:
             with self._lock:
                 if self._is_stopped:
@@ -364,7 +364,7 @@ class FeedBroker:
                 needs_epochs = self._keeper.needs_epochs
             if needs_epochs:
                 self._keeper.reserve()
-            if time.time_ns() >= self._keys.look_again_unix_ns:
+            if time.time_ns() >= self._keys.next_change_unix_ns:
                 self._renew_keys()
             self._withdraw_starts()
             with self._lock:
@@ -372,25 +372,25 @@ class FeedBroker:
                     self._changed.wait(self._pause_s())
 
     def _renew_keys(self) -> None:
-        """Make and tell keys that come, leave those that expired, and tell when one begins."""
+        """Create keys that are due, drop expired ones, and announce the result."""
         try:
             self._keys.refresh(time.time_ns())
         except RecordsUnavailable:
-            LOG.exception("the stream keys cannot be renewed", extra={"feed": self.feed.name})
+            LOG.exception("could not renew the stream keys", extra={"feed": self.feed.name})
             return
         with self._lock:
-            self._tell_everybody()
+            self._announce()
 
     def _withdraw_starts(self) -> None:
-        """Tell everybody when a former start of an adapter is announced no longer."""
+        """Withdraw the former starts whose time is over, and announce the change."""
         with self._lock:
             if self._starts.withdraw(time.time_ns()) and not self._is_stopped:
-                self._tell_everybody()
+                self._announce()
 
     def _pause_s(self) -> float:
-        look_again_unix_ns = min(self._keys.look_again_unix_ns, self._starts.look_again_unix_ns())
-        pause_s = max((look_again_unix_ns - time.time_ns()) / 1e9, 1.0)
+        next_change_unix_ns = min(self._keys.next_change_unix_ns, self._starts.next_change_unix_ns())
+        pause_s = max((next_change_unix_ns - time.time_ns()) / 1e9, 1.0)
         deadline_ns = self.lease.next_deadline_ns()
         if deadline_ns is not None:
             pause_s = min(pause_s, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9))
-        return min(pause_s, LOOK_AGAIN_S_MAX)
+        return min(pause_s, PAUSE_S_MAX)

@@ -1,6 +1,6 @@
-"""Who could become active, how good each is, and who is still missing. Pure.
+"""Which adapters could become active, how they rank, and which are still missing. Pure.
 
-A candidate attends, has told its state lately, accepts grants and is not failed. Docs: docs/protocol.md clause 6.4.
+A candidate attends, has reported its state recently, accepts grants and is not failed (docs/protocol.md clause 6.4).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from feedcore.replica.states import ReplicaState
 
-# Detached means: synchronised until the active fell silent, so as good a candidate as a synchronised one; ahead means:
-# detached, and forwarding provisionally.
+# A detached adapter was synchronised until the active fell silent, so it ranks as high as a synchronised one. An
+# adapter that is ahead is detached and forwards provisionally.
 RANK = {
     ReplicaState.SYNCHRONIZED: 0,
     ReplicaState.DETACHED: 0,
@@ -22,15 +22,15 @@ RANK = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an adapter told of itself.
+    """An adapter's report about itself.
 
     Attributes:
-        state: of its worst channel.
-        next_message_seq: over all channels; for a joining adapter its own past's.
-        health: 0 (dead) to 1.
-        history_epoch: the epoch that its position belongs to; a later epoch's history is the one that counts.
-        abstains: it refuses grants for a while.
-        session: the session that its position belongs to; a later one counts before any position.
+        state: the state of its worst channel.
+        next_message_seq: its position, summed over all channels; a joining adapter reports where its journal ends.
+        health: from 0 (dead) to 1.
+        history_epoch: the epoch that its position belongs to; a later epoch outranks any position.
+        abstains: it accepts no grants for a while.
+        session: the session that its position belongs to; a later session outranks any epoch and position.
     """
 
     state: ReplicaState
@@ -42,23 +42,23 @@ class Standing:
 
     @property
     def is_good(self) -> bool:
-        """It has what the active had, so nobody better will come."""
+        """True if it has everything that the active had, so waiting cannot find a better candidate."""
         return RANK.get(self.state) == 0
 
 
 @dataclass(slots=True)
 class _Candidate:
-    standing: Standing | None = None  # None: has told nothing in this life
-    told_at_ns: int = 0
-    is_silent: bool = False  # let its lease run out, and has told nothing since
+    standing: Standing | None = None  # None: no report since its process started
+    reported_at_ns: int = 0
+    is_stale: bool = False  # its last report does not count, and no other has come since
 
 
 class Candidates:
     """The adapters of one feed that attend, and those that are failed.
 
     Args:
-        adapters: who is configured; empty: not known, so somebody may always be missing.
-        fresh_ns: how old what a candidate told may be; one that fell silent (paused, cut off) is none.
+        adapters: the configured adapters; if empty they are unknown, and an adapter may always be missing.
+        fresh_ns: the maximum age of a candidate's report; an adapter that fell silent is not a candidate.
     """
 
     def __init__(self, adapters: frozenset[int], fresh_ns: int) -> None:
@@ -67,48 +67,48 @@ class Candidates:
         self._attending: dict[int, _Candidate] = {}
 
     def attend(self, adapter_id: int) -> None:
-        """Its stream began, in a new life: nothing is known of it."""
+        """The stream of a new process began: nothing is known about it."""
         self._attending[adapter_id] = _Candidate()
 
     def resume(self, adapter_id: int) -> None:
-        """Its stream began again in the same life."""
+        """The same process opened its stream again."""
         self._attending.setdefault(adapter_id, _Candidate())
 
     def leave(self, adapter_id: int) -> None:
         """Its stream ended."""
         self._attending.pop(adapter_id, None)
 
-    def tell(self, adapter_id: int, standing: Standing, now_ns: int) -> bool:
-        """It told how it stands; False if it does not attend."""
+    def report(self, adapter_id: int, standing: Standing, now_ns: int) -> bool:
+        """Keep an adapter's report; False if the adapter does not attend."""
         candidate = self._attending.get(adapter_id)
         if candidate is None:
             return False
-        candidate.standing, candidate.told_at_ns, candidate.is_silent = standing, now_ns, False
+        candidate.standing, candidate.reported_at_ns, candidate.is_stale = standing, now_ns, False
         return True
 
-    def distrust(self, adapter_id: int) -> None:
-        """What it told is worth nothing until it tells again."""
+    def invalidate_report(self, adapter_id: int) -> None:
+        """Disregard the adapter's last report; only its next one counts."""
         if (candidate := self._attending.get(adapter_id)) is not None:
-            candidate.is_silent = True
+            candidate.is_stale = True
 
     def is_attending(self, adapter_id: int) -> bool:
-        """Its stream is open."""
+        """True if its stream is open."""
         return adapter_id in self._attending
 
     def may_be_active(self, adapter_id: int) -> bool:
-        """It attends, and has not said in this stream that it is anything but active."""
+        """True if it attends and has reported no state in this stream other than active."""
         candidate = self._attending.get(adapter_id)
         return candidate is not None and (candidate.standing is None or candidate.standing.state is ReplicaState.ACTIVE)
 
     def standing(self, adapter_id: int, now_ns: int) -> Standing | None:
-        """How it stands, if it told so lately."""
+        """Its last report, if that is recent."""
         candidate = self._attending.get(adapter_id)
-        if candidate is None or candidate.is_silent or now_ns - candidate.told_at_ns > self._fresh_ns:
+        if candidate is None or candidate.is_stale or now_ns - candidate.reported_at_ns > self._fresh_ns:
             return None
         return candidate.standing
 
     def eligible(self, now_ns: int) -> dict[int, Standing]:
-        """Who may be granted the lease."""
+        """The adapters that may be granted the lease."""
         known = {adapter_id: self.standing(adapter_id, now_ns) for adapter_id in self._attending}
         return {
             adapter_id: standing
@@ -120,65 +120,65 @@ class Candidates:
         }
 
     def best(self, now_ns: int) -> int | None:
-        """The first in the order of candidates; None if there is none."""
-        order = [(self._place(standing), adapter_id) for adapter_id, standing in self.eligible(now_ns).items()]
+        """The highest-ranked candidate; None if there are no candidates."""
+        order = [(self._rank_key(standing), adapter_id) for adapter_id, standing in self.eligible(now_ns).items()]
         return min(order)[-1] if order else None
 
     def heirs(self, holder: int, now_ns: int) -> list[int]:
-        """Who can take over without a seam, the best first: it applies the holder's decisions as they come."""
+        """Adapters that can take over without a gap, as they apply the holder's decisions on arrival; best first."""
         order = [
-            (self._place(standing), adapter_id)
+            (self._rank_key(standing), adapter_id)
             for adapter_id, standing in self.eligible(now_ns).items()
             if standing.state is ReplicaState.SYNCHRONIZED and adapter_id != holder
         ]
         return [adapter_id for _, adapter_id in sorted(order)]
 
-    def why_no_heir(self, adapter_id: int, holder: int, now_ns: int) -> str:
-        """Why an adapter that is none of `heirs` is none; reads behind its name."""
+    def why_not_heir(self, adapter_id: int, holder: int, now_ns: int) -> str:
+        """Why an adapter is not one of `heirs`; the text continues a sentence that begins with its name."""
         if adapter_id == holder:
-            return "is active already"
+            return "is already active"
         if adapter_id in self.failed:
             return f"is failed: {self.failed[adapter_id]}"
         if not self.is_attending(adapter_id):
             return "is away"
         standing = self.standing(adapter_id, now_ns)
         if standing is None:
-            return "has not told its state lately"
+            return "has not reported its state recently"
         if standing.abstains:
-            return "accepts no grant just now: it was without contact to an admin server"
+            return "accepts no grants for the moment, because it recently lost the admin server"
         return f"is {standing.state.value}, not synchronized"
 
     def backups_in_sync(self, holder: int, now_ns: int) -> list[int]:
-        """Backups that could follow the holder without a loss."""
+        """Backups that could take over from the holder without losing a message."""
         others = [
             adapter_id for adapter_id in self._attending if adapter_id not in self.failed and adapter_id != holder
         ]
         standings = {adapter_id: self.standing(adapter_id, now_ns) for adapter_id in others}
         return [adapter_id for adapter_id, standing in standings.items() if standing is not None and standing.is_good]
 
-    def is_anybody_missing(self, now_ns: int) -> bool:
-        """One that could come, and be better, is not to be had yet: not here, silent, in transition, abstaining."""
+    def is_adapter_missing(self, now_ns: int) -> bool:
+        """True if an adapter that could become a better candidate is away, silent, in transition or abstaining."""
         if not self._adapters:
             return True
         eligible = self.eligible(now_ns)
         return any(
-            adapter_id not in eligible and adapter_id not in self.failed and not self.says_it_failed(adapter_id)
+            adapter_id not in eligible and adapter_id not in self.failed and not self.reports_failed(adapter_id)
             for adapter_id in self._adapters
         )
 
-    def says_it_failed(self, adapter_id: int) -> bool:
-        """It failed by itself: what it would need is not to be had."""
+    def reports_failed(self, adapter_id: int) -> bool:
+        """True if the adapter reports that it failed, because data that it needs is unavailable."""
         candidate = self._attending.get(adapter_id)
         standing = None if candidate is None else candidate.standing
         return standing is not None and standing.state is ReplicaState.FAILED
 
     @staticmethod
-    def _place(standing: Standing) -> tuple[int, int, int, int, bool, float]:
+    def _rank_key(standing: Standing) -> tuple[int, int, int, int, bool, float]:
         return (
             RANK[standing.state],
             -standing.session,
             -standing.history_epoch,
             -standing.next_message_seq,
-            standing.state is not ReplicaState.AHEAD,  # clients know its messages already
+            standing.state is not ReplicaState.AHEAD,  # clients already have its messages
             -standing.health,
         )

@@ -1,4 +1,4 @@
-"""Channel keys and starts of adapters as the admin server makes them: all of it at random, so nothing comes twice."""
+"""How the admin server creates channel keys and starts of adapters: at random, so that no key or salt repeats."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KEY_ID_END = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class ChannelKey:
-    """A channel's key in its two halves.
+    """A channel's key, in two halves.
 
     Attributes:
         key: for readers and adapters.
-        decision_key: for adapters of the feed alone.
+        decision_key: only for adapters of the feed.
     """
 
     key_id: int
@@ -31,7 +31,7 @@ class ChannelKey:
     expires_unix_ns: int
 
     def stream_key(self) -> common_pb2.StreamKey:
-        """The half that readers get, too."""
+        """The half for readers and adapters, as sent on the wire."""
         return common_pb2.StreamKey(
             key_id=self.key_id,
             channel_id=self.channel_id,
@@ -40,13 +40,13 @@ class ChannelKey:
             expires_unix_ns=self.expires_unix_ns,
         )
 
-    def adapters_half(self) -> admin_pb2.DecisionKey:
-        """The half that only adapters get."""
+    def wire_decision_key(self) -> admin_pb2.DecisionKey:
+        """The half for adapters only, as sent on the wire."""
         return admin_pb2.DecisionKey(key_id=self.key_id, channel_id=self.channel_id, key=self.decision_key)
 
 
 def new_channel_key(channel_id: int, begins_unix_ns: int, ends_unix_ns: int, taken_ids: Collection[int]) -> ChannelKey:
-    """A key with a random number that is not 0 and not taken."""
+    """A new key; its id is random, not 0 and not in use."""
     key_id = 0
     while key_id == 0 or key_id in taken_ids:
         key_id = secrets.randbelow(KEY_ID_END)
@@ -55,7 +55,7 @@ def new_channel_key(channel_id: int, begins_unix_ns: int, ends_unix_ns: int, tak
 
 
 def new_start(public_key: bytes, incarnation: int = 0) -> common_pb2.AdapterStart:
-    """A start that begins now, with a fresh salt; its incarnation is the records' to give."""
+    """A start that begins now, with a random salt; the records assign its incarnation."""
     return common_pb2.AdapterStart(
         incarnation=incarnation,
         salt=secrets.token_bytes(SALT_SIZE),

@@ -1,4 +1,4 @@
-"""`tandemfeed admin-server` runs the server; `tandemfeed admin` asks it."""
+"""`tandemfeed admin-server` runs the server; `tandemfeed admin` queries and operates it."""
 
 from __future__ import annotations
 
@@ -37,26 +37,39 @@ from transport.process_shell import (
 from transport.rpc import open_channel
 from transport.scheduling import begin_steady_running, prefer_short_turns
 
-ANSWER_TIMEOUT_S = 70  # a hand-over is done, or not, within a lease's term, and that is a minute at most
+ANSWER_TIMEOUT_S = 70  # a hand-over succeeds or fails within one lease term, which is at most a minute
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
     """Run the stream administration server until SIGTERM."""
     parser = argparse.ArgumentParser(prog="tandemfeed admin-server", description=serve.__doc__)
-    parser.add_argument("--cluster", required=True, type=Path, metavar="FILE", help="feeds, channels, adapters (TOML)")
-    parser.add_argument("--policy", required=True, type=Path, metavar="FILE", help="who may do what (TOML)")
-    parser.add_argument("--state", required=True, type=Path, metavar="DIR", help="private folder, made at first start")
     parser.add_argument(
-        "--listen", default="127.0.0.1:7400", metavar="HOST:PORT", help="default %(default)s; port 0: any"
+        "--cluster", required=True, type=Path, metavar="FILE", help="file with feeds, channels, adapters (TOML)"
     )
     parser.add_argument(
-        "--subscriber-count-max", type=int, default=SUBSCRIBER_COUNT_MAX, metavar="N", help="default %(default)s"
+        "--policy", required=True, type=Path, metavar="FILE", help="file with identities and their rights (TOML)"
+    )
+    parser.add_argument(
+        "--state", required=True, type=Path, metavar="DIR", help="private folder, created at first start"
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:7400",
+        metavar="HOST:PORT",
+        help="address to serve on; port 0 selects a free port (default %(default)s)",
+    )
+    parser.add_argument(
+        "--subscriber-count-max",
+        type=int,
+        default=SUBSCRIBER_COUNT_MAX,
+        metavar="N",
+        help="limit of clients connected at the same time (default %(default)s)",
     )
     add_zookeeper_arguments(parser)
     add_process_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.subscriber_count_max < 1:
-        parser.error(f"--subscriber-count-max: {arguments.subscriber_count_max} is less than 1")
+        parser.error(f"--subscriber-count-max is {arguments.subscriber_count_max}; it must be at least 1")
     prefer_short_turns()
     configure_logging("admin-server", arguments.log_level)
     stop = StopSignal()
@@ -84,7 +97,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
 
 
 def admin(argv: Sequence[str] | None = None) -> int:
-    """Ask the stream administration server, or tell it."""
+    """Query or operate the stream administration server."""
     parser = _admin_parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "hash-secret":
@@ -110,29 +123,33 @@ def _admin_parser() -> argparse.ArgumentParser:
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=summary, description=summary)
-        added.add_argument("--json", action="store_true", help="one JSON object")
+        added.add_argument("--json", action="store_true", help="print the reply as one JSON object")
         add_connection_arguments(added)
         return added
 
-    status = command("status", "feeds, adapters, epochs, positions, health")
-    status.add_argument("--feed", default="", metavar="NAME", help="just this feed")
-    command("feeds", "feeds, their channels and source streams").set_defaults(feed="")
-    failover = command("failover", "have a synchronised backup take over, without losing a message")
+    status = command("status", "show feeds with their adapters, epochs, positions and health")
+    status.add_argument("--feed", default="", metavar="NAME", help="show only this feed")
+    command("feeds", "show feeds with their channels and source streams").set_defaults(feed="")
+    failover = command("failover", "hand over to a synchronised backup without losing a message")
     failover.add_argument("feed", metavar="FEED")
-    failover.add_argument("--to", default="", metavar="ADAPTER", help="the heir; default: the best backup")
+    failover.add_argument(
+        "--to", default="", metavar="ADAPTER", help="the new active adapter (default: the best backup)"
+    )
     fail = command("fail", "take an adapter out of its feed until it is readmitted; an active one hands over first")
-    readmit = command("readmit", "let a failed adapter in again")
+    readmit = command("readmit", "return a failed adapter to its feed")
     for one in (fail, readmit):
         one.add_argument("feed", metavar="FEED")
         one.add_argument("adapter", metavar="ADAPTER")
-    fail.add_argument("--reason", required=True, metavar="TEXT", help="told to the adapter, kept, shown by status")
-    fail.add_argument("--force", action="store_true", help="even if no synchronised backup is left")
-    commands.add_parser("hash-secret", help="read a secret, print the salted verifier to keep at rest")
+    fail.add_argument(
+        "--reason", required=True, metavar="TEXT", help="sent to the adapter, recorded, and shown by status"
+    )
+    fail.add_argument("--force", action="store_true", help="fail it even if no synchronised backup is left")
+    commands.add_parser("hash-secret", help="read a secret and print the salted verifier to store")
     return parser
 
 
 def _request(arguments: argparse.Namespace) -> tuple[Message, Callable[[Any], None]]:
-    """What to ask, and how to show the answer."""
+    """The request for the server, and the function that prints its reply."""
     feed: str = arguments.feed
     match arguments.command:
         case "failover":
@@ -174,7 +191,7 @@ def _call(connection: Connection, request: Message) -> Message:
 def _hash_secret() -> int:
     secret = getpass.getpass("secret: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
     if not secret:
-        print("admin: the secret is empty", file=sys.stderr)
+        print("admin: the secret is empty; enter one", file=sys.stderr)
         return 2
     print(json.dumps(hash_secret(secret)))
     return 0

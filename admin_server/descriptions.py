@@ -1,4 +1,4 @@
-"""How feeds and adapters are described on the wire, and how good a reported state is. Pure."""
+"""Wire descriptions of feeds and adapters, and summaries of an adapter's reported state. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORDER = [
 def describe_feed(
     feed: FeedSettings, session: int, channel_ids: Iterable[int] | None = None
 ) -> common_pb2.FeedDescription:
-    """The feed in a session, with just these channels (None: all)."""
+    """The feed in a session, limited to these channels (None: all)."""
     wanted = None if channel_ids is None else set(channel_ids)
     return common_pb2.FeedDescription(
         feed_id=feed.feed_id,
@@ -56,7 +56,7 @@ def describe_feed(
 def describe_adapter(
     adapter: AdapterSettings, incarnation: int, rpc_endpoint: str, replica_state: str
 ) -> common_pb2.AdapterDescription:
-    """An adapter as others reach it."""
+    """How others can reach an adapter."""
     return common_pb2.AdapterDescription(
         adapter_id=adapter.adapter_id,
         name=adapter.name,
@@ -68,7 +68,7 @@ def describe_adapter(
 
 
 def describe_protocol(protocol: ProtocolSettings) -> admin_pb2.FeedProtocol:
-    """How the feed's adapters shall behave."""
+    """The protocol settings for the feed's adapters."""
     return admin_pb2.FeedProtocol(
         publish=protocol.publish,
         on_silence=protocol.on_silence,
@@ -80,10 +80,10 @@ def describe_protocol(protocol: ProtocolSettings) -> admin_pb2.FeedProtocol:
 
 
 def describe_takeovers(status: admin_pb2.FeedStatus, lease: FeedLease, now_ns: int, now_unix_ns: int) -> None:
-    """Fill in how many takeovers there were and why, and how long a term is now.
+    """Fill in the takeovers with their reasons, and the present lease term.
 
     Args:
-        now_ns, now_unix_ns: the same moment by the lease's clock and by the wall clock.
+        now_ns, now_unix_ns: the same moment on the lease's clock and on the wall clock.
     """
     for reason, count in lease.takeovers.counts.items():
         status.takeover_counts.add(reason=reason.name.lower(), count=count)
@@ -100,7 +100,7 @@ def describe_takeovers(status: admin_pb2.FeedStatus, lease: FeedLease, now_ns: i
 
 
 def copy_of(description: common_pb2.AdapterDescription) -> common_pb2.AdapterDescription:
-    """A copy that no later change reaches."""
+    """An independent copy."""
     copied = common_pb2.AdapterDescription()
     copied.CopyFrom(description)
     return copied
@@ -109,9 +109,9 @@ def copy_of(description: common_pb2.AdapterDescription) -> common_pb2.AdapterDes
 def absent_adapters(
     feed: FeedSettings, registrations: Mapping[int, tuple[int, str]]
 ) -> dict[int, common_pb2.AdapterDescription]:
-    """The feed's adapters as they registered in a former life of the server, away until they come back.
+    """The adapters that registered before the server restarted, as away until they return.
 
-    A client that asks first after a restart must go on hearing their groups.
+    A client that connects right after the restart still needs their multicast groups.
     """
     return {
         adapter.adapter_id: describe_adapter(adapter, *registrations[adapter.adapter_id], AWAY)
@@ -123,7 +123,7 @@ def absent_adapters(
 def limited_to(
     description: common_pb2.AdapterDescription, channel_ids: frozenset[int]
 ) -> common_pb2.AdapterDescription:
-    """An adapter as a client may see it: only what belongs to granted channels."""
+    """The part of a description that a client may see: that of its granted channels."""
     limited = copy_of(description)
     for channel_id in [channel for channel in limited.groups if channel not in channel_ids]:
         del limited.groups[channel_id]
@@ -134,19 +134,19 @@ def limited_to(
 
 
 def worst_state(state: common_pb2.FeedAdapterState) -> ReplicaState | None:
-    """None if a channel's state is not one we know."""
+    """The state of the adapter's worst channel; None if a channel reports an unknown state."""
     try:
         return max((ReplicaState(channel.replica_state) for channel in state.channels), key=_ORDER.index, default=None)
     except ValueError:
-        LOG.warning("unknown replica state reported", extra={"adapter": state.adapter_id})
+        LOG.warning("an adapter reported an unknown replica state", extra={"adapter": state.adapter_id})
         return None
 
 
 def total_position(state: common_pb2.FeedAdapterState) -> int:
-    """How far an adapter is, over all channels: comparable between adapters of one feed."""
+    """An adapter's position, summed over all channels, for comparison between adapters of one feed."""
     return sum(channel.position.next_input_seq for channel in state.channels)
 
 
 def history_epoch(state: common_pb2.FeedAdapterState) -> int:
-    """The epoch whose history the adapter's position belongs to: of several channels the oldest."""
+    """The epoch that the adapter's position belongs to; if its channels differ, the oldest."""
     return min((channel.position.epoch for channel in state.channels), default=0)

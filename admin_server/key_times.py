@@ -1,4 +1,4 @@
-"""How long stream keys live, and when the next one is due. Pure."""
+"""How long stream keys are valid, and when the next one is due. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class KeyTimes:
-    """A key is made while the former is still good, and begins when everybody has had time to hear of it.
+    """The schedule of keys: each is created while its predecessor is valid, and announced before it becomes valid.
 
     Attributes:
-        valid_ns: from when a key begins to when nobody opens with it any more.
-        overlap_ns: how long before a key's end its successor is made.
-        lead_ns: how long a successor is known before it begins.
+        valid_ns: how long a key is valid.
+        overlap_ns: how long before a key expires its successor is created.
+        lead_ns: how long after its creation a successor becomes valid.
     """
 
     valid_ns: int = 30 * 86_400 * SECOND
@@ -22,17 +22,17 @@ class KeyTimes:
     lead_ns: int = 60 * SECOND
 
     def __post_init__(self) -> None:
-        assert 0 < self.lead_ns < self.overlap_ns < self.valid_ns  # there is always one to seal with
+        assert 0 < self.lead_ns < self.overlap_ns < self.valid_ns  # one key is valid at any time
 
     def renew_at_ns(self, last_expires_unix_ns: int) -> int:
-        """When the successor of the key that ends then is made."""
+        """When to create the successor of a key that expires at `last_expires_unix_ns`."""
         return last_expires_unix_ns - self.overlap_ns
 
     def next_begins_ns(self, last_expires_unix_ns: int | None, now_unix_ns: int) -> int | None:
-        """When a key that is to be made now begins; None if none is due.
+        """When a key created now becomes valid; None if no new key is due.
 
         Args:
-            last_expires_unix_ns: the end of the last key that has not expired; None: there is none.
+            last_expires_unix_ns: when the newest key expires; None: no valid key exists.
         """
         if last_expires_unix_ns is None:
             return now_unix_ns

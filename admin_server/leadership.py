@@ -1,8 +1,8 @@
-"""Whether this server may speak for the cluster: a fence for grants, and a gate for calls.
+"""Whether this server may act for the cluster: a fence for grants, and a gate for calls.
 
-Where several admin servers share their records, one at a time is active. The fence decides by this process's monotonic
-clock alone: a confirmation of leadership counts from when it was asked for, and only for a time that every
-successor waits out before it grants. So a server that was paused, or cut off, grants nothing when it wakes.
+If several admin servers share their records, one of them is active. The fence uses only this process's monotonic
+clock: a confirmation of leadership counts from the time of its request, and only for as long as every successor waits
+before it grants. So a server that was paused or cut off grants nothing when it resumes.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from admin_server.lease_records import RecordsUnavailable
 from transport.admin_servers import ACTIVE_SERVER_KEY
 from transport.rpc import Handler, behavior_of, rebuild
 
-OWN_SERVICES = "/tandemfeed."  # health and reflection answer on a standby, too
+OWN_SERVICES = "/tandemfeed."  # health and reflection also answer on a standby
 
 
 @dataclass(slots=True)
 class Fence:
-    """Says whether a grant may be made now. Pure; one for each time that a server leads.
+    """Says whether a grant may be made now. Pure; each leadership of a server has its own fence.
 
     Attributes:
-        validity_ns: how long a confirmation is good for, counted from when it was asked for.
+        validity_ns: how long a confirmation is valid, counted from its request.
     """
 
     validity_ns: int
     _until_ns: int = 0
     _is_closed: bool = False
 
-    def confirm(self, asked_at_ns: int) -> None:
-        """The leadership that was asked for then was granted."""
-        self._until_ns = max(self._until_ns, asked_at_ns + self.validity_ns)
+    def confirm(self, requested_at_ns: int) -> None:
+        """A confirmation that was requested at this time succeeded."""
+        self._until_ns = max(self._until_ns, requested_at_ns + self.validity_ns)
 
     def close(self) -> None:
-        """Nothing is granted any more, whatever is confirmed later."""
+        """Allow no more grants, even if a confirmation still arrives."""
         self._is_closed = True
 
-    def holds(self, now_ns: int) -> bool:
+    def allows_grants(self, now_ns: int) -> bool:
         """True if a grant or renewal that answers a report heard before `now_ns` may be made."""
         return not self._is_closed and now_ns < self._until_ns
 
 
 class LeadershipGate(grpc.ServerInterceptor):
-    """Lets calls through while this server is active; a standby answers UNAVAILABLE and says who is.
+    """Lets calls through while this server is active; a standby answers UNAVAILABLE and names the active server.
 
     Attributes:
-        active_endpoint: of the active server, as far as it is known; "" if it is not.
+        active_endpoint: the active server's endpoint; "" if it is unknown.
     """
 
     def __init__(self, *, is_open: bool) -> None:
@@ -61,7 +61,7 @@ class LeadershipGate(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Wrap the handler; the gate is looked at when the call is served."""
+        """Wrap the handler so that each call checks the gate."""
         handler = continuation(handler_call_details)
         if handler is None or not str(handler_call_details.method).startswith(OWN_SERVICES):
             return handler
@@ -89,5 +89,5 @@ class LeadershipGate(grpc.ServerInterceptor):
         known = self.active_endpoint
         if known:
             context.set_trailing_metadata(((ACTIVE_SERVER_KEY, known),))
-        text = "this admin server is a standby; " + (f"{known} is active" if known else "none is known to be active")
+        text = "this admin server is a standby; " + (f"{known} is active" if known else "the active one is unknown")
         context.abort(grpc.StatusCode.UNAVAILABLE, text)

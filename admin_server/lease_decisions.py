@@ -1,4 +1,4 @@
-"""What the lease core decides: its effects. Pure."""
+"""The decisions of the lease core: its effects. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """`adapter_id` holds the lease on `epoch` now, and on nothing else."""
+    """`adapter_id` now holds the lease for `epoch`, and no other epoch."""
 
     adapter_id: int
     epoch: int
@@ -15,7 +15,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The holder's lease goes on for a term."""
+    """The holder's lease continues for another term."""
 
     adapter_id: int
     epoch: int
@@ -23,7 +23,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Vacated:
-    """Nobody holds the lease now."""
+    """No adapter holds the lease now."""
 
     epoch: int
     reason: str
@@ -31,9 +31,9 @@ class Vacated:
 
 @dataclass(frozen=True, slots=True)
 class TermNoted:
-    """To be written down: whoever is granted, renewed or offered a lease from now on may believe for `ttl_ns`.
+    """Must be recorded: the term of every later grant, renewal or offer may be as long as `ttl_ns`.
 
-    Stands before the decision that tells the term.
+    Precedes the decision that announces such a term.
     """
 
     ttl_ns: int
@@ -41,9 +41,9 @@ class TermNoted:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """`heir` may open `epoch` where `after_epoch` ends, when it hears that it has ended.
+    """`heir` may open `epoch` when it hears that `after_epoch` has ended, and where it ended.
 
-    Always followed by the order to the holder.
+    Once the heir accepts, the holder is ordered to hand over.
     """
 
     heir: int
@@ -53,7 +53,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class OrderedHandOver:
-    """`holder` shall end `epoch` in favour of `heir`."""
+    """`holder` must end `epoch` so that `heir` can take over."""
 
     holder: int
     epoch: int
@@ -62,20 +62,20 @@ class OrderedHandOver:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """`adapter_id`, to whom `epoch` was offered, holds the lease now; `former` has given it up."""
+    """`adapter_id` now holds the lease for `epoch`, which it was offered; `former` has given it up."""
 
     adapter_id: int
     epoch: int
     former: int
 
 
-HOLDER_WENT_ON = "the holder went on"  # for the whole term of the offer
+HOLDER_CONTINUED = "the holder did not hand over in time"  # the whole term of the offer has passed
 
 
 @dataclass(frozen=True, slots=True)
 class OfferWithdrawn:
-    """The offer of `epoch` stands no more. If its heir's stream ended, the heir may have begun it, as may any holder
-    whose stream ends."""
+    """The offer of `epoch` is no longer valid. If it ended because the heir's stream ended, the heir may already have
+    opened the epoch."""
 
     heir: int
     epoch: int
@@ -84,7 +84,7 @@ class OfferWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class HandOverRefused:
-    """Nothing changes. `reason` reads behind the adapter's name; `adapter_id` 0: it stands alone."""
+    """Nothing changes. `reason` follows the name of `adapter_id`; if that is 0, it is a complete sentence."""
 
     reason: str
     adapter_id: int = 0

@@ -1,9 +1,9 @@
-"""What must be known after the server that decided is gone: interfaces, and their one error.
+"""The state that must survive an admin server: interfaces, and the one error that they raise.
 
-The embedded store (`admin_server.store.Store`) keeps it for one server; whatever several servers share can keep it for
-all of them. Invariants of every implementation: `reserved_end` never shrinks, and `reserve_epochs` returns only when
-the block would be found after any crash. `note_lease` may be lost: then the term that passes after a restart keeps the
-promise that nobody is granted while another may believe in its lease.
+The embedded store (`admin_server.store.Store`) implements them for a single server, ZooKeeper for several servers.
+Invariants of every implementation: `reserved_end` never shrinks, and after any crash the block that `reserve_epochs`
+returned is still reserved. A `note_lease` may be lost: a restarted server waits for the lease term, so that it grants
+no lease while another holder may rely on its own.
 """
 
 from __future__ import annotations
@@ -16,97 +16,97 @@ from admin_server.registrations import ProcessRecord
 from tandemfeed.v1 import common_pb2
 
 EPOCH_BLOCK = 64  # epochs reserved at a time
-STARTS_KEPT = 2  # of each adapter: the newest, and the one before, whose last packets may still be under way
+STARTS_KEPT = 2  # of each adapter: the newest, and the one before, whose last packets may still arrive
 
 
 class RecordsUnavailable(Exception):
-    """The records cannot be written or read now; the text says why."""
+    """The records cannot be read or written now; the text says why."""
 
 
 class LeaseRecords(Protocol):
-    """Who holds what, for good. Implementations are safe to call from any thread.
+    """The durable state of the leases. Implementations are safe to call from any thread.
 
-    All methods raise `RecordsUnavailable`. Only `note_lease`, `note_ttl` and `note_session` are called while a broker's
-    lock is held.
+    All methods may raise `RecordsUnavailable`. Only `note_lease`, `note_ttl` and `note_session` are called while a
+    broker's lock is held.
     """
 
     def may_grant(self) -> bool:
-        """False while another server may decide on leases: nothing is granted or renewed then. Never waits.
+        """False while another server may decide on leases, so that this one must not grant or renew. Never waits.
 
-        Asked after the report was heard that a grant or renewal answers, and before it is sent.
+        Checked between the arrival of a report and the sending of the grant or renewal that answers it.
         """
         ...
 
     def reserved_end(self, feed_id: int) -> int:
-        """The last epoch that was ever reserved; 0 if none. No epoch up to it may be granted anew."""
+        """The last epoch that was ever reserved; 0 if none. A restarted server grants only epochs after it."""
         ...
 
-    def reserve_epochs(self, feed_id: int, behind: int) -> int:
-        """Reserve a block of epochs behind `behind`; returns the block's last. Durable when this returns.
+    def reserve_epochs(self, feed_id: int, after: int) -> int:
+        """Reserve a block of epochs that follow `after`; return the block's last. Durable when this returns.
 
-        May take its time: it is called half a block ahead of need.
+        May be slow, because it is called while half a block is left.
         """
         ...
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
-        """(epoch, adapter_id) noted last; None if none ever was."""
+        """The last noted (epoch, adapter_id); None if none was ever noted."""
         ...
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
-        """Remember the holder, so that it may go on in its epoch after a restart of the server.
+        """Record the holder, so that it may continue in its epoch after a restart of the server.
 
-        Called in a takeover: waits for no disk and no network. Notes are kept in the order of the calls.
+        Called during takeovers, so it does not wait for the disk or the network. Notes take effect in call order.
         """
         ...
 
     def noted_ttl_ns(self, feed_id: int) -> int:
-        """The longest term that a holder may have been told, in ns; 0 if none was ever noted."""
+        """The longest term that may have been announced, in ns; 0 if none was ever noted."""
         ...
 
     def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
-        """Remember how long terms may be from now on. Called and kept as `note_lease` is, in one order with its notes.
+        """Record the longest term from now on. Behaves like `note_lease`, and is ordered with its notes.
 
-        A note that dies with its machine is needed only for as long as the longest term, which is shorter than a
-        machine's start (`admin_server.lease_terms.STRETCHED_TTL_NS_MAX`).
+        A note may be lost with the machine: it matters only for one longest term, which is shorter than a machine
+        takes to start (`admin_server.lease_terms.STRETCHED_TTL_NS_MAX`).
         """
         ...
 
     def newest_session(self, feed_id: int) -> int:
-        """The greatest session noted; 0 if none was."""
+        """The newest noted session; 0 if none."""
         ...
 
     def note_session(self, feed_id: int, session: int) -> None:
-        """Remember the session that the feed's adapters have gone on to. Called and kept as `note_lease` is; a note
-        that dies with its machine is made again by the adapters' next reports.
+        """Record the session that the feed's adapters have begun. Behaves like `note_lease`; if a note is lost with
+        the machine, the adapters' next reports cause it again.
         """
         ...
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
-        """adapter_id -> reason, of those that were failed and not readmitted."""
+        """adapter_id -> reason, for the adapters that were failed and not readmitted."""
         ...
 
     def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
-        """Remember that an adapter is failed. Durable when this returns."""
+        """Record that an adapter is failed. Durable when this returns."""
         ...
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
-        """Forget it. Durable when this returns; an adapter that was not failed is no error."""
+        """Record that an adapter is no longer failed; it need not have been. Durable when this returns."""
         ...
 
 
 class ClusterRecords(LeaseRecords, Protocol):
-    """All that outlives a server. May wait for the disk or the network: never called with a broker's lock held.
+    """All durable state. Its methods may wait for the disk or the network, so no broker's lock is held when called.
 
-    All methods raise `RecordsUnavailable`, and no error of the database's own.
+    All methods may raise `RecordsUnavailable`, and never the database's own errors.
     """
 
     @property
     def key_times(self) -> KeyTimes:
-        """How long the stream keys live."""
+        """How long stream keys are valid."""
         ...
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
-        """A start of an adapter: with an incarnation that no start of any adapter ever had, and a fresh random salt.
+        """A new start of an adapter, with an incarnation that no other start ever had, and a new random salt.
 
         Durable when this returns.
         """
@@ -117,24 +117,24 @@ class ClusterRecords(LeaseRecords, Protocol):
         ...
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
-        """Remember where the adapter was last, for those who ask another server, or after a restart."""
+        """Record the adapter's address, for clients that ask another server, or ask after a restart."""
         ...
 
     def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
-        """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        """(incarnation, RPC endpoint) of each adapter that has ever registered."""
         ...
 
     def note_process(self, feed_id: int, adapter_id: int, record: ProcessRecord) -> None:
-        """Remember which process is registered as an adapter. Durable when this returns."""
+        """Record which process is registered as an adapter. Durable when this returns."""
         ...
 
     def processes(self, feed_id: int) -> dict[int, ProcessRecord]:
-        """By adapter_id, what was noted last."""
+        """adapter_id -> its last noted process."""
         ...
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
-        """The channel's keys that have not expired, in the order in which they begin.
+        """The channel's keys that have not expired, ordered by the start of their validity.
 
-        Makes one where `key_times` says that one is due. Durable when this returns.
+        Creates a key when `key_times` says that one is due. Durable when this returns.
         """
         ...

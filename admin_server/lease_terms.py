@@ -1,12 +1,12 @@
-"""How long a lease's term is: the configured one, and longer while terms keep passing though their holders live. Pure.
+"""The length of lease terms: the configured one, or longer after terms expired although their holders were alive. Pure.
 
-On a machine with too much to do, holders renew late, not because they died. Every takeover that comes of that costs
-more work and makes the next one likelier. So each doubles the term, up to a bound, and each quiet while halves it. A
-holder is told its term with every grant and renewal and stops by its own clock before it ends, so a longer one is
-as safe as the configured one.
+On an overloaded machine, holders renew late without having died. Each such needless takeover costs more work and makes
+the next one more likely. So each one doubles the term, up to a limit, and each quiet period halves it. Every grant and
+renewal carries its term, and the holder stops by its own clock before the term ends, so a longer term is as safe as the
+configured one.
 
-Invariant: a term is told only when it is written down that terms may be so long; that is taken back only when the last
-of the longer ones has passed. So a restarted store knows for how long a holder may believe.
+Invariant: a term is announced only after it is recorded that terms may be that long; the record is shortened only after
+the last longer term has ended. So a restarted store knows how long a holder may rely on its lease.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from admin_server.lease_decisions import TermNoted
 MS = 1_000_000
 SECOND = 1_000 * MS
 DOUBLINGS_MAX = 3  # eight times the configured term
-# Not stretched beyond this: a host that vanishes meanwhile is replaced no sooner. And a note that is lost with the
-# machine of the store is needed for this long only, less than the machine takes to start again.
+# The limit of lengthened terms. A host that vanishes is replaced only after its term. And a note that is lost with the
+# store's machine matters only for this long, which is less than the machine takes to restart.
 STRETCHED_TTL_NS_MAX = 4 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseConfig:
-    """Times of one feed's lease.
+    """The timing of one feed's lease.
 
     Attributes:
-        fresh_ns: how old what a candidate told may be.
-        allowance_ns: added to the term at the store, so that the holder has stopped for certain when the store's ends.
+        fresh_ns: the maximum age of a candidate's report.
+        allowance_ns: added to the term at the store, so that the holder has stopped when the store's term ends.
         grace_ns: how long a poor candidate waits for a better one while an adapter of the feed is missing.
-        first_grace_ns: the same at a feed's first start ever, when nobody has a past.
-        quiet_ns: after this long without a needless takeover the term is halved again.
+        first_grace_ns: the same at a feed's very first start, when no adapter has a journal.
+        quiet_ns: after this time without a needless takeover, the term is halved.
     """
 
     ttl_ns: int = 300 * MS
@@ -44,22 +44,22 @@ class LeaseConfig:
 
     @property
     def term_ns(self) -> int:
-        """The configured term as the store counts it."""
+        """The configured term as counted by the store."""
         return self.ttl_ns + self.allowance_ns
 
     @property
     def ttl_ns_max(self) -> int:
-        """The longest term ever told."""
+        """The longest term that is ever announced."""
         return max(self.ttl_ns, min(self.ttl_ns << DOUBLINGS_MAX, STRETCHED_TTL_NS_MAX))
 
 
 class Terms:
-    """The term that one feed's lease is given for.
+    """The terms of one feed's lease.
 
     Attributes:
-        ttl_ns: the term that the newest grant, renewal or offer tells.
-        noted_ttl_ns: the longest that may be told, as far as it is written down.
-        needless_count: terms that passed though their holder lived.
+        ttl_ns: the term of the newest grant, renewal or offer.
+        noted_ttl_ns: the recorded limit of terms that may be announced.
+        needless_count: terms that expired although their holder was alive.
     """
 
     def __init__(self, config: LeaseConfig) -> None:
@@ -68,16 +68,16 @@ class Terms:
         self._config = config
         self._doublings = 0
         self._doubled_at_ns = 0
-        self._longest_until_ns = 0  # the last term of the noted length ends at the store
+        self._longest_until_ns = 0  # when the last term of the noted length ends at the store
 
     def restore(self, noted_ttl_ns: int, now_ns: int) -> int:
-        """After a restart of the store: returns when the term of whoever held the lease has passed for certain."""
+        """After a restart of the store: return the time by which the former holder's term has certainly ended."""
         self.noted_ttl_ns = max(noted_ttl_ns, self._config.ttl_ns)
         self._longest_until_ns = now_ns + self.noted_ttl_ns + self._config.allowance_ns
         return self._longest_until_ns
 
     def begin(self, now_ns: int) -> tuple[int, list[TermNoted]]:
-        """A term begins now; returns when it ends at the store, and what must be recorded before it is announced."""
+        """A term begins now; return when it ends at the store, and what must be recorded before it is announced."""
         self.ttl_ns = self.ttl_ns_at(now_ns)
         until_ns = now_ns + self.ttl_ns + self._config.allowance_ns
         if self.ttl_ns < self.noted_ttl_ns and now_ns < self._longest_until_ns:
@@ -86,14 +86,14 @@ class Terms:
         self.noted_ttl_ns, self._longest_until_ns = self.ttl_ns, until_ns
         return until_ns, [] if is_noted else [TermNoted(self.ttl_ns)]
 
-    def on_needless(self, now_ns: int) -> None:
-        """A term passed, and its holder was alive."""
+    def on_needless_takeover(self, now_ns: int) -> None:
+        """A term expired although its holder was alive."""
         self.needless_count += 1
         self._doublings = min(self._doublings_at(now_ns) + 1, DOUBLINGS_MAX)
         self._doubled_at_ns = now_ns
 
     def ttl_ns_at(self, now_ns: int) -> int:
-        """How long a term that begins now is for its holder."""
+        """The length, for its holder, of a term that begins now."""
         return min(self._config.ttl_ns << self._doublings_at(now_ns), self._config.ttl_ns_max)
 
     def _doublings_at(self, now_ns: int) -> int:

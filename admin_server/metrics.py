@@ -1,4 +1,4 @@
-"""What the server tells Prometheus: one set of gauges per feed, read from the brokers when asked. Decides nothing."""
+"""The server's Prometheus metrics for each feed, read from the brokers at each scrape. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from admin_server.broker import FeedBroker
 
 
 class FeedCollector(Collector):
-    """Gauges of every feed."""
+    """Collects the metrics of every feed."""
 
     def __init__(self, brokers: Mapping[str, FeedBroker]) -> None:
         self._brokers = brokers
 
     def collect(self) -> Iterator[Metric]:
-        """The feeds as they stand."""
+        """The present state of the feeds."""
         epochs = GaugeMetricFamily("tandemfeed_epoch", "Newest epoch granted.", labels=["feed"])
-        actives = GaugeMetricFamily("tandemfeed_active_adapter_id", "Who is active; 0: nobody.", labels=["feed"])
-        subscribers = GaugeMetricFamily("tandemfeed_subscribers", "Clients connected.", labels=["feed"])
-        attending = GaugeMetricFamily("tandemfeed_attending", "1: the adapter is here.", labels=["feed", "adapter"])
-        text = "Epochs that began because another had ended, by reason, since this server began to decide on the feed."
+        text = "Identifier of the active adapter, or 0 if no adapter is active."
+        actives = GaugeMetricFamily("tandemfeed_active_adapter_id", text, labels=["feed"])
+        subscribers = GaugeMetricFamily("tandemfeed_subscribers", "Number of connected clients.", labels=["feed"])
+        text = "1 if the adapter is connected to this server, else 0."
+        attending = GaugeMetricFamily("tandemfeed_attending", text, labels=["feed", "adapter"])
+        text = "Takeovers by reason, since this server became active for the feed."
         takeovers = CounterMetricFamily("tandemfeed_takeovers", text, labels=["feed", "reason"])
-        text = "Terms that passed though their holder's process was alive."
+        text = "Lease terms that expired although the holder's process was alive."
         needless = CounterMetricFamily("tandemfeed_needless_takeovers", text, labels=["feed"])
-        text = "The lease's term: longer than the configured one after needless takeovers."
+        text = "Present lease term; longer than the configured one after needless takeovers."
         terms = GaugeMetricFamily("tandemfeed_lease_ttl_seconds", text, labels=["feed"])
         for name, broker in self._brokers.items():
             status = broker.status()

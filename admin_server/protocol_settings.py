@@ -1,4 +1,4 @@
-"""How a feed's adapters behave: the choices of its protocol, as the cluster file states them."""
+"""The protocol settings of a feed's adapters, as the cluster file states them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ SESSION_STATES = ("reset", "carry")
 
 @dataclass(frozen=True, slots=True)
 class ProtocolSettings:
-    """How a feed's adapters behave.
+    """The protocol settings of a feed's adapters.
 
     Attributes:
-        publish: "async": transmit at once; "acked": only what a backup has acknowledged.
-        on_silence: with no active and no admin server, a backup goes on provisionally ("proceed") or waits ("hold").
-        fail_policy: which of several backups asks to be failed when one of them is repeatedly out of sync.
-        fail_threshold: of the health score, for "below_threshold"; else 0.
-        session_state: the conversion state begins a session empty ("reset") or as the one before left it ("carry").
-        session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
+        publish: "async": transmit immediately; "acked": transmit only what a backup has acknowledged.
+        on_silence: with no active and no admin server, a backup forwards provisionally ("proceed") or waits ("hold").
+        fail_policy: which backup asks to be failed when one of them is repeatedly out of sync.
+        fail_threshold: the health score below which a backup fails, for "below_threshold"; else 0.
+        session_state: the conversion state at the start of a session: empty ("reset"), or as the previous session left
+            it ("carry").
+        session_grace_ns: how long a session whose end was not received continues after a later session appeared.
     """
 
     publish: str = PUBLISH_MODES[0]

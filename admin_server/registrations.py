@@ -1,11 +1,12 @@
 """Which process is registered as which adapter of a feed. Pure.
 
-Invariant: of two processes that call themselves the same adapter one stays out. While the registered one is attended
-and reports, any other is refused unless it was told to replace it; a process that was replaced is refused for good.
+Invariant: of two processes that claim to be the same adapter, only one is registered. While the registered process
+attends and reports, any other is refused unless it was started with --replace; a replaced process is refused
+permanently.
 
-A server that restarts knows who was registered (`ProcessRecord`). If that process was attended when the server was last
-seen, others wait as long as a silent process is waited for: else the first to return would win, which may be the twin
-that was refused before.
+A restarted server knows which process was registered (`ProcessRecord`). If that process attended when the server
+stopped, others must wait for as long as the server waits for a silent process. Otherwise the first process to return
+would win, and that may be the one that was refused before.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 NONCE_SIZE = 16
-REPLACED_REMEMBERED = 64  # starts of one adapter: a replaced process comes back within a second, or never
-HOST_LENGTH_MAX = 64  # of a name that another process tells
+REPLACED_REMEMBERED = 64  # starts of each adapter; a replaced process registers again within a second, or never
+HOST_LENGTH_MAX = 64  # of the host name that a process reports
 SECOND = 1_000_000_000
 
 
 class AnotherProcess(Exception):
-    """Another process is registered as this adapter; the text says which, and what to do."""
+    """Another process is registered as this adapter; the text says which one, and what to do."""
 
 
 class ReturnAwaited(Exception):
-    """The process registered before the server's restart may still come back; the text says for how long."""
+    """The process registered before the server's restart may still return; the text says for how long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,9 @@ class ProcessStart:
     """One start of an adapter's process.
 
     Attributes:
-        nonce: drawn at random by the process when it starts; names the start over all its connections.
-        process_id, host: as the process tells them; 0 and "" if it does not.
-        peer: where its connection comes from.
+        nonce: random, chosen by the process when it starts; identifies the start over all its connections.
+        process_id, host: as reported by the process; 0 and "" if it reports none.
+        peer: the address of its connection.
     """
 
     nonce: bytes
@@ -51,13 +52,13 @@ class ProcessStart:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """Who is registered as an adapter, as it is kept on the disk.
+    """The durable record of the process registered as an adapter.
 
     Attributes:
         start: the registered process.
-        at_unix_ns: since when.
-        is_attended: its stream stands, or is about to; False: it has left, and any other may register.
-        replaced: nonces of the processes before it, which stay refused; the newest last.
+        at_unix_ns: when it registered.
+        is_attended: its stream is open or about to open; False: it has left, and any other process may register.
+        replaced: the nonces of the processes that it replaced, which stay refused; the newest last.
     """
 
     start: ProcessStart
@@ -67,7 +68,7 @@ class ProcessRecord:
 
     @property
     def since(self) -> str:
-        """When it registered, for a text."""
+        """When it registered, as text."""
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.at_unix_ns // SECOND))
 
 
@@ -75,10 +76,10 @@ class Registrations:
     """The processes of one feed's adapters.
 
     Args:
-        attended_ns: how long after its last report a process is still taken to run. Not less than a lease's term: by
-            then a process that hangs has lost its lease by its own clock.
-        restored: adapter_id -> what was on the disk when the server began.
-        began_at_ns: when that was.
+        attended_ns: how long after its last report a process is considered to run. At least a lease term, so that a
+            hung process has by then lost its lease by its own clock.
+        restored: adapter_id -> the record on the disk when the server started.
+        began_at_ns: when the server started.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Registrations:
         self._awaited_until_ns = began_at_ns + attended_ns
 
     def record(self, adapter_id: int) -> ProcessRecord | None:
-        """What is to be on the disk; from any thread."""
+        """The record to save. Safe to call from any thread."""
         return self._records.get(adapter_id)
 
     def check(
@@ -106,37 +107,37 @@ class Registrations:
         """Return if a process may register.
 
         Args:
-            name: of the adapter, for the text.
-            heard_at_ns: when the registered process last reported; None: it is not attended.
-            is_replacing: it was told to take the place of whichever process runs.
+            name: the adapter's name, for the error text.
+            heard_at_ns: when the registered process last reported; None: it does not attend.
+            is_replacing: the process was started with --replace.
 
         Raises:
-            AnotherProcess: it may not.
-            ReturnAwaited: it may not yet.
+            AnotherProcess: it may not register.
+            ReturnAwaited: it may not register yet.
         """
         registered = self._records.get(adapter_id)
         if registered is None or registered.start.nonce == start.nonce:
             return
         if start.nonce in registered.replaced:
             raise AnotherProcess(
-                f"this process was replaced: since {registered.since} {registered.start} is registered as {name}; "
-                "stop that one before this one is started again"
+                f"this process was replaced: since {registered.since}, {registered.start} has been registered as "
+                f"{name}; stop that process before you start this one again"
             )
         if is_replacing:
             return
         if heard_at_ns is not None and now_ns - heard_at_ns <= self.attended_ns:
             raise AnotherProcess(
-                f"another process is registered as {name} since {registered.since}: {registered.start}; "
+                f"another process has been registered as {name} since {registered.since}: {registered.start}; "
                 "stop it, or start this one with --replace"
             )
         if heard_at_ns is None and adapter_id in self._awaited and now_ns <= self._awaited_until_ns:
             raise ReturnAwaited(
-                f"the admin server has just started, and another process was registered as {name} before: "
-                f"{registered.start}; it has {self.attended_ns / SECOND:g} s to come back, then this one may register"
+                f"the admin server has just started, and another process was registered as {name}: {registered.start}; "
+                f"if it does not return within {self.attended_ns / SECOND:g} s, this one may register"
             )
 
     def note(self, adapter_id: int, start: ProcessStart, now_unix_ns: int) -> None:
-        """A process registered: whichever was registered before is replaced."""
+        """A process registered, and replaces the one that was registered before."""
         self._awaited.discard(adapter_id)
         former = self._records.get(adapter_id)
         if former is None:
@@ -148,7 +149,7 @@ class Registrations:
             self._records[adapter_id] = ProcessRecord(start, now_unix_ns, replaced=replaced)
 
     def note_attended(self, adapter_id: int, is_attended: bool) -> None:
-        """The registered process's stream began, or ended."""
+        """The stream of the registered process began or ended."""
         record = self._records.get(adapter_id)
         if record is not None and record.is_attended != is_attended:
             self._records[adapter_id] = replace(record, is_attended=is_attended)

@@ -1,7 +1,7 @@
-"""The server put together: settings, private folder, records, brokers, services.
+"""Assembles the server: settings, private folder, records, brokers, services.
 
-With the embedded store it serves from start to stop. With its records in ZooKeeper it is a candidate: it serves while
-the election has it lead, and is a standby otherwise, with the same services behind a closed gate.
+With the embedded store, it serves from start to stop. With its records in ZooKeeper, it takes part in an election: the
+elected server is active; the others are standbys, with the same services behind a closed gate.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from transport.last_word import LastWords
 from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 
 SUBSCRIBER_COUNT_MAX = 200
-THREADS_FOR_CALLS = 32  # logins, registrations, questions: subscribers can never take these
+THREADS_FOR_CALLS = 32  # reserved for logins, registrations and status calls; subscribers cannot use them up
 
 
-class _Served(Mapping[str, FeedBroker]):
+class _ServedBrokers(Mapping[str, FeedBroker]):
     """The brokers while the gate is open."""
 
     def __init__(self, gate: LeadershipGate, brokers: Mapping[str, FeedBroker]) -> None:
@@ -57,10 +57,10 @@ class AdminServer:
 
     Args:
         cluster, policy: the two settings files.
-        state: the private folder, made if it does not exist.
-        listen: host:port; port 0 takes a free one.
-        subscriber_count_max: clients connected at once; each holds a thread.
-        zookeeper: where the records are that several servers share; None: in the folder, and this server is alone.
+        state: the private folder, created if it does not exist.
+        listen: host:port; port 0 selects a free one.
+        subscriber_count_max: the limit of clients connected at the same time; each occupies a thread.
+        zookeeper: where several servers share their records; None: the records are in the folder of this only server.
 
     Raises:
         SettingsError: a settings file cannot be used.
@@ -106,7 +106,7 @@ class AdminServer:
             opened.callback(self._rpc.stop)
             self._last_words.listen(self._rpc.endpoint, self._on_last_word)
             opened.callback(self._last_words.close)
-            opened.callback(self._stop_brokers)  # first: streams end by themselves, then calls get their grace
+            opened.callback(self._stop_brokers)  # runs first, so that no stream uses up the grace period of the stop
             if zookeeper is not None:
                 self._rpc.set_serving(is_serving=False)
                 sealer = KeySealer(self.folder.token_key)
@@ -122,31 +122,31 @@ class AdminServer:
 
     @property
     def served(self) -> Mapping[str, FeedBroker]:
-        """The feeds that this server decides on, as of any time: none while it is a standby."""
-        return _Served(self._gate, self.brokers)
+        """The feeds that this server is active for, kept up to date; empty while it is a standby."""
+        return _ServedBrokers(self._gate, self.brokers)
 
-    # ---- a candidate, as the election sees it ----
+    # ---- called by the election (interface Candidate) ----
 
     def prepare(self, records: ClusterRecords) -> None:
-        """Begin where the records say that the cluster is."""
+        """Create the brokers from the records."""
         for name, feed in self._feeds.items():
-            # In place of the stopped broker of a former time, which ends whatever call still finds it.
+            # Replaces the stopped broker of a former leadership, which ends any call that still uses it.
             self.brokers[name] = FeedBroker(feed, records, self._audit)
 
     def open(self) -> None:
-        """Serve."""
+        """Become active: serve calls."""
         self._gate.is_open = True
         self._rpc.set_serving(is_serving=True)
         self._audit.write("became active")
 
     def close(self) -> None:
-        """Be a standby: refuse calls, end every stream."""
+        """Become a standby: refuse calls, end every stream."""
         self._gate.is_open = False
         self._rpc.set_serving(is_serving=False)
         self._stop_brokers()
 
     def follow(self, active_endpoint: str) -> None:
-        """Remember which server is active, for those who ask here."""
+        """Remember which server is active, so that this one can name it to callers."""
         self._gate.active_endpoint = active_endpoint
 
     def _on_last_word(self, incarnation: int) -> None:
@@ -164,7 +164,7 @@ class AdminServer:
         registry = AdapterRegistryService(self.brokers, public_key, self._audit, self._last_words.key)
         operations = OperationsService(self.brokers)
         certificate, key = self.folder.server_certificate
-        # Each has its own and its lifeline's, and new ones come before the former have ended.
+        # Each adapter has two streams, its own and its lifeline's, and may open new ones before the old ones end.
         adapter_stream_count_max = 4 * sum(len(feed.adapters) for feed in self._feeds.values())
         return serve(
             [

@@ -1,4 +1,4 @@
-"""The gRPC services over the broker: each method checks who asks for what, then asks the broker. No decision here."""
+"""The gRPC services: each method checks the caller's rights, then calls the broker. Decides nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 
 def _may_see(caller: Caller, broker: FeedBroker) -> bool:
-    """An admin sees every feed, a source too; an adapter its own, a client those it may subscribe to."""
+    """Admins and sources see every feed, an adapter sees its own, a client those that it may subscribe to."""
     return (
         bool(caller.roles & {"admin", "source"})
         or any(adapter.identity == caller.identity for adapter in broker.feed.adapters)
@@ -47,7 +47,7 @@ def _find(brokers: Mapping[str, FeedBroker], name: str, context: grpc.ServicerCo
     broker = brokers.get(name)
     if broker is None:
         seen = sorted(known for known, each in brokers.items() if _may_see(caller_of(context), each))
-        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; there are {', '.join(seen) or 'none for you'}")
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no feed {name!r}; available to you: {', '.join(seen) or 'none'}")
     return broker
 
 
@@ -61,17 +61,17 @@ def _find_adapter(broker: FeedBroker, name: str, context: grpc.ServicerContext) 
 
 @contextmanager
 def _refusing(context: grpc.ServicerContext) -> Iterator[None]:
-    """Tell the caller what the feed does not allow."""
+    """Report a refused operation to the caller."""
     try:
         yield
     except OperationRefused as refused:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
     except RecordsUnavailable as failed:
-        context.abort(grpc.StatusCode.UNAVAILABLE, f"it cannot be written down, so it was not done: {failed}")
+        context.abort(grpc.StatusCode.UNAVAILABLE, f"not done, because it could not be recorded: {failed}")
 
 
 def _drain(items: queue.SimpleQueue[Item | None], on_end: Callable[[], None]) -> Iterator[Item]:
-    """What is put into the queue, until None or the call's end."""
+    """Yield what is put into the queue, until None or until the call ends."""
     try:
         while (item := items.get()) is not None:
             yield item
@@ -84,13 +84,13 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
 
     def __init__(self, brokers: Mapping[str, FeedBroker], audit: AuditLog, subscriber_count_max: int) -> None:
         self._brokers, self._audit = brokers, audit
-        self._subscriber_count_max = subscriber_count_max  # each holds a thread for its stream's life
+        self._subscriber_count_max = subscriber_count_max  # each occupies a thread while its stream is open
         self._seats = threading.BoundedSemaphore(subscriber_count_max)
 
     def Subscribe(  # noqa: N802
         self, request: admin_pb2.SubscribeRequest, context: grpc.ServicerContext
     ) -> Iterator[admin_pb2.SubscriptionUpdate]:
-        """The grant, and whatever changes about it, until the client leaves."""
+        """Send the grant, then an update whenever it changes, until the client leaves."""
         caller = caller_of(context)
         broker = _find(self._brokers, request.feed, context)
         channels = self._granted(request, broker, caller, context)
@@ -98,7 +98,8 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
             self._audit.refuse(
                 context,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._subscriber_count_max} subscribers are connected: the limit (--subscriber-count-max)",
+                f"{self._subscriber_count_max} subscribers are connected, which is the limit; try again later, or "
+                "raise --subscriber-count-max at the admin server",
                 "subscription refused",
                 identity=caller.identity,
                 feed=request.feed,
@@ -121,10 +122,10 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
         caller: Caller,
         context: grpc.ServicerContext,
     ) -> frozenset[int]:
-        """The channels asked for, if the policy grants every one; a topic is refused by its name."""
+        """The requested channels, if the policy grants every one of them; a refusal names the topic."""
         topics = {channel.topic: channel.channel_id for channel in broker.feed.channels}
         for topic in request.topics or topics:
-            if not any_topic_matches(caller.topics, topic):  # first: who may not have a topic hears not if it exists
+            if not any_topic_matches(caller.topics, topic):  # first, so as not to reveal which topics exist
                 self._audit.refuse(
                     context,
                     grpc.StatusCode.PERMISSION_DENIED,
@@ -136,13 +137,14 @@ class StreamAdministrationService(admin_pb2_grpc.StreamAdministrationServicer):
                 )
             if topic not in topics:
                 seen = sorted(known for known in topics if any_topic_matches(caller.topics, known))
-                context.abort(grpc.StatusCode.NOT_FOUND, f"feed {request.feed!r} has no topic {topic!r}; it has {seen}")
+                detail = f"feed {request.feed!r} has no topic {topic!r}; available to you: {', '.join(seen) or 'none'}"
+                context.abort(grpc.StatusCode.NOT_FOUND, detail)
         return frozenset(topics[topic] for topic in request.topics or topics)
 
     def ListFeeds(  # noqa: N802
         self, request: admin_pb2.ListFeedsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListFeedsReply:
-        """Feeds with a channel that the caller may subscribe to."""
+        """The feeds that have a channel to which the caller may subscribe."""
         caller = caller_of(context)
         reply = admin_pb2.ListFeedsReply()
         for broker in self._brokers.values():
@@ -168,7 +170,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def Register(  # noqa: N802
         self, request: admin_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RegisterReply:
-        """A start of an adapter, unless another process is attended as that adapter."""
+        """Register a start of an adapter, unless another process attends as that adapter."""
         broker = _find(self._brokers, request.feed, context)
         adapter = self._own_adapter(broker, context, request.adapter)
         own = self._register(broker, adapter, request, context)
@@ -190,7 +192,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def Attend(  # noqa: N802
         self, request_iterator: Iterator[admin_pb2.AdapterReport], context: grpc.ServicerContext
     ) -> Iterator[admin_pb2.AdapterOrder]:
-        """Reports in, orders out, for the adapter's life."""
+        """Receive reports and send orders while the adapter's process runs."""
         caller = caller_of(context)
         first = next(request_iterator, None)
         if first is None:
@@ -207,7 +209,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def Guard(  # noqa: N802
         self, request_iterator: Iterator[admin_pb2.AdapterEnded], context: grpc.ServicerContext
     ) -> admin_pb2.GuardReply:
-        """Nothing is said until an adapter's process has ended."""
+        """Wait for the message that an adapter's process has ended."""
         context.send_initial_metadata(())
         for ended in request_iterator:
             broker, _ = self._registered(ended.incarnation, caller_of(context).identity, context)
@@ -217,11 +219,11 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def DescribeFeed(  # noqa: N802
         self, request: admin_pb2.DescribeFeedRequest, context: grpc.ServicerContext
     ) -> common_pb2.FeedDescription:
-        """The feed's description, nothing secret."""
+        """The feed's description, which contains no secrets."""
         broker = _find(self._brokers, request.feed, context)
         caller = caller_of(context)
         if "source" not in caller.roles and not caller.is_adapter_of(broker.feed.name):
-            detail = f"{caller.identity} is no adapter of feed {broker.feed.name!r}"
+            detail = f"{caller.identity} is not an adapter of feed {broker.feed.name!r}"
             self._refuse(context, broker, detail, "description refused")
         description = broker.describe()
         description.token_public_key = self._token_public_key
@@ -230,11 +232,11 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
     def GetSourceKeys(  # noqa: N802
         self, request: admin_pb2.SourceKeysRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SourceKeysReply:
-        """What the feed's source seals with."""
+        """The keys that the feed's source seals with."""
         broker = _find(self._brokers, request.feed, context)
         caller = caller_of(context)
         if "source" not in caller.roles:
-            detail = f"{caller.identity} does not have the role source, which source keys are for"
+            detail = f'{caller.identity} lacks the role "source", which is required for source keys'
             self._refuse(context, broker, detail, "source keys refused")
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
@@ -260,7 +262,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             if len(value) != size:
                 context.abort(
                     grpc.StatusCode.INVALID_ARGUMENT,
-                    f"{name} has {len(value)} bytes, expected {size}; run admin server and adapters of one version",
+                    f"{name} has {len(value)} bytes, expected {size}; run one version of admin server and adapters",
                 )
         process = ProcessStart(
             request.process_nonce, request.process_id, request.host[:HOST_LENGTH_MAX], context.peer()
@@ -278,7 +280,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
                 why=str(refused),
             )
         except ReturnAwaited as awaited:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(awaited))  # it asks again, and need not end
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(awaited))  # the adapter retries on this status
 
     @staticmethod
     def _read_reports(broker: FeedBroker, attendance: Attendance, reports: Iterator[admin_pb2.AdapterReport]) -> None:
@@ -286,7 +288,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             for report in reports:
                 broker.report(attendance, report)
         except grpc.RpcError:
-            pass  # the stream ended; its callback has said so
+            pass  # the stream ended, and its callback has called leave
         finally:
             broker.leave(attendance)
             attendance.orders.put(None)
@@ -314,9 +316,8 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
                 adapter = next(a for a in broker.feed.adapters if a.adapter_id == known.adapter_id)
                 if known.incarnation == incarnation and adapter.identity == identity:
                     return broker, adapter
-        context.abort(
-            grpc.StatusCode.FAILED_PRECONDITION, f"incarnation {incarnation} is not registered for {identity}: register"
-        )
+        detail = f"incarnation {incarnation} is not registered for {identity}; register again"
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
         raise AssertionError("abort raises")
 
 
@@ -329,14 +330,14 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
     def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetStatusReply:
-        """The cluster as the server sees it."""
+        """The status of the feeds."""
         chosen = [_find(self._brokers, request.feed, context)] if request.feed else list(self._brokers.values())
         return admin_pb2.GetStatusReply(feeds=[broker.status() for broker in chosen])
 
     def Failover(  # noqa: N802
         self, request: admin_pb2.FailoverRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FailoverReply:
-        """A planned hand-over; answers when the heir holds the new epoch."""
+        """Hand over to another adapter; reply when the heir holds the new epoch."""
         broker = _find(self._brokers, request.feed, context)
         heir = _find_adapter(broker, request.to, context) if request.to else None
         with _refusing(context):
@@ -346,11 +347,11 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
     def FailAdapter(  # noqa: N802
         self, request: admin_pb2.FailAdapterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.FailAdapterReply:
-        """Take an adapter out of its group."""
+        """Take an adapter out of its feed."""
         broker = _find(self._brokers, request.feed, context)
         adapter = _find_adapter(broker, request.adapter, context)
         if not request.reason:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a reason is needed: whoever looks later wants to know why")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a reason is required; it is recorded and shown by status")
         with _refusing(context):
             broker.operations.fail(adapter, request.reason, caller_of(context).identity, is_forced=request.force)
         return admin_pb2.FailAdapterReply()
@@ -358,7 +359,7 @@ class OperationsService(admin_pb2_grpc.OperationsServicer):
     def ReadmitAdapter(  # noqa: N802
         self, request: admin_pb2.ReadmitAdapterRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ReadmitAdapterReply:
-        """Let an adapter in again."""
+        """Return a failed adapter to its feed."""
         broker = _find(self._brokers, request.feed, context)
         adapter = _find_adapter(broker, request.adapter, context)
         with _refusing(context):

@@ -1,4 +1,4 @@
-"""The session that a feed's adapters are in, as they report it; it only grows (docs/protocol.md clause 10.6)."""
+"""A feed's present session, as reported by its adapters; it only grows (docs/protocol.md clause 10.6)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ LOG = logging.getLogger("admin_server.session_book")
 
 
 class SessionBook:
-    """Attributes: session: the greatest reported, or where the feed begins."""
+    """Attributes: session: the newest session reported, or the configured one."""
 
     def __init__(self, feed: FeedSettings, records: LeaseRecords) -> None:
         self._feed, self._records = feed, records
         self.session = max(feed.session, records.newest_session(feed.feed_id))
 
     def note(self, session: int) -> bool:
-        """An adapter is in this session. True if the feed has gone on to it."""
+        """An adapter reports this session. True if it is new for the feed."""
         if session <= self.session:
             return False
-        LOG.info("the session has changed", extra={"feed": self._feed.name, "old": self.session, "new": session})
+        LOG.info("session changed", extra={"feed": self._feed.name, "old": self.session, "new": session})
         self.session = session
         try:
             self._records.note_session(self._feed.feed_id, session)
         except RecordsUnavailable as failed:
-            LOG.warning("the session is not written down", extra={"feed": self._feed.name, "why": str(failed)})
+            LOG.warning("could not record the session", extra={"feed": self._feed.name, "why": str(failed)})
         return True

@@ -1,6 +1,6 @@
-"""The two files an administrator writes: the cluster (feeds, channels, adapters) and the policy (who may do what).
+"""The two files that an administrator writes: the cluster (feeds, channels, adapters) and the policy (who may do what).
 
-Everything wrong with one is an error that names file, key and reason, before anything is served.
+Every mistake in them is an error that names the file, the key and the reason, before the server serves anything.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from feedcore.wire.output_packet import DATAGRAM_SIZE_MAX
 from transport.dgram import BadGroup, parse_group
 
 MS = 1_000_000
-DATAGRAM_SIZE_MIN = 576  # every IPv4 host takes so much, and a heartbeat's lineage and a signature fit
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # identities name files; feeds and adapters are options
+DATAGRAM_SIZE_MIN = 576  # every IPv4 host accepts this size, and a heartbeat's lineage and a signature fit
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # identities become file names, feeds and adapters option values
 ENDPOINT = re.compile(r"\S+:\d{1,5}")
 TOPIC_WORD = re.compile(r"[A-Za-z0-9_-]+")
 WILDCARDS = frozenset({"*", "#"})
@@ -40,7 +40,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """An output channel. Attributes: topic: what the policy grants."""
+    """An output channel. Attributes: topic: the name that the policy grants."""
 
     channel_id: int
     topic: str
@@ -71,9 +71,9 @@ class FeedSettings:
     """A feed, the unit of redundancy.
 
     Attributes:
-        wait_for_better_ns: how long a poor candidate waits while one of the adapters is missing.
-        wait_at_first_start_ns: the same when the feed never had an active.
-        source_is_sealed: the feed's own source seals its packets; False for an exchange's lines.
+        wait_for_better_ns: how long a poor candidate waits while an adapter is missing.
+        wait_at_first_start_ns: the same when the feed has never had an active.
+        source_is_sealed: the feed's source seals its packets; False for lines that come directly from an exchange.
     """
 
     feed_id: int
@@ -99,7 +99,7 @@ class IdentitySettings:
 
     Attributes:
         subscribe: topic patterns.
-        feeds: names of the feeds that it is an adapter of.
+        feeds: the names of the feeds of which it is an adapter.
     """
 
     name: str
@@ -109,81 +109,82 @@ class IdentitySettings:
 
 
 class _Section:
-    """A table of a TOML file that says where it stands when something is wrong."""
+    """A table of a TOML file, which knows its place in the file for error messages."""
 
     def __init__(self, path: Path, where: str, values: Mapping[str, Any]) -> None:
         self.path, self.where, self.values = path, where, values
 
     def error(self, key: str, reason: str) -> SettingsError:
-        return SettingsError(f"{self.path}: {f'{self.where}.{key}'.lstrip('.')}: {reason}")
+        return SettingsError(f"{self.path}: {f'{self.where}.{key}'.lstrip('.')} {reason}")
 
     def get(self, key: str, kind: type | UnionType, default: Any = None) -> Any:
         value = self.values.get(key, default)
         if value is None:
             raise self.error(key, "is missing")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.error(key, f"{value!r} is not of type {getattr(kind, '__name__', kind)}")
+            raise self.error(key, f"is {value!r}; it must be of type {getattr(kind, '__name__', kind)}")
         return value
 
     def number(self, key: str, low: int, high: int, default: int | None = None) -> int:
         value: int = self.get(key, int, default)
         if not low <= value <= high:
-            raise self.error(key, f"{value} is not within {low} and {high}")
+            raise self.error(key, f"is {value}; it must be between {low} and {high}")
         return value
 
     def choice(self, key: str, known: tuple[str, ...]) -> str:
-        """One of a few words; the first is the default."""
+        """One of the known words; the first is the default."""
         value: str = self.get(key, str, known[0])
         if value not in known:
-            raise self.error(key, f"{value!r} is none of {', '.join(known)}")
+            raise self.error(key, f"is {value!r}; it must be one of {', '.join(known)}")
         return value
 
     def ratio(self, key: str) -> float:
         value: float = float(self.get(key, int | float))
         if isinstance(self.values[key], bool) or not 0.0 <= value <= 1.0:
-            raise self.error(key, f"{self.values[key]} is not within 0 and 1")
+            raise self.error(key, f"is {self.values[key]}; it must be between 0 and 1")
         return value
 
     def sections(self, key: str) -> list[_Section]:
         rows = self.get(key, list, [])
         if not rows:
-            raise self.error(key, "there must be at least one")
+            raise self.error(key, "must have at least one entry")
         return [self.section(f"{key}[{place}]", row) for place, row in enumerate(rows)]
 
     def section(self, key: str, values: object) -> _Section:
         if not isinstance(values, dict):
-            raise self.error(key, f"{values!r} is not a table")
+            raise self.error(key, f"is {values!r}; it must be a table")
         return _Section(self.path, f"{self.where}.{key}".lstrip("."), values)
 
     def text(self, key: str, form: re.Pattern[str]) -> str:
         value: str = self.get(key, str)
         if not form.fullmatch(value):
-            raise self.error(key, f"{value!r} does not have the form {form.pattern}")
+            raise self.error(key, f"is {value!r}; it must have the form {form.pattern}")
         return value
 
     def items(self, key: str, kind: type, default: Any = None) -> tuple[Any, ...]:
         values = self.get(key, list, default)
         for value in values:
             if not isinstance(value, kind) or isinstance(value, bool):
-                raise self.error(key, f"{value!r} is not of type {kind.__name__}")
+                raise self.error(key, f"contains {value!r}; every entry must be of type {kind.__name__}")
         return tuple(values)
 
     def topic(self, key: str, topic: str, wildcards: frozenset[str] = frozenset()) -> str:
         for word in topic.split("."):
             if word not in wildcards and not TOPIC_WORD.fullmatch(word):
-                raise self.error(key, f"{topic!r} is no topic: {word!r} is not a word such as equities")
+                reason = f"has the bad topic {topic!r}: {word!r} is not a word of letters, digits, _ and -"
+                raise self.error(key, reason)
         return topic
 
     def only(self, *known: str) -> None:
         for key in self.values:
             if key not in known:
-                raise self.error(key, f"unknown key; known are {', '.join(known)}")
+                raise self.error(key, f"is not a known key; the known keys are {', '.join(known)}")
 
     def group(self, key: str, group: object) -> str:
         try:
             parse_group(str(group))
         except BadGroup as bad:
-            raise self.error(key, str(bad)) from bad
+            raise self.error(key, f"is invalid: {bad}") from bad
         return str(group)
 
 
@@ -206,20 +207,20 @@ def load_cluster(path: Path) -> dict[str, FeedSettings]:
     for key in ("name", "feed_id"):
         values = [getattr(feed, key) for feed in feeds]
         if len(set(values)) != len(values):
-            raise root.error("feed", f"two feeds have the same {key}")
+            raise root.error("feed", f"has two entries with the same {key}")
     _check_ports(root, feeds)
     return {feed.name: feed for feed in feeds}
 
 
 def _check_ports(root: _Section, feeds: list[FeedSettings]) -> None:
-    """On one host the kernel hands a group's datagrams to every socket bound to the port, whatever group it joined."""
+    """Each group needs its own port: on one host, every socket bound to a port receives the datagrams of all groups."""
     groups = [stream.group for feed in feeds for stream in feed.source_streams]
     groups += [group for feed in feeds for adapter in feed.adapters for group in adapter.groups.values()]
     by_port: dict[int, str] = {}
     for group in groups:
         port = parse_group(group)[1]
         if port in by_port:
-            raise root.error("feed", f"groups {by_port[port]} and {group} share a port: each group needs its own")
+            raise root.error("feed", f"has groups that share a port: {by_port[port]} and {group}; each needs its own")
         by_port[port] = group
 
 
@@ -234,19 +235,19 @@ def _load_feed(section: _Section) -> FeedSettings:
     try:
         model = model_path.read_bytes()
     except OSError as missing:
-        raise section.error("message_model", f"{model_path}: {missing.strerror}") from missing
+        raise section.error("message_model", f"cannot be read: {model_path}: {missing.strerror}") from missing
     streams = tuple(_load_stream(row) for row in section.sections("source_stream"))
     channels = tuple(_load_channel(row) for row in section.sections("channel"))
     for key in ("channel_id", "topic"):
         values = [getattr(channel, key) for channel in channels]
         if len(set(values)) != len(values):
-            raise section.error("channel", f"two channels have the same {key}")
+            raise section.error("channel", f"has two entries with the same {key}")
     _check_streams(section, streams, channels)
     adapters = tuple(_load_adapter(row, channels) for row in section.sections("adapter"))
     for key in ("adapter_id", "name"):
         values = [getattr(adapter, key) for adapter in adapters]
         if len(set(values)) != len(values):
-            raise section.error("adapter", f"two adapters have the same {key}")
+            raise section.error("adapter", f"has two entries with the same {key}")
     return FeedSettings(
         section.number("feed_id", 1, 65_535),
         section.text("name", NAME),
@@ -270,7 +271,7 @@ def _load_protocol(section: _Section) -> ProtocolSettings:
     policy = section.choice("fail_policy", FAIL_POLICIES)
     if policy != BELOW_THRESHOLD and "fail_threshold" in section.values:
         raise section.error(
-            "fail_threshold", f"is only for fail_policy = {BELOW_THRESHOLD!r}, which is {policy!r} here"
+            "fail_threshold", f"is set, but fail_policy is {policy!r}; it is only for fail_policy = {BELOW_THRESHOLD!r}"
         )
     return ProtocolSettings(
         section.choice("publish", PUBLISH_MODES),
@@ -308,7 +309,7 @@ def _check_streams(
     if sorted(known) != sorted(used):
         raise section.error(
             "channel",
-            f"each source stream belongs to exactly one channel: {sorted(used)} used, {sorted(known)} defined",
+            f"must use each source stream in exactly one channel; used are {sorted(used)}, defined are {sorted(known)}",
         )
 
 
@@ -317,10 +318,10 @@ def _load_adapter(section: _Section, channels: tuple[ChannelSettings, ...]) -> A
     groups = {}
     for key, value in section.get("groups", dict).items():
         if not key.isdecimal():
-            raise section.error("groups", f"{key!r} is no channel_id")
+            raise section.error("groups", f"has the key {key!r}; every key must be a channel_id")
         groups[int(key)] = section.group("groups", value)
     if set(groups) != {channel.channel_id for channel in channels}:
-        raise section.error("groups", f"one group per channel is needed, {sorted(groups)} are given")
+        raise section.error("groups", f"must have one group for each channel; it has groups for {sorted(groups)}")
     return AdapterSettings(
         section.number("adapter_id", 1, 65_535), section.text("name", NAME), section.text("identity", NAME), groups
     )
@@ -338,38 +339,38 @@ def load_policy(path: Path) -> dict[str, IdentitySettings]:
     for name, values in root.get("identity", dict, {}).items():
         section = root.section(f"identity.{name}", values)
         if not NAME.fullmatch(name):
-            raise root.error("identity", f"{name!r} does not have the form {NAME.pattern}")
+            raise root.error("identity", f"has the name {name!r}; it must have the form {NAME.pattern}")
         section.only("roles", "subscribe")
         roles = frozenset(section.items("roles", str))
         if not roles or not roles <= ROLES:
-            raise section.error("roles", f"{sorted(roles)}: some of {', '.join(sorted(ROLES))}")
+            raise section.error("roles", f"is {sorted(roles)}; it must be one or more of {', '.join(sorted(ROLES))}")
         patterns = [section.topic("subscribe", each, WILDCARDS) for each in section.items("subscribe", str, [])]
         identities[name] = IdentitySettings(name, roles, tuple(patterns))
     if not identities:
-        raise root.error("identity", "there must be at least one")
+        raise root.error("identity", "must have at least one entry")
     return identities
 
 
 def check_identities(
     path: Path, feeds: Mapping[str, FeedSettings], policy: Mapping[str, IdentitySettings]
 ) -> dict[str, IdentitySettings]:
-    """See that whoever is named as an adapter may be one.
+    """Check that the identity of every adapter exists and has the role "adapter".
 
     Args:
-        path: the cluster file, for the error.
+        path: the cluster file, for the error text.
 
     Returns:
-        The policy's identities, each with the feeds that it is an adapter of.
+        The policy's identities, each with the feeds of which it is an adapter.
 
     Raises:
-        SettingsError: an adapter's identity is not in the policy, or has not the role.
+        SettingsError: an adapter's identity is not in the policy, or lacks the role.
     """
     feeds_by_identity: dict[str, set[str]] = {}
     for feed in feeds.values():
         for adapter in feed.adapters:
             known = policy.get(adapter.identity)
             if known is None or "adapter" not in known.roles:
-                why = "is not in the policy" if known is None else "has not the role adapter in the policy"
+                why = "is not in the policy" if known is None else 'lacks the role "adapter" in the policy'
                 raise SettingsError(
                     f"{path}: feed {feed.name}: adapter {adapter.name}.identity: {adapter.identity!r} {why}"
                 )

@@ -1,8 +1,8 @@
-"""The server's private folder: made at first start, reused ever after, readable by nobody else.
+"""The server's private folder: created at the first start, reused later, and readable only by the server's user.
 
-Holds the development certificate authority and certificates, the token signing key, salted verifiers of the shared
-secrets, the lease store and the audit log. For development it also holds the secrets themselves, one file an identity;
-an installation with its own identities removes `secrets/`.
+It contains the development certificate authority and certificates, the token signing key, the salted verifiers of the
+shared secrets, the lease store and the audit log. For development it also contains the secrets themselves, one file per
+identity; an installation with its own identities removes `secrets/`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 MECHANISM = "SCRAM-SHA-256"
-SCRAM_ITERATIONS = 16_384  # RFC 7677 asks for at least 4,096
-SALT_SIZE = 32  # what scramp draws; a made-up salt must not differ
+SCRAM_ITERATIONS = 16_384  # RFC 7677 requires at least 4,096
+SALT_SIZE = 32  # as scramp's own salts, so that a decoy salt has the same size
 VALID_FOR = datetime.timedelta(days=825)
 SHARED_BY_SERVERS = ("ca.pem", "ca.key", "token.key", "credentials.json")  # the same in every admin server's folder
 
 
 class StateFolder:
-    """Paths and first-start making of everything private.
+    """The folder's files; missing ones are created at the first start.
 
     Args:
-        must_be_prepared: make no authority, token key or secret: other servers of the cluster have them already.
+        must_be_prepared: create no authority, token key or secrets, because the cluster's other servers have them.
 
     Raises:
-        OSError: another server uses the folder, or it is not prepared though it must be.
+        OSError: another server uses the folder, or it lacks files although `must_be_prepared` is set.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class StateFolder:
 
     @property
     def fingerprint(self) -> str:
-        """Names the authority and the token key: the same in the folders of all servers of a cluster."""
+        """Identifies the authority and the token key; the same for all admin servers of a cluster."""
         digest = hashes.Hash(hashes.SHA256())
         digest.update(self._ca.public_bytes(serialization.Encoding.DER))
         digest.update(self.token_key.public_key().public_bytes_raw())
         return digest.finalize().hex()
 
     def close(self) -> None:
-        """Let another server have the folder."""
+        """Release the folder for another server."""
         os.close(self._lock_fd)
 
     def verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int] | None:
@@ -83,10 +83,10 @@ class StateFolder:
         salt, stored, server = (base64.b64decode(row[key]) for key in ("salt", "stored_key", "server_key"))
         return salt, stored, server, int(row["iterations"])
 
-    def made_up_verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int]:
-        """A verifier that no secret fits, for an identity that does not exist.
+    def decoy_verifier(self, identity: str) -> tuple[bytes, bytes, bytes, int]:
+        """A verifier that no secret matches, for an identity that does not exist.
 
-        In size and shape like a real one, and the same at every start: else whoever asks twice could tell them apart.
+        It has the size and shape of a real one and is the same at every start, so that callers cannot detect it.
         """
         seed = HKDF(hashes.SHA256(), SALT_SIZE + 64, None, b"made-up verifier " + identity.encode()).derive(
             self.token_key.private_bytes_raw()
@@ -153,7 +153,7 @@ class StateFolder:
 
 
 def hash_secret(secret: str) -> dict[str, str]:
-    """The salted verifier of a secret, as the credentials file keeps it."""
+    """The salted verifier of a secret, in the form of the credentials file."""
     salt, stored, server, iterations = scramp.ScramMechanism(MECHANISM).make_auth_info(
         secret, iteration_count=SCRAM_ITERATIONS, salt=secrets.token_bytes(SALT_SIZE)
     )
@@ -166,26 +166,26 @@ def _check_prepared(path: Path, identities: Iterable[str]) -> None:
     missing = [name for name in SHARED_BY_SERVERS if not (path / name).exists()]
     if missing:
         raise OSError(
-            f"{path}: {', '.join(missing)} missing: this cluster has an admin server already; copy "
+            f"{path} lacks {', '.join(missing)}, and this cluster already has an admin server; copy "
             f"{', '.join(SHARED_BY_SERVERS)} from its state folder"
         )
     known = json.loads((path / "credentials.json").read_text())
     strangers = [identity for identity in identities if identity not in known]
     if strangers:
         raise OSError(
-            f"{path / 'credentials.json'}: no verifier for {', '.join(strangers)}, which the policy names: make one "
-            "with `tandemfeed admin hash-secret`, and put it into the file of every admin server"
+            f"{path / 'credentials.json'} has no verifier for {', '.join(strangers)}, which the policy names; create "
+            "one with `tandemfeed admin hash-secret`, and add it to this file of every admin server"
         )
 
 
 def _lock(path: Path) -> int:
-    """Two servers on one folder would grant one epoch twice."""
+    """Lock the folder, because two servers that share one would grant an epoch twice."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise OSError(f"{path.parent} is in use by another admin server: stop it, or choose another --state") from None
+        raise OSError(f"{path.parent} is in use by another admin server; stop it, or choose another --state") from None
     return descriptor
 
 
@@ -222,7 +222,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    """Replace a file atomically; nobody else ever may read it."""
+    """Replace a file atomically; only the server's user can read it at any time."""
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -1,9 +1,9 @@
-"""What must outlive the server: epochs, incarnations and stream keys, in SQLite inside the private folder.
+"""The server's durable state: epochs, incarnations and stream keys, in SQLite inside the private folder.
 
-Invariant: an epoch or an incarnation is never given twice, whatever dies when. Epochs are reserved in blocks ahead of
-use, so that granting one during a takeover waits for no disk: who holds it is written before the grant is sent, but
-into the page cache. That survives the death of this process; if the machine dies, the reserved blocks and the term that
-passes before anybody is granted keep the promise.
+Invariant: no epoch or incarnation is ever used twice, whatever crashes. Epochs are reserved in blocks before they are
+needed, so that a grant during a takeover does not wait for the disk: the holder is written before the grant is sent,
+but only to the page cache. That survives a crash of this process. If the machine crashes, reserved epochs are skipped,
+and the restarted server waits for a full term before it grants a lease.
 """
 
 from __future__ import annotations
@@ -47,41 +47,41 @@ CREATE TABLE IF NOT EXISTS channel_keys (
 
 
 class Store:
-    """The durable part of the server; for one that stands alone also its `LeaseRecords`. Safe from any thread.
+    """The records of a single admin server. Safe to call from any thread.
 
-    All methods raise `RecordsUnavailable` where the database cannot be used, the constructor too.
+    All methods and the constructor raise `RecordsUnavailable` if the database cannot be used.
     """
 
     def __init__(self, path: Path, key_times: KeyTimes | None = None) -> None:
         self.key_times = key_times or KeyTimes()
-        # Stream keys are in it. SQLite makes the files beside it with the same mode.
+        # The file contains stream keys. SQLite gives its -wal and -shm files the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for part in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             if part.exists():
                 part.chmod(0o600)
         self._database = _Database(path, "FULL", SCHEMA)
-        # No flush at a commit, nor at a checkpoint: the other connection does those.
+        # This connection flushes neither at commits nor at checkpoints; the other one does.
         self._leases = _Database(path, "NORMAL", "PRAGMA wal_autocheckpoint=0")
 
     def may_grant(self) -> bool:
-        """Always: the folder's lock keeps every other server away."""
+        """Always true, because the folder's lock excludes other servers."""
         return True
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
-        """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
+        """The last recorded (epoch, holder); None if the feed's lease was never held."""
         with self._database.used() as database:
             row = database.execute("SELECT epoch, adapter_id FROM leases WHERE feed_id = ?", (feed_id,)).fetchone()
         return None if row is None else (int(row[0]), int(row[1]))
 
-    def reserve_epochs(self, feed_id: int, behind: int) -> int:
-        """Reserve a block of epochs behind one; returns the last reserved. On the disk when this returns."""
+    def reserve_epochs(self, feed_id: int, after: int) -> int:
+        """Reserve a block of epochs that follow `after`; return the last. On the disk when this returns."""
         with self._database.used() as database:
             database.execute(
                 "INSERT INTO epochs VALUES (?, ?) ON CONFLICT (feed_id) DO UPDATE SET "
                 "reserved_end = MAX(reserved_end, excluded.reserved_end)",
-                (feed_id, behind + EPOCH_BLOCK),
+                (feed_id, after + EPOCH_BLOCK),
             )
-        return behind + EPOCH_BLOCK
+        return after + EPOCH_BLOCK
 
     def reserved_end(self, feed_id: int) -> int:
         """The last reserved epoch; 0 if none."""
@@ -90,51 +90,51 @@ class Store:
         return int(row[0]) if row else 0
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
-        """Remember the holder, so that it may go on after a restart of the server; waits for no disk."""
+        """Record the holder, so that it may continue after a restart of the server; does not wait for the disk."""
         with self._leases.used() as leases:
             leases.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (feed_id, epoch, adapter_id))
 
     def noted_ttl_ns(self, feed_id: int) -> int:
-        """The longest term that a holder may have been told; 0 if none was noted."""
+        """The longest term that may have been announced; 0 if none was noted."""
         with self._database.used() as database:
             row = database.execute("SELECT ttl_ns FROM terms WHERE feed_id = ?", (feed_id,)).fetchone()
         return int(row[0]) if row else 0
 
     def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
-        """Remember how long terms may be; waits for no disk."""
+        """Record the longest term; does not wait for the disk."""
         with self._leases.used() as leases:
             leases.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", (feed_id, ttl_ns))
 
     def newest_session(self, feed_id: int) -> int:
-        """The greatest session noted; 0 if none was."""
+        """The newest noted session; 0 if none."""
         with self._database.used() as database:
             row = database.execute("SELECT session FROM sessions WHERE feed_id = ?", (feed_id,)).fetchone()
         return int(row[0]) if row else 0
 
     def note_session(self, feed_id: int, session: int) -> None:
-        """Remember the session that the feed's adapters have gone on to; waits for no disk."""
+        """Record the session that the feed's adapters have begun; does not wait for the disk."""
         with self._leases.used() as leases:
             leases.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", (feed_id, session))
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
-        """adapter_id -> reason, of those that were failed and not readmitted."""
+        """adapter_id -> reason, for the adapters that were failed and not readmitted."""
         with self._database.used() as database:
             return dict(
                 database.execute("SELECT adapter_id, reason FROM failed WHERE feed_id = ?", (feed_id,)).fetchall()
             )
 
     def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
-        """Remember that an adapter is failed; on the disk when this returns."""
+        """Record that an adapter is failed; on the disk when this returns."""
         with self._database.used() as database:
             database.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", (feed_id, adapter_id, reason))
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
-        """Forget that an adapter was failed; on the disk when this returns."""
+        """Record that an adapter is no longer failed; on the disk when this returns."""
         with self._database.used() as database:
             database.execute("DELETE FROM failed WHERE feed_id = ? AND adapter_id = ?", (feed_id, adapter_id))
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
-        """A start with a number that no start of any adapter ever had; on the disk when this returns."""
+        """A new start, with an incarnation that no other start ever had; on the disk when this returns."""
         with self._database.used() as database:
             start = new_start(public_key)
             cursor = database.execute(
@@ -163,7 +163,7 @@ class Store:
         return found
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
-        """Remember where the adapter was last, for those who ask after a restart of the server."""
+        """Record the adapter's address, for clients that ask after a restart of the server."""
         with self._database.used() as database:
             database.execute(
                 "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?)",
@@ -171,7 +171,7 @@ class Store:
             )
 
     def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
-        """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        """(incarnation, RPC endpoint) of each adapter that has ever registered."""
         with self._database.used() as database:
             rows = database.execute(
                 "SELECT adapter_id, incarnation, rpc_endpoint FROM registrations WHERE feed_id = ?", (feed_id,)
@@ -179,18 +179,18 @@ class Store:
         return {adapter_id: (incarnation, endpoint) for adapter_id, incarnation, endpoint in rows}
 
     def note_process(self, feed_id: int, adapter_id: int, record: ProcessRecord) -> None:
-        """Remember which process is registered as an adapter; on the disk when this returns."""
+        """Record which process is registered as an adapter; on the disk when this returns."""
         start = record.start
-        told = (start.nonce, start.process_id, start.host, start.peer)
+        reported = (start.nonce, start.process_id, start.host, start.peer)
         noted = (record.at_unix_ns, record.is_attended, b"".join(record.replaced))
         with self._database.used() as database:
             database.execute(
                 "INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (feed_id, adapter_id, *told, *noted),
+                (feed_id, adapter_id, *reported, *noted),
             )
 
     def processes(self, feed_id: int) -> dict[int, ProcessRecord]:
-        """By adapter_id, what was noted last."""
+        """adapter_id -> its last noted process."""
         with self._database.used() as database:
             rows = database.execute(
                 "SELECT adapter_id, nonce, process_id, host, peer, at_unix_ns, is_attended, replaced "
@@ -205,9 +205,9 @@ class Store:
         return found
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
-        """The channel's keys that have not expired, in the order in which they begin.
+        """The channel's keys that have not expired, ordered by the start of their validity.
 
-        Makes one if there is none, and a successor when the last is about to expire; on the disk when this returns.
+        Creates the first key, and a successor when the last key is about to expire; on the disk when this returns.
         """
         now_unix_ns = time.time_ns()
         with self._database.used() as database:
@@ -239,11 +239,11 @@ class Store:
 
 
 class _Database:
-    """One connection, used by one thread at a time. The only place where SQLite's errors become the records' own.
+    """One connection, used by one thread at a time. Translates SQLite's errors to `RecordsUnavailable`.
 
     Args:
-        synchronous: FULL: what was written is on the disk; NORMAL: in the page cache.
-        script: run at once.
+        synchronous: FULL: commits are on the disk; NORMAL: they are in the page cache.
+        script: SQL to run when the connection opens.
 
     Raises:
         RecordsUnavailable: the file cannot be used.
@@ -259,10 +259,10 @@ class _Database:
 
     @contextmanager
     def used(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for this thread alone. Rows must be fetched before it is given back.
+        """The connection, for exclusive use. Rows must be fetched inside the context.
 
         Raises:
-            RecordsUnavailable: SQLite failed; the text names the file and says how.
+            RecordsUnavailable: SQLite failed; the text names the file and the error.
         """
         with self._lock, self._translated():
             yield self._connection

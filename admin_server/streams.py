@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from admin_server.settings import AdapterSettings
 from tandemfeed.v1 import admin_pb2
 
-ORDERS_WAITING_MAX = (
-    1_000  # an adapter that does not read: minutes of orders. Beyond, only what is decided for it is told
-)
+# The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.
+ORDERS_WAITING_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -18,9 +17,9 @@ class Attendance:
     """One adapter's open stream.
 
     Attributes:
-        report_id: of the newest report heard.
-        heard_at_ns: when that was, by this server's monotonic clock.
-        orders: what its stream's thread sends; None ends it.
+        report_id: the id of the newest report.
+        heard_at_ns: when that report arrived, by this server's monotonic clock.
+        orders: the queue that the stream's thread sends; None ends the stream.
     """
 
     adapter: AdapterSettings
@@ -30,29 +29,29 @@ class Attendance:
     orders: queue.SimpleQueue[admin_pb2.AdapterOrder | None] = field(default_factory=queue.SimpleQueue)
 
     def order(self, **order: object) -> None:
-        """Send what must be told: the fate of a lease or of the adapter."""
+        """Send an essential order: about a lease, or about the adapter's state."""
         self.orders.put(admin_pb2.AdapterOrder(**order))  # type: ignore[arg-type]  # one field of the oneof, by name
 
-    def tell(self, **order: object) -> None:
-        """Send what may be missed: without renewals an adapter stops by its own clock."""
+    def order_if_room(self, **order: object) -> None:
+        """Send an order that may be lost; without renewals, an adapter stops by its own clock."""
         if self.orders.qsize() < ORDERS_WAITING_MAX:
             self.order(**order)
 
     def end(self) -> None:
-        """End the stream behind what was sent."""
+        """End the stream after the orders already queued."""
         self.orders.put(None)
 
 
 @dataclass(slots=True)
 class Subscriber:
-    """One client's open stream. Attributes: channel_ids: what it was granted."""
+    """One client's open stream. Attributes: channel_ids: the channels granted to it."""
 
     identity: str
     channel_ids: frozenset[int]
     updates: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue)
 
-    def tell(self) -> None:
-        """Something changed; one that waits will find everything as it then is."""
+    def notify(self) -> None:
+        """Request an update. One waiting request is enough, because an update contains the state at its sending."""
         if self.updates.empty():
             self.updates.put(True)
 

@@ -1,4 +1,4 @@
-"""What `tandemfeed admin` prints for people. Decides nothing."""
+"""The tables that `tandemfeed admin` prints. Decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUS_HEADINGS = ("adapter", "state", "attending", "epoch", "next message_seq",
 
 
 def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None) -> None:
-    """A table a feed; the active has a star."""
+    """Print a table for each feed; a star marks the active."""
     console = console or Console()
     for feed in reply.feeds:
         table = Table(title=f"feed {feed.feed.name}: epoch {feed.epoch}, {feed.subscriber_count} subscribers")
@@ -40,8 +40,8 @@ def print_status(reply: admin_pb2.GetStatusReply, console: Console | None = None
 
 
 def _print_forgers(feed: admin_pb2.FeedStatus, console: Console) -> None:
-    """A line for each adapter impersonated and each address that does so; several adapters may hear the same packets,
-    so the count is that of the adapter that heard most."""
+    """Print a line for each impersonated adapter and each sender's address. Several adapters may receive the same
+    packets, so the count is the largest of any adapter."""
     names = {row.adapter.adapter_id: row.adapter.name for row in feed.adapters}
     heard: dict[tuple[int, str], list[common_pb2.ForgedPackets]] = {}
     counts: dict[tuple[int, str], Counter[int]] = {}
@@ -56,22 +56,22 @@ def _print_forgers(feed: admin_pb2.FeedStatus, console: Console) -> None:
         impersonated = escape(names.get(adapter_id, str(adapter_id)))
         console.print(
             f"forged packets as adapter {impersonated} from {escape(address)}: {count:,} since {_clock(first)}, "
-            f"the last at {_clock(last)}"
+            f"last at {_clock(last)}"
         )
 
 
 def _clock(unix_ns: int) -> str:
-    """Local time of day, with the date unless it is today's."""
+    """The local time of day, with the date unless it is today."""
     at = time.localtime(unix_ns // 1_000_000_000)
     is_today = time.strftime("%F", at) == time.strftime("%F")
     return time.strftime("%H:%M:%S" if is_today else "%F %H:%M:%S", at)
 
 
 def _print_takeovers(feed: admin_pb2.FeedStatus, console: Console) -> None:
-    """How many there were and why, the last few, and what the lease's term has come to."""
+    """Print the number of takeovers by reason, the last few takeovers, and the present lease term."""
     counts = [f"{counted.reason} {counted.count}" for counted in feed.takeover_counts if counted.count]
     needless = feed.needless_takeover_count
-    late = f"; {needless} without need: the holder was late, not dead" if needless else ""
+    late = f"; {needless} needless, because the holder was late, not dead" if needless else ""
     console.print(f"takeovers: {', '.join(counts) or 'none'}{late}; lease term {feed.lease_ttl_ns / 1e6:.0f} ms")
     names = {row.adapter.adapter_id: row.adapter.name for row in feed.adapters}
     for last in feed.last_takeovers:
@@ -81,7 +81,7 @@ def _print_takeovers(feed: admin_pb2.FeedStatus, console: Console) -> None:
 
 
 def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None) -> None:
-    """A table a feed: its channels and what feeds them."""
+    """Print a table for each feed, with its channels and their source streams."""
     console = console or Console()
     for row in reply.feeds:
         feed = row.feed
@@ -97,7 +97,7 @@ def print_feeds(reply: admin_pb2.GetStatusReply, console: Console | None = None)
 
 
 def _distinct(epochs: Iterable[int]) -> str:
-    """One number, unless channels are in different epochs."""
+    """One number if all channels are in the same epoch, otherwise each distinct number."""
     return " ".join(map(str, dict.fromkeys(epochs)))
 
 

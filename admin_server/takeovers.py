@@ -1,4 +1,4 @@
-"""How many takeovers a feed had, and why: counts by reason, and the last few. Pure."""
+"""The takeovers of a feed: counts by reason, and the last few takeovers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAST_COUNT = 8
 
 
 class TakeoverReason(StrEnum):
-    """Why a lease ended; the value reads as a sentence about the lease."""
+    """Why a lease ended; each value is a sentence about the lease."""
 
     PROCESS_ENDED = "its adapter's process ended"
     STREAM_ENDED = "its adapter's stream ended"
@@ -18,16 +18,16 @@ class TakeoverReason(StrEnum):
     GIVEN_UP = "its adapter gave it up"
     HANDED_OVER = "its adapter handed it over"
     FAILED = "its adapter handed it over to be failed"
-    RESTORED = "its holder did not come back after the server's restart"
+    RESTORED = "its holder did not return after the server's restart"
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """An epoch that began because another had ended.
+    """An epoch that began because the previous one had ended.
 
     Attributes:
-        at_ns: by the store's monotonic clock.
-        former: adapter_id of the last holder; 0: not known.
+        at_ns: when it began, by the store's monotonic clock.
+        former: the adapter_id of the previous holder; 0: unknown.
     """
 
     at_ns: int
@@ -38,11 +38,11 @@ class Takeover:
 
 
 class Takeovers:
-    """The takeovers of one feed since the store began.
+    """The takeovers of one feed since the store started.
 
     Attributes:
-        counts: of every reason.
-        last: the newest last.
+        counts: the number for each reason.
+        last: the last few takeovers, the newest last.
     """
 
     def __init__(self) -> None:
@@ -51,21 +51,21 @@ class Takeovers:
         self._vacated: tuple[TakeoverReason, int] | None = None
 
     def on_vacated(self, reason: TakeoverReason, former: int) -> None:
-        """A lease ended; whether another takes over is yet to be seen."""
+        """A lease ended; the next grant makes it a takeover."""
         self._vacated = (reason, former)
 
-    def on_went_on(self) -> None:
-        """The former holder has the lease again, in its epoch."""
+    def on_continued(self) -> None:
+        """The former holder has the lease again, in the same epoch."""
         self._vacated = None
 
     def on_granted(self, adapter_id: int, epoch: int, now_ns: int) -> None:
-        """An epoch began; the very first of a feed is no takeover."""
+        """An epoch began; the first epoch of a feed is not a takeover."""
         if self._vacated is not None:
             (reason, former), self._vacated = self._vacated, None
             self._add(Takeover(now_ns, reason, epoch, former, adapter_id))
 
     def on_handed_over(self, takeover: Takeover) -> None:
-        """The former holder let go in favour of an heir."""
+        """The former holder handed the lease over to an heir."""
         self._add(takeover)
 
     def _add(self, takeover: Takeover) -> None:

@@ -1,11 +1,11 @@
-"""The way to ZooKeeper: settings, the client, and what every call of it has in common.
+"""Access to ZooKeeper: settings, the client, and functions shared by all calls.
 
 Nodes under the root, all JSON:
 
     identity                          fingerprint of the authority and token key that all servers share
-    leader                            who leads; the node's version is the *generation*, the fencing token
-    election/                         one ephemeral, numbered node per server that stands
-    incarnations, key_ids             the newest number given
+    leader                            the active server; the node's version is the *generation*, the fencing token
+    election/                         one ephemeral, numbered node per candidate
+    incarnations, key_ids             the newest number used
     feeds/<id>/epochs, lease, failed, adapters/<id>, incarnations/<id>, keys/<channel>
 """
 
@@ -38,25 +38,25 @@ from admin_server.settings import SettingsError
 
 LOG = logging.getLogger("admin_server.zookeeper")
 DEFAULT_ROOT = "/tandemfeed"
-SESSION_MS = 4_000  # the shortest that a ZooKeeper with its usual tick of 2 s gives
+SESSION_MS = 4_000  # the shortest session that ZooKeeper grants with its default tick of 2 s
 CONNECT_TIMEOUT_S = 10.0
 RETRIES_AT_START = {"max_tries": 5, "delay": 0.2, "max_delay": 2.0}
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 HOSTS = re.compile(r"[^\s,:]+:\d{1,5}(,[^\s,:]+:\d{1,5})*")
 ROOT = re.compile(r"(/[A-Za-z0-9._-]+)+")
 Result = TypeVar("Result")
-AWAY = (KazooException, KazooTimeoutError)  # what a call of the client raises
+ZOOKEEPER_ERRORS = (KazooException, KazooTimeoutError)  # raised by calls of the client
 
 
 class ZooKeeperRefused(OSError):
-    """ZooKeeper does not answer, or not to us; the text says what to do."""
+    """ZooKeeper does not answer, or refuses access; the text says what to do."""
 
 
 class Conflict(Exception):
-    """A transaction found a node other than expected. Attributes: operation: which, counted from 0."""
+    """A transaction found an unexpected version of a node. Attributes: operation: its index in the transaction."""
 
     def __init__(self, operation: int) -> None:
-        super().__init__(f"operation {operation} found another version")
+        super().__init__(f"operation {operation} of the transaction found an unexpected version")
         self.operation = operation
 
 
@@ -66,9 +66,9 @@ class ZooKeeperSettings:
 
     Attributes:
         hosts: host:port,host:port.
-        root: node that everything is under.
-        credential: user:password for the digest scheme; empty: nodes anybody may change.
-        session_ms: after this long without a sign of a server, another takes over.
+        root: the node that contains all others.
+        credential: user:password for the digest scheme; empty: any ZooKeeper client may change the nodes.
+        session_ms: another server takes over from one that is silent for this long.
     """
 
     hosts: str
@@ -77,21 +77,21 @@ class ZooKeeperSettings:
     session_ms: int = SESSION_MS
 
     def __post_init__(self) -> None:
-        """Check.
+        """Check the values.
 
         Raises:
             SettingsError: with option and reason.
         """
         if not HOSTS.fullmatch(self.hosts):
-            raise SettingsError(f"--zookeeper: {self.hosts!r} does not have the form HOST:PORT,HOST:PORT")
+            raise SettingsError(f"--zookeeper is {self.hosts!r}; it must have the form HOST:PORT,HOST:PORT")
         if not ROOT.fullmatch(self.root):
-            raise SettingsError(f"--zookeeper-root: {self.root!r} does not have the form /NAME/NAME")
+            raise SettingsError(f"--zookeeper-root is {self.root!r}; it must have the form /NAME/NAME")
         if not 500 <= self.session_ms <= 60_000:
-            raise SettingsError(f"--zookeeper-session-ms: {self.session_ms} is not within 500 and 60000")
+            raise SettingsError(f"--zookeeper-session-ms is {self.session_ms}; it must be between 500 and 60000")
 
     @property
     def validity_ns(self) -> int:
-        """How long a confirmation of leadership is good for: half a session, so that a short stall costs nothing."""
+        """How long a confirmation of leadership is valid: half a session, so that a short stall does no harm."""
         return self.session_ms * 1_000_000 // 2
 
 
@@ -99,7 +99,7 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
     """A started client with a session.
 
     Raises:
-        ZooKeeperRefused: no answer, or no right to use the root.
+        ZooKeeperRefused: no answer, or no access to the root.
     """
     options: dict[str, Any] = {}
     if settings.credential:
@@ -107,13 +107,13 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
         options["auth_data"] = [("digest", settings.credential)]
         options["default_acl"] = [make_digest_acl(user, password, all=True)]
     else:
-        LOG.warning("anybody who reaches ZooKeeper may take leases away: give --zookeeper-auth-file")
+        LOG.warning("any client of ZooKeeper can change the lease records; set --zookeeper-auth-file to protect them")
     client = KazooClient(settings.hosts, settings.session_ms / 1_000, connection_retry=RECONNECT, **options)
     try:
         client.start(CONNECT_TIMEOUT_S)
     except KazooTimeoutError as silent:
         raise ZooKeeperRefused(
-            f"ZooKeeper at {settings.hosts} does not answer within {CONNECT_TIMEOUT_S:g} s: "
+            f"ZooKeeper at {settings.hosts} did not answer within {CONNECT_TIMEOUT_S:g} s; "
             "start it, or correct --zookeeper"
         ) from silent
 
@@ -124,18 +124,18 @@ def connect(settings: ZooKeeperSettings) -> KazooClient:
 
     try:
         KazooRetry(**RETRIES_AT_START)(make_root)
-    except AWAY as refused:
+    except ZOOKEEPER_ERRORS as refused:
         client.stop()
         client.close()
-        what = "give the right --zookeeper-auth-file" if isinstance(refused, NoAuthError) else "see its log"
+        what = "correct --zookeeper-auth-file" if isinstance(refused, NoAuthError) else "see its log"
         raise ZooKeeperRefused(
-            f"ZooKeeper at {settings.hosts}: {settings.root}: {type(refused).__name__}: {what}"
+            f"ZooKeeper at {settings.hosts} refused the use of {settings.root} ({type(refused).__name__}); {what}"
         ) from refused
     return client
 
 
 def cluster_fingerprint(client: KazooClient, settings: ZooKeeperSettings) -> str:
-    """Names the authority and token key that the cluster's servers share; "" before the first server came.
+    """Identifies the authority and token key that the cluster's servers share; "" before the first server started.
 
     Raises:
         ZooKeeperRefused: no answer.
@@ -145,35 +145,35 @@ def cluster_fingerprint(client: KazooClient, settings: ZooKeeperSettings) -> str
 
 
 def note_fingerprint(client: KazooClient, settings: ZooKeeperSettings, own: str, folder: Path) -> None:
-    """See that this server shares authority and token key with the others; the first one says which they are.
+    """Check that this server has the cluster's authority and token key; the first server's become the cluster's.
 
     Raises:
-        ZooKeeperRefused: it has others, or no answer.
+        ZooKeeperRefused: this server has different ones, or ZooKeeper does not answer.
     """
 
-    def tell() -> None:
+    def create() -> None:
         with suppress(NodeExistsError):
             client.create(f"{settings.root}/identity", json.dumps({"fingerprint": own}).encode())
 
-    _at_start(settings, tell)
+    _at_start(settings, create)
     if cluster_fingerprint(client, settings) != own:
         raise ZooKeeperRefused(
-            f"{folder}: its ca.pem and token.key are not those of the cluster at {settings.hosts}{settings.root}: copy "
+            f"{folder} has a different ca.pem or token.key than the cluster at {settings.hosts}{settings.root}; copy "
             "ca.pem, ca.key, token.key and credentials.json from another admin server's state folder"
         )
 
 
 def _at_start(settings: ZooKeeperSettings, call: Callable[[], Result]) -> Result:
-    """Call, again if the connection breaks meanwhile."""
+    """Make the call; repeat it if the connection breaks."""
     try:
         result: Result = KazooRetry(**RETRIES_AT_START)(call)
-    except AWAY as away:
-        raise ZooKeeperRefused(f"ZooKeeper at {settings.hosts}: {type(away).__name__}: see its log") from away
+    except ZOOKEEPER_ERRORS as away:
+        raise ZooKeeperRefused(f"ZooKeeper at {settings.hosts} failed ({type(away).__name__}); see its log") from away
     return result
 
 
 def read(client: KazooClient, path: str, timeout_s: float) -> tuple[Any, int]:
-    """(value, version) of a node; (None, -1) if there is none; the value of an empty one is None.
+    """(value, version) of a node; (None, -1) if it does not exist. The value of an empty node is None.
 
     Raises:
         KazooException, KazooTimeoutError.
@@ -186,7 +186,7 @@ def read(client: KazooClient, path: str, timeout_s: float) -> tuple[Any, int]:
 
 
 def write(transaction: TransactionRequest, path: str, value: Any, version: int) -> None:
-    """Add the writing of a node to a transaction: only if it still has the version that was read; -1: has none."""
+    """Add the writing of a node to a transaction. It succeeds only if the node has this version; -1: does not exist."""
     data = json.dumps(value).encode()
     if version < 0:
         transaction.create(path, data)
@@ -195,17 +195,17 @@ def write(transaction: TransactionRequest, path: str, value: Any, version: int) 
 
 
 def commit(transaction: TransactionRequest, timeout_s: float) -> list[Any]:
-    """Commit; the results of its operations.
+    """Commit a transaction; return the results of its operations.
 
     Raises:
-        Conflict: nothing was changed; it says which operation found another version.
-        KazooException, KazooTimeoutError: it may have been applied or not.
+        Conflict: nothing was changed, because an operation found an unexpected version.
+        KazooException, KazooTimeoutError: it is unknown whether the transaction was applied.
     """
     return check(transaction.commit_async().get(timeout=timeout_s))
 
 
 def check(results: list[Any]) -> list[Any]:
-    """The results of a transaction's operations, if they are no errors.
+    """Return the results of a transaction's operations, unless one of them is an error.
 
     Raises:
         Conflict, KazooException: as `commit` does.

@@ -1,13 +1,14 @@
-"""Which of several admin servers is active: stands for it, proves it again and again, steps down when it cannot.
+"""The election of the active admin server: a server becomes a candidate, confirms its leadership regularly, and steps
+down when it cannot.
 
-Two things make it safe. The node `leader` has a version, the *generation*: whoever takes over raises it, and every
-write of an older generation fails. And no leader grants without a confirmation, itself such a write, that was asked for
-less than `validity` ago by its own clock. A successor waits out the validity that its predecessor wrote down before it
-looks at any lease, and each lease's term after that. So what an old leader granted has run out before a new one grants,
-however long either was paused, and whatever ZooKeeper's sessions did: they only decide how soon somebody takes over.
+Two mechanisms make it safe. The version of the node `leader` is the *generation*: a server that takes over increases
+it, and every write of an older generation fails. And a leader grants only if a confirmation, which is such a write, was
+requested less than `validity` ago by its own clock. A successor waits for the validity that its predecessor recorded
+before it reads any lease, and then for each lease's term. So every grant of an old leader has expired before a new
+leader grants, however long either was paused. ZooKeeper's sessions only determine how soon a successor takes over.
 
-A leader whose connection breaks steps down at once: it ends every stream, and adapters without any admin server keep
-their roles by consent. It stands again when ZooKeeper answers.
+A leader whose connection breaks steps down immediately and ends every stream; adapters without an admin server keep
+their roles by consent. It becomes a candidate again when ZooKeeper answers.
 """
 
 from __future__ import annotations
@@ -25,49 +26,49 @@ from kazoo.protocol.states import KazooState
 
 from admin_server.leadership import Fence
 from admin_server.lease_records import RecordsUnavailable
-from admin_server.zookeeper import AWAY, Conflict, ZooKeeperSettings, commit, read, write
+from admin_server.zookeeper import ZOOKEEPER_ERRORS, Conflict, ZooKeeperSettings, commit, read, write
 from admin_server.zookeeper_records import ZooKeeperRecords
 from admin_server.zookeeper_sealing import KeySealer
 
 LOG = logging.getLogger("admin_server.election")
 RETRY_PAUSE_S = 0.2
-CONFIRMATIONS_PER_VALIDITY = 4  # three may be late
+CONFIRMATIONS_PER_VALIDITY = 4  # three of them may be late
 
 
 class Candidate(Protocol):
-    """What the election tells its server, from one thread, always in this order: prepare, open, close."""
+    """The election's calls to its server, made from one thread and always in this order: prepare, open, close."""
 
     def prepare(self, records: ZooKeeperRecords) -> None:
-        """Read what the predecessor left; nothing is served yet."""
+        """Read the records of the predecessor. The server does not serve calls yet."""
 
     def open(self) -> None:
-        """Serve: this server is active."""
+        """Serve calls: this server is active."""
 
     def close(self) -> None:
-        """Be a standby: end every stream. May come without open, and without prepare."""
+        """Become a standby: end every stream. May be called without open, and without prepare."""
 
     def follow(self, active_endpoint: str) -> None:
-        """Another server is active, or this one; "" if none is known. From any thread, at any time."""
+        """Which server is active; "" if unknown. Called from any thread, at any time."""
 
 
 @dataclass(slots=True)
 class _Term:
-    """One time of leading."""
+    """One leadership of this server."""
 
     generation: int
     fence: Fence
     ended: threading.Event = field(default_factory=threading.Event)
 
     def end(self) -> None:
-        self.fence.close()  # first: nothing is granted from here on
+        self.fence.close()  # first, so that nothing is granted after this line
         self.ended.set()
 
 
 class Election:
-    """One server's standing for leadership.
+    """One server's candidacy.
 
     Args:
-        endpoint: where this server's clients reach it; told to those who ask a standby.
+        endpoint: the address of this server for clients; standbys report it to their callers.
     """
 
     def __init__(
@@ -82,27 +83,27 @@ class Election:
         self._sealer, self._candidate = sealer, candidate
         self._leader_path = f"{settings.root}/leader"
         self._stand_path = f"{settings.root}/election"
-        self._name = f"{uuid.uuid4().hex}-"  # finds the own node even if the reply to its making was lost
+        self._name = f"{uuid.uuid4().hex}-"  # identifies this server's node even if the reply to its creation was lost
         self._timeout_s = settings.validity_ns / 1e9
         self._stopped = threading.Event()
         self._is_connected = threading.Event()
-        self._moved = threading.Event()  # the queue before us, the connection, or a stop
+        self._changed = threading.Event()  # the queue ahead of this server changed, the connection changed, or a stop
         self._term: _Term | None = None
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
 
     def start(self) -> None:
-        """Stand from now on."""
+        """Become a candidate."""
         self._client.add_listener(self._on_connection)
         self._on_connection(self._client.state)
         self._thread.start()
 
     def stop(self) -> None:
-        """Step down and leave; another server takes over at once, if ZooKeeper hears of it."""
+        """Step down and leave the election; another server takes over immediately if ZooKeeper can be reached."""
         self._stopped.set()
         self._end_term()
-        self._moved.set()
-        self._thread.join()  # every wait of it is bounded
-        self._client.stop()  # ends the session, and with it the own node
+        self._changed.set()
+        self._thread.join()  # all its waits are bounded
+        self._client.stop()  # ends the session, which deletes this server's node
         self._client.close()
 
     def _on_connection(self, state: str) -> None:
@@ -112,8 +113,8 @@ class Election:
         else:
             self._is_connected.clear()
             self._end_term()
-            self._candidate.follow("")  # who is active now is not known here
-        self._moved.set()
+            self._candidate.follow("")  # the active server is unknown now
+        self._changed.set()
 
     def _end_term(self) -> None:
         if (term := self._term) is not None:
@@ -128,16 +129,16 @@ class Election:
             try:
                 if (own_node := self._await_turn()) is not None:
                     self._lead(own_node)
-            except (*AWAY, Conflict, RecordsUnavailable) as away:
-                LOG.warning("not active", extra={"why": f"{type(away).__name__}: {away}"})
-            except Exception:  # whatever it is: without this thread the server is a standby for ever
-                LOG.exception("not active")
+            except (*ZOOKEEPER_ERRORS, Conflict, RecordsUnavailable) as away:
+                LOG.warning("not active; retrying", extra={"why": f"{type(away).__name__}: {away}"})
+            except Exception:  # any error: without this thread, the server would stay a standby for ever
+                LOG.exception("not active; retrying")
             finally:
                 self._withdraw()
             self._stopped.wait(RETRY_PAUSE_S)
 
     def _await_turn(self) -> str | None:
-        """Stand in the queue until nobody is before us: the own node's path; None if the place was lost or given up."""
+        """Wait in the queue until this server is first; return its node's path, or None if it is no longer queued."""
         own = min(self._own_names(), key=_place_of, default="")
         if not own:
             made = self._client.create_async(
@@ -145,7 +146,7 @@ class Election:
             )
             own = made.get(timeout=self._timeout_s).rpartition("/")[2]
         while True:
-            self._moved.clear()  # first: what moves from here on is seen
+            self._changed.clear()  # first, so that no later change is missed
             if self._stopped.is_set() or not self._is_connected.is_set():
                 return None
             queue = sorted(self._names(), key=_place_of)
@@ -155,9 +156,9 @@ class Election:
                 return f"{self._stand_path}/{own}"
             self._candidate.follow(self._endpoint_of(queue[0]))
             before = f"{self._stand_path}/{queue[queue.index(own) - 1]}"
-            watched = self._client.exists_async(before, watch=lambda _event: self._moved.set())
+            watched = self._client.exists_async(before, watch=lambda _event: self._changed.set())
             if watched.get(timeout=self._timeout_s) is not None:
-                self._moved.wait()
+                self._changed.wait()
 
     def _lead(self, own_node: str) -> None:
         term, predecessor_validity_ns = self._take_over(own_node)
@@ -171,53 +172,53 @@ class Election:
             self._candidate.prepare(records)
             self._confirm(term, own_node)
             self._candidate.open()
-            LOG.info("active", extra={"generation": term.generation})
+            LOG.info("became active", extra={"generation": term.generation})
             while not term.ended.wait(self._timeout_s / CONFIRMATIONS_PER_VALIDITY):
                 self._confirm(term, own_node)
         finally:
             term.end()
             self._candidate.follow("")
             self._candidate.close()
-            LOG.info("standby", extra={"generation": term.generation})
+            LOG.info("became standby", extra={"generation": term.generation})
         self._resign(term)
 
     def _take_over(self, own_node: str) -> tuple[_Term, int]:
-        """Raise the generation; how long the predecessor may still believe that it leads."""
+        """Increase the generation; return the new term, and how long the predecessor may still rely on its own."""
         row, version = read(self._client, self._leader_path, self._timeout_s)
         self._term = term = _Term(version + 1, Fence(self._settings.validity_ns))
         if not self._is_connected.is_set() or self._stopped.is_set():
-            term.end()  # it happened before there was a term to end
+            term.end()  # the connection broke, or a stop came, before the term existed
         transaction = self._client.transaction()
-        transaction.set_data(own_node, self._endpoint.encode())  # is there as long as the session is
-        told = {"endpoint": self._endpoint, "validity_ns": self._settings.validity_ns}
-        write(transaction, self._leader_path, told, version)
+        transaction.set_data(own_node, self._endpoint.encode())  # fails if the session has ended
+        row_written = {"endpoint": self._endpoint, "validity_ns": self._settings.validity_ns}
+        write(transaction, self._leader_path, row_written, version)
         commit(transaction, self._timeout_s)
         return term, 0 if row is None else int(row["validity_ns"])
 
     def _confirm(self, term: _Term, own_node: str) -> None:
-        asked_at_ns = time.monotonic_ns()
+        requested_at_ns = time.monotonic_ns()
         transaction = self._client.transaction()
         transaction.check(self._leader_path, term.generation)
         transaction.set_data(own_node, self._endpoint.encode())
         commit(transaction, self._timeout_s)
-        term.fence.confirm(asked_at_ns)
+        term.fence.confirm(requested_at_ns)
 
     def _resign(self, term: _Term) -> None:
-        """The fence is closed: no successor needs to wait for what this server might grant."""
+        """Record that no successor needs to wait, because the closed fence prevents further grants."""
         if self._is_connected.is_set():
             transaction = self._client.transaction()
             write(transaction, self._leader_path, {"endpoint": "", "validity_ns": 0}, term.generation)
             commit(transaction, self._timeout_s)
 
     def _withdraw(self) -> None:
-        """Leave the queue, so as not to stand behind oneself the next time."""
+        """Leave the queue, so that this server does not later wait for its own old node."""
         try:
             for name in self._own_names() if self._is_connected.is_set() else ():
                 self._client.delete_async(f"{self._stand_path}/{name}").get(timeout=self._timeout_s)
         except NoNodeError:
             pass
-        except AWAY as away:  # then the session ends it, or the next turn finds it
-            LOG.info("the place in the queue could not be given up", extra={"why": type(away).__name__})
+        except ZOOKEEPER_ERRORS as away:  # the end of the session deletes the node, or the next candidacy finds it
+            LOG.info("could not leave the election queue", extra={"why": type(away).__name__})
 
     def _names(self) -> list[str]:
         names: list[str] = self._client.get_children_async(self._stand_path).get(timeout=self._timeout_s)
@@ -235,5 +236,5 @@ class Election:
 
 
 def _place_of(name: str) -> str:
-    """ZooKeeper numbers the nodes with ten digits."""
+    """The number of a node: ZooKeeper appends ten digits to its name."""
     return name[-10:]

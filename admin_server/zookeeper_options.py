@@ -10,24 +10,32 @@ from admin_server.zookeeper import DEFAULT_ROOT, SESSION_MS, ZooKeeperSettings
 
 
 def add_zookeeper_arguments(parser: argparse.ArgumentParser) -> None:
-    """Without --zookeeper the records are in the state folder, and this server is the only one."""
+    """Add the options. Without --zookeeper, the records are in the state folder, and this server is the only one."""
     group = parser.add_argument_group("several admin servers, one active")
     group.add_argument("--zookeeper", metavar="HOST:PORT,…", help="keep the records in this ZooKeeper")
-    group.add_argument("--zookeeper-root", default=DEFAULT_ROOT, metavar="PATH", help="default %(default)s")
     group.add_argument(
-        "--zookeeper-auth-file", type=Path, metavar="FILE", help="USER:PASSWORD; without it, anybody may change records"
+        "--zookeeper-root",
+        default=DEFAULT_ROOT,
+        metavar="PATH",
+        help="ZooKeeper node that contains the records (default %(default)s)",
+    )
+    group.add_argument(
+        "--zookeeper-auth-file",
+        type=Path,
+        metavar="FILE",
+        help="file with USER:PASSWORD; without it, any client of ZooKeeper can change the records",
     )
     group.add_argument(
         "--zookeeper-session-ms",
         type=int,
         default=SESSION_MS,
         metavar="N",
-        help="a server silent for so long is replaced (default %(default)s)",
+        help="replace a server that is silent for N ms (default %(default)s)",
     )
 
 
 def zookeeper_from(arguments: argparse.Namespace) -> ZooKeeperSettings | None:
-    """What the options say; None without --zookeeper.
+    """The settings from the options; None without --zookeeper.
 
     Raises:
         SettingsError: with option and reason.
@@ -45,8 +53,8 @@ def _credential_in(path: Path) -> str:
     try:
         credential = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as bad:
-        raise SettingsError(f"--zookeeper-auth-file: {path}: {bad}") from bad
+        raise SettingsError(f"--zookeeper-auth-file {path} cannot be read: {bad}") from bad
     user, colon, password = credential.partition(":")
     if not (user and colon and password) or "\n" in credential:
-        raise SettingsError(f"--zookeeper-auth-file: {path}: one line USER:PASSWORD is needed")
+        raise SettingsError(f"--zookeeper-auth-file {path} must contain one line, USER:PASSWORD")
     return credential

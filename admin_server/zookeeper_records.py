@@ -1,8 +1,8 @@
-"""What must outlive a server, in ZooKeeper: the same sentences as `store`, for servers that take over from each other.
+"""The durable state in ZooKeeper, for admin servers that take over from each other; has the methods of `store.Store`.
 
-Invariant: nothing is written but by the leader of the newest generation. Every write is one transaction that begins
-with a check of the node `leader` at this generation's version, so that what a deposed leader sends late, or a client
-library sends again, changes nothing. A number once given is never given again: it is written before it is told.
+Invariant: only the leader of the newest generation writes. Every write is a transaction that first checks the version
+of the node `leader` against this generation, so that late writes of a deposed leader, or repetitions by the client
+library, change nothing. No epoch, incarnation or key id is used twice, because each is written before it is used.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from admin_server.key_times import KeyTimes
 from admin_server.leadership import Fence
 from admin_server.lease_records import EPOCH_BLOCK, STARTS_KEPT, RecordsUnavailable
 from admin_server.registrations import ProcessRecord, ProcessStart
-from admin_server.zookeeper import AWAY, Conflict, check, commit, read, write
+from admin_server.zookeeper import ZOOKEEPER_ERRORS, Conflict, check, commit, read, write
 from admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.v1 import common_pb2
 from transport.announced_starts import SALT_SIZE
 
-TRIES_MAX = 8  # of one change whose node somebody else changed meanwhile: only threads of this server can
+TRIES_MAX = 8  # for a change whose node was changed concurrently, which only threads of this server can do
 Result = TypeVar("Result")
 Row = dict[str, Any]
 
 
 class Deposed(RecordsUnavailable):
-    """Another server leads: this one's writes change nothing any more."""
+    """Another server leads, so the writes of this one have no effect."""
 
 
 class ZooKeeperRecords:
     """The records, as the leader of one generation sees them. Safe to call from any thread.
 
     Args:
-        generation: the version of the node `leader` that this leadership made.
+        generation: the version of the node `leader` that this leadership created.
         fence: says whether this server may grant.
-        on_failure: called when ZooKeeper did not do as told: whoever cannot write must not lead.
+        on_failure: called when an operation fails, because a server that cannot write must not lead.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class ZooKeeperRecords:
     ) -> None:
         self._client, self._root, self._generation = client, root, generation
         self._fence, self._sealer, self._on_failure = fence, sealer, on_failure
-        self._timeout_s = fence.validity_ns / 1e9  # without an answer for longer, the leadership is over anyway
+        self._timeout_s = fence.validity_ns / 1e9  # after a longer wait for an answer, the leadership has ended anyway
         self.key_times = KeyTimes()
         self._lock = threading.Lock()
         self._existing: set[str] = set()
 
     def may_grant(self) -> bool:
         """True while no other server can have taken over."""
-        return self._fence.holds(time.monotonic_ns())
+        return self._fence.allows_grants(time.monotonic_ns())
 
     def last_lease(self, feed_id: int) -> tuple[int, int] | None:
-        """(epoch, holder) written down last; None if nobody ever held the feed's lease."""
+        """The last recorded (epoch, holder); None if the feed's lease was never held."""
         row, _ = self._read(f"feeds/{feed_id}/lease")
         return None if row is None else (row["epoch"], row["adapter_id"])
 
@@ -74,54 +74,54 @@ class ZooKeeperRecords:
         row, _ = self._read(f"feeds/{feed_id}/epochs")
         return 0 if row is None else int(row["reserved_end"])
 
-    def reserve_epochs(self, feed_id: int, behind: int) -> int:
-        """Reserve a block of epochs behind one; returns the last reserved."""
+    def reserve_epochs(self, feed_id: int, after: int) -> int:
+        """Reserve a block of epochs that follow `after`; return the last."""
 
         def extend(row: Row | None) -> Row:
             known = 0 if row is None else int(row["reserved_end"])
-            return {"reserved_end": max(known, behind + EPOCH_BLOCK)}
+            return {"reserved_end": max(known, after + EPOCH_BLOCK)}
 
         self._change(f"feeds/{feed_id}/epochs", extend)
-        self._guarded(lambda: self._ensure(f"feeds/{feed_id}/lease"))  # so that no note has to wait for it
+        self._guarded(lambda: self._ensure(f"feeds/{feed_id}/lease"))  # so that later notes need not create it
         self._guarded(lambda: self._ensure(f"feeds/{feed_id}/term"))
-        return behind + EPOCH_BLOCK
+        return after + EPOCH_BLOCK
 
     def note_lease(self, feed_id: int, epoch: int, adapter_id: int) -> None:
-        """Remember the holder, so that it may go on under another server; waits for nothing.
+        """Record the holder, so that it may continue under another server; does not wait.
 
-        A session's writes take effect in the order in which they were sent. One that fails ends the leadership.
+        The writes of a session take effect in the order of their sending. A failed write ends the leadership.
         """
         self._note(f"feeds/{feed_id}/lease", {"epoch": epoch, "adapter_id": adapter_id})
 
     def noted_ttl_ns(self, feed_id: int) -> int:
-        """The longest term that a holder may have been told; 0 if none was noted."""
+        """The longest term that may have been announced; 0 if none was noted."""
         row, _ = self._read(f"feeds/{feed_id}/term")
         return 0 if row is None else int(row["ttl_ns"])
 
     def note_ttl(self, feed_id: int, ttl_ns: int) -> None:
-        """Remember how long terms may be; waits for nothing, as `note_lease`."""
+        """Record the longest term; does not wait, like `note_lease`."""
         self._note(f"feeds/{feed_id}/term", {"ttl_ns": ttl_ns})
 
     def newest_session(self, feed_id: int) -> int:
-        """The greatest session noted; 0 if none was."""
+        """The newest noted session; 0 if none."""
         row, _ = self._read(f"feeds/{feed_id}/session")
         return 0 if row is None else int(row["session"])
 
     def note_session(self, feed_id: int, session: int) -> None:
-        """Remember the session that the feed's adapters have gone on to; waits for nothing, as `note_lease`."""
+        """Record the session that the feed's adapters have begun; does not wait, like `note_lease`."""
         self._note(f"feeds/{feed_id}/session", {"session": session})
 
     def failed_adapters(self, feed_id: int) -> dict[int, str]:
-        """adapter_id -> reason, of those that were failed and not readmitted."""
+        """adapter_id -> reason, for the adapters that were failed and not readmitted."""
         row, _ = self._read(f"feeds/{feed_id}/failed")
         return {int(adapter_id): str(reason) for adapter_id, reason in (row or {}).items()}
 
     def note_failed(self, feed_id: int, adapter_id: int, reason: str) -> None:
-        """Remember that an adapter is failed."""
+        """Record that an adapter is failed."""
         self._change(f"feeds/{feed_id}/failed", lambda row: {**(row or {}), str(adapter_id): reason})
 
     def note_readmitted(self, feed_id: int, adapter_id: int) -> None:
-        """Forget that an adapter was failed."""
+        """Record that an adapter is no longer failed."""
 
         def without(row: Row | None) -> Row:
             return {known: reason for known, reason in (row or {}).items() if known != str(adapter_id)}
@@ -129,7 +129,7 @@ class ZooKeeperRecords:
         self._change(f"feeds/{feed_id}/failed", without)
 
     def new_start(self, feed_id: int, adapter_id: int, public_key: bytes) -> common_pb2.AdapterStart:
-        """A start with a number that no start of any adapter ever had."""
+        """A new start, with an incarnation that no other start ever had."""
 
         def attempt() -> common_pb2.AdapterStart:
             row, version = self._read("incarnations")
@@ -137,7 +137,7 @@ class ZooKeeperRecords:
             path = f"feeds/{feed_id}/starts/{adapter_id}"
             rows, own_version = self._read(path)
             place = _start_place(feed_id, adapter_id, start.incarnation)
-            sealed = self._sealer.seal(start.salt + public_key, place)  # so that nobody else can put one there
+            sealed = self._sealer.seal(start.salt + public_key, place)  # so that only admin servers can add one
             made = {"incarnation": start.incarnation, "start": sealed, "since_unix_ns": start.since_unix_ns}
             kept = [*(rows or []), made][-STARTS_KEPT:]
             self._commit([("incarnations", {"newest": start.incarnation}, version), (path, kept, own_version)])
@@ -162,17 +162,17 @@ class ZooKeeperRecords:
         )
 
     def note_registration(self, feed_id: int, adapter_id: int, incarnation: int, rpc_endpoint: str) -> None:
-        """Remember where the adapter was last, for those who ask another server."""
+        """Record the adapter's address, for clients that ask another server."""
         row = {"incarnation": incarnation, "rpc_endpoint": rpc_endpoint}
         self._change(f"feeds/{feed_id}/adapters/{adapter_id}", lambda _row: row)
 
     def registrations(self, feed_id: int) -> dict[int, tuple[int, str]]:
-        """(incarnation, RPC endpoint) of each adapter that ever registered."""
+        """(incarnation, RPC endpoint) of each adapter that has ever registered."""
         rows = self._read_all(f"feeds/{feed_id}/adapters")
         return {adapter_id: (row["incarnation"], row["rpc_endpoint"]) for adapter_id, row in rows.items()}
 
     def note_process(self, feed_id: int, adapter_id: int, record: ProcessRecord) -> None:
-        """Remember which process is registered as an adapter."""
+        """Record which process is registered as an adapter."""
         start = record.start
         row = {
             "nonce": start.nonce.hex(),
@@ -186,7 +186,7 @@ class ZooKeeperRecords:
         self._change(f"feeds/{feed_id}/processes/{adapter_id}", lambda _row: row)
 
     def processes(self, feed_id: int) -> dict[int, ProcessRecord]:
-        """By adapter_id, what was noted last."""
+        """adapter_id -> its last noted process."""
         return {
             adapter_id: ProcessRecord(
                 ProcessStart(bytes.fromhex(row["nonce"]), row["process_id"], row["host"], row["peer"]),
@@ -198,7 +198,7 @@ class ZooKeeperRecords:
         }
 
     def stream_keys(self, feed_id: int, channel_id: int) -> list[ChannelKey]:
-        """The channel's keys that have not expired; makes one if there is none, or its successor when that is due."""
+        """The channel's keys that have not expired; creates the first key, and a successor when one is due."""
 
         def attempt() -> list[Row]:
             now = time.time_ns()
@@ -252,7 +252,7 @@ class ZooKeeperRecords:
         """Called in the client's thread."""
         try:
             check(outcome.get_nowait())
-        except (*AWAY, Conflict):
+        except (*ZOOKEEPER_ERRORS, Conflict):
             self._on_failure()
 
     def _read(self, path: str) -> tuple[Any, int]:
@@ -274,7 +274,7 @@ class ZooKeeperRecords:
         self._until_done(attempt)
 
     def _until_done(self, attempt: Callable[[], Result]) -> Result:
-        """Again, as long as another thread of this server came first."""
+        """Repeat the attempt as long as another thread of this server changed the node first."""
         with self._lock:
             for _ in range(TRIES_MAX):
                 try:
@@ -283,7 +283,7 @@ class ZooKeeperRecords:
                     if conflict.operation == 0:
                         self._on_failure()
                         raise Deposed("another admin server has become active") from conflict
-        raise RecordsUnavailable(f"a record in ZooKeeper changed {TRIES_MAX} times while it was written")
+        raise RecordsUnavailable(f"gave up writing a record to ZooKeeper: it changed during {TRIES_MAX} attempts")
 
     def _commit(self, changes: list[tuple[str, Any, int]]) -> None:
         def send() -> None:
@@ -297,7 +297,7 @@ class ZooKeeperRecords:
         self._guarded(send)
 
     def _ensure(self, path: str) -> None:
-        """Have the node that others are to be under: no transaction can make a path."""
+        """Create the parent node of others if necessary, because a transaction cannot create a path."""
         if path not in self._existing:
             self._client.ensure_path_async(f"{self._root}/{path}").get(timeout=self._timeout_s)
             self._existing.add(path)
@@ -305,9 +305,9 @@ class ZooKeeperRecords:
     def _guarded(self, call: Callable[[], Result]) -> Result:
         try:
             return call()
-        except AWAY as away:
+        except ZOOKEEPER_ERRORS as away:
             self._on_failure()
-            raise RecordsUnavailable(f"ZooKeeper does not answer: {type(away).__name__}") from away
+            raise RecordsUnavailable(f"ZooKeeper failed or did not answer: {type(away).__name__}") from away
 
 
 def _start_place(feed_id: int, adapter_id: int, incarnation: int) -> str:

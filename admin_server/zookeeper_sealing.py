@@ -1,7 +1,7 @@
-"""Stream keys as they lie in ZooKeeper: sealed, with a key that ZooKeeper never sees.
+"""Stream keys in ZooKeeper are sealed with a key that ZooKeeper never sees.
 
-The sealing key is derived from the token key, which every admin server has in its state folder. Whoever reads
-ZooKeeper's disk or its traffic learns no stream key, and whoever can write there cannot slip one in.
+The sealing key is derived from the token key, which every admin server has in its state folder. So stream keys cannot
+be read from ZooKeeper's disk or traffic, and a process that can write to ZooKeeper cannot insert one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-NONCE_SIZE = 12  # random: a few keys a month are far from where two could meet
+NONCE_SIZE = 12  # random: with a few keys a month, no two nonces will ever be equal
 
 
 class SealBroken(OSError):
-    """What lies in ZooKeeper was sealed by servers with another token key, or changed."""
+    """A sealed value in ZooKeeper was changed, or was sealed with another token key."""
 
 
 class KeySealer:
@@ -29,7 +29,7 @@ class KeySealer:
         self._cipher = AESGCM(derivation.derive(token_key.private_bytes_raw()))
 
     def seal(self, key: bytes, place: str) -> str:
-        """The key, sealed, as hexadecimal digits."""
+        """The sealed key, as hexadecimal digits."""
         nonce = secrets.token_bytes(NONCE_SIZE)
         return (nonce + self._cipher.encrypt(nonce, key, place.encode())).hex()
 
@@ -37,7 +37,7 @@ class KeySealer:
         """The key.
 
         Raises:
-            SealBroken: it is not ours, or not of this place.
+            SealBroken: the key was not sealed by this cluster, or not for this place.
         """
         raw = bytes.fromhex(sealed)
         try:

@@ -1,4 +1,4 @@
-"""The subscribing side: authenticate, join every adapter's stream, merge them, fill gaps, hand messages over.
+"""The subscribing client: authenticates, joins every adapter's stream, merges them, fills gaps and delivers messages.
 
 ::
 
@@ -7,7 +7,7 @@
             if isinstance(item, client_lib.Batch):
                 for message in item.messages(): …
 
-Must never pass on a message twice, out of a source stream's order, or pass over one without saying so.
+It must never deliver a message twice or out of its source stream's order, or skip one without reporting a gap.
 """
 
 from client_lib.client import Client, connect

@@ -1,8 +1,8 @@
-"""The asyncio face: `async for item in AsyncSubscription(subscription)`.
+"""The asyncio interface: `async for item in AsyncSubscription(subscription)`.
 
-One thread runs the subscription's loop and hands whole polls over to the event loop; at most HANDED_OVER_COUNT_MAX of
-them wait there, then the thread waits too, and datagrams queue where they always do. The subscription belongs to this
-object from then on: nobody else may poll it.
+A thread runs the subscription's loop and passes the result of each poll to the event loop. At most
+HANDED_OVER_COUNT_MAX results wait there; then the thread waits too, and datagrams stay in the usual receive queues.
+This object owns the subscription: no other code may poll it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class AsyncSubscription:
     """A subscription read from a coroutine.
 
     Args:
-        subscription: as `Client.subscribe` returned it; `subscribe` itself blocks for one round trip, so call it by
-            `asyncio.to_thread` where that matters.
+        subscription: from `Client.subscribe`. That call blocks for one round trip; if this matters, call it with
+            `asyncio.to_thread`.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -61,12 +61,12 @@ class AsyncSubscription:
                     items = self._subscription.poll()
                     self._room.acquire()
                     self._hand_over(items)
-        except BaseException as error:  # noqa: BLE001  it belongs to the coroutine that reads, which raises it
+        except BaseException as error:  # noqa: BLE001  the coroutine that reads raises it
             last = error
         self._hand_over(last)
 
     def _hand_over(self, what: list[Item] | BaseException | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._handed_over.put_nowait, what)
-        except RuntimeError:  # the event loop is closed: nobody reads any more
+        except RuntimeError:  # the event loop is closed, so no coroutine reads
             self._subscription.stop()

@@ -1,4 +1,4 @@
-"""`tandemfeed subscribe`: a live view of a feed, or its figures as JSON lines, or its messages; optionally recorded."""
+"""Subscribe to a feed: show a live view, statistics as JSON lines, or the messages; optionally record them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from transport.scheduling import begin_steady_running, prefer_short_turns
 
 INTERVAL_NS = 1_000_000_000
 EXIT_REFUSED = 2
-ALARMS_SHOWN = 10  # a broken adapter's every packet differs
+ALARMS_SHOWN = 10  # every packet of a faulty adapter may differ
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 after a clean end, 2 if the cluster refused or revoked, or does not answer."""
+    """Entry point; returns 0 after a normal end, 2 if the cluster refuses or revokes access or does not answer."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
@@ -67,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 compare=arguments.compare,
                 verify=arguments.verify,
             )
-            interruption.stops(subscription)
+            interruption.set_target(subscription)
             begin_steady_running()
             return _follow(subscription, arguments)
     except ClientError as refused:
         print(f"tandemfeed subscribe: {type(refused).__name__}: {refused}", file=sys.stderr)
         return EXIT_REFUSED
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -86,38 +86,45 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TOPIC",
-        help="just this channel (repeatable); none: every channel that the policy grants",
+        help="subscribe only to this topic (repeatable; default: every topic that the policy grants)",
     )
     parser.add_argument(
-        "--start", default="live", type=_start, metavar="live|SEQ", help="where to begin (default %(default)s)"
+        "--start",
+        default="live",
+        type=_start,
+        metavar="live|SEQ",
+        help="begin live or at a message_seq (default %(default)s)",
     )
     parser.add_argument(
         "--confirm",
         type=int,
         choices=(1, 2),
         default=1,
-        help="2: deliver only what two adapters sent equally (default %(default)s)",
+        help="2: deliver only messages that two adapters sent identically (default %(default)s)",
     )
     parser.add_argument(
         "--compare",
         choices=get_args(CompareMode),
         default="full",
-        help="which second copies to compare; a difference is an alarm (default %(default)s)",
+        help="which second copies to compare with the first; a difference raises an alarm (default %(default)s)",
     )
     parser.add_argument(
         "--verify",
         choices=get_args(VerifyMode),
         default="alarm",
-        help="signed: deliver only what its adapter has signed; alarm: deliver at once, and say when a signature does "
-        "not fit or does not come (default %(default)s)",
+        help="signed: deliver only packets that their adapter has signed; alarm: deliver immediately, and raise an "
+        "alarm when a signature does not match or does not arrive (default %(default)s)",
     )
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="one JSON line a second instead of the live view")
-    output.add_argument("--print", action="store_true", help="print the messages, decoded, and the in-band events")
+    output.add_argument("--json", action="store_true", help="print one JSON line per second instead of a live view")
+    output.add_argument("--print", action="store_true", help="print the decoded messages and the in-band events")
     parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
-    parser.add_argument("--until-end", action="store_true", help="stop when the feed says that it has ended")
+    parser.add_argument("--until-end", action="store_true", help="stop when the feed ends")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="write what was delivered to FILE (.npz, events beside it as .json)"
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="record deliveries in FILE (.npz), and events in a .json file next to it",
     )
     add_connection_arguments(parser)
     return parser
@@ -127,12 +134,12 @@ def _start(text: str) -> Any:
     if text == "live":
         return text
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither 'live' nor a message_seq (1, 2, …)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use 'live' or a message_seq of at least 1")
     return int(text)
 
 
 class _Interruption:
-    """SIGTERM and SIGINT as a clean end: of the process while it still connects, then of the subscription."""
+    """Turns SIGTERM and SIGINT into a clean end: of the process while it connects, later of the subscription."""
 
     def __init__(self) -> None:
         self._subscription: Subscription | None = None
@@ -146,8 +153,8 @@ class _Interruption:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    def stops(self, subscription: Subscription) -> None:
-        """From now on a signal stops this subscription."""
+    def set_target(self, subscription: Subscription) -> None:
+        """Make later signals stop this subscription."""
         self._subscription = subscription
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -157,7 +164,7 @@ class _Interruption:
 
 
 def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
-    """Read until the end, in the chosen manner."""
+    """Read until the end, and show the items as the arguments say."""
     serve_metrics(arguments.metrics_port, CounterCollector(subscription.counters))
     recorder = DeliveryRecorder() if arguments.record else None
     figures = LiveFigures(subscription)
@@ -195,7 +202,7 @@ def _follow(subscription: Subscription, arguments: argparse.Namespace) -> int:
 def _output(
     arguments: argparse.Namespace, subscription: Subscription, figures: LiveFigures
 ) -> Iterator[tuple[Callable[[Iterable[Item]], None], Callable[[], None]]]:
-    """What to do with items, and what to do each second."""
+    """The functions to call for the items of each poll, and each second."""
     if arguments.print:
         yield _print_items, lambda: None
     elif arguments.json:
@@ -213,7 +220,7 @@ def _output(
 def _print_items(items: Iterable[Item]) -> None:
     for item in items:
         if isinstance(item, Filled):
-            print(f"# late, of an earlier gap: {item.batch}")
+            print(f"# late, fills an earlier gap: {item.batch}")
         elif not isinstance(item, Batch):
             print(f"# {item}")
             continue

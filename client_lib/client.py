@@ -1,4 +1,4 @@
-"""The way in: `connect` proves who we are, `Client.subscribe` asks for a feed and returns its merged stream."""
+"""The entry points: `connect` authenticates, `Client.subscribe` subscribes to a feed and returns its merged stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from feedcore.merge.config import CompareMode, MergerConfig
 
 
 class Client:
-    """One identity connected to one administration server; made by `connect`.
+    """One identity, logged in to a cluster; created by `connect`.
 
-    Closing it closes its subscriptions.
+    Closing the client closes its subscriptions.
     """
 
     def __init__(self, session: Session, interface: str) -> None:
@@ -40,27 +40,30 @@ class Client:
 
         Args:
             feed: the feed's name.
-            topics: the channels wanted, by topic; none: all that the policy grants.
-            start: "live", from the first packet heard; or the `message_seq` to begin with, which is replayed from the
-                adapters' journals as far as it is past (per channel).
-            confirm: 2 delivers only what two adapters transmitted equally: nothing that one adapter alone made up or
-                got wrong, at the price of waiting for the slower one, and of a `Gap` where only one is alive.
-            compare: which second copies are compared with what was delivered, for `Diverged`.
-            verify: "signed" delivers only what its adapter has signed, up to 10 ms later: nothing that another reader
-                of the channel made up. "alarm" delivers at once what goes on where the stream is, and raises
-                `Distrusted` when a signature does not fit or does not come; from then on it takes only what is signed
-                of that start of the adapter.
-            merger_config: timers and limits of merge and gap repair; its confirm and compare do not count.
-            timeout_s: how long the administration server may take to answer.
+            topics: the topics of the requested channels; if empty, all that the policy grants.
+            start: "live": begin with the first packet received; or the `message_seq` to begin with, on each channel.
+                Past messages are replayed from the adapters' journals.
+            confirm: 2 delivers only messages that two adapters transmitted identically. This excludes errors and
+                forgeries of a single adapter, but it waits for the slower adapter, and yields a `Gap` if only one is
+                alive.
+            compare: which second copies are compared with the delivered one; a difference yields `Diverged`.
+            verify: "signed" delivers only packets that their adapter has signed, up to 10 ms later, so that no other
+                reader of the channel can forge messages. "alarm" delivers packets that continue the stream immediately,
+                and yields `Distrusted` when a signature does not match or does not arrive; after that, it accepts only
+                signed packets from that start of the adapter.
+            merger_config: timers and limits of the merge and of gap repair; its `confirm` and `compare` are ignored.
+            timeout_s: how long to wait for the administration server's answer.
 
         Raises:
             AuthorizationRefused: the policy does not grant a topic; the message names it.
-            FeedUnknown, AuthenticationRefused, AdminUnavailable: as they say.
+            FeedUnknown: no such feed or topic exists.
+            AuthenticationRefused: the server no longer accepts the identity and secret.
+            AdminUnavailable: no administration server answered.
         """
         if start != "live" and start < 1:
-            raise ValueError(f"start is {start}: message sequence numbers begin at 1")
+            raise ValueError(f"start is {start}; it must be 'live' or at least 1")
         if verify not in get_args(VerifyMode):
-            raise ValueError(f"verify is {verify!r}: one of {', '.join(get_args(VerifyMode))}")
+            raise ValueError(f"verify is {verify!r}; it must be one of {', '.join(get_args(VerifyMode))}")
         subscription = Subscription(
             self._session,
             feed,
@@ -99,15 +102,16 @@ def connect(
     """Log in to a cluster.
 
     Args:
-        admin: host:port of the administration server; host:port,host:port if there are several, one of them active.
-        ca: the cluster's certificate authority: a PEM file's path, or its bytes.
-        identity: who we are.
-        secret: what proves it; it does not travel (SCRAM-SHA-256).
-        interface: IP address of the network interface on which to join multicast groups.
+        admin: host:port of the administration server, or host:port,host:port if there are several.
+        ca: the cluster's certificate authority: the path of a PEM file, or its contents.
+        identity: the name to log in as.
+        secret: the secret of that identity; it is not sent (SCRAM-SHA-256).
+        interface: the IP address of the network interface on which to join multicast groups.
+        timeout_s: how long a login may take.
 
     Raises:
-        AuthenticationRefused: the server does not accept identity and secret.
-        AdminUnavailable: no answer.
+        AuthenticationRefused: the server does not accept the identity and secret.
+        AdminUnavailable: no administration server answered.
     """
     ca_pem = ca if isinstance(ca, bytes) else Path(ca).read_bytes()
     session = Session(admin, ca_pem, identity, secret, timeout_s=timeout_s)

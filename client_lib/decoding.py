@@ -1,4 +1,4 @@
-"""The client's use of the message model: parsed when first needed, since many applications only pass payloads on."""
+"""Decoding by the message model. It is parsed at first use, because many applications only forward payloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Decoder:
 
     Args:
         message_model: the SBE message schema (XML) that the administration server granted.
-        document: what to call it in errors.
+        document: its name in error messages.
     """
 
     def __init__(self, message_model: bytes, document: str = "message model") -> None:
@@ -33,18 +33,18 @@ class Decoder:
         return load_message_model(self._xml, self._document)
 
     def arrays(self, frames: memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
-        """Structured views of consecutive messages of one template each, in order."""
+        """Structured views in stream order, each of consecutive messages with the same template."""
         return self.model.arrays(frames)
 
     def message(self, frame: memoryview) -> tuple[str, Mapping[str, Any]] | None:
-        """One framed message as (name, fields); None if it is of another schema or not in the model."""
+        """One framed message as (name, fields); None if its schema or template is not the model's."""
         return next(self.messages(frame), None)
 
     def messages(self, frames: bytes | memoryview) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each message as (name, field values); work per message, for people and tests.
+        """Each message as (name, field values). Slow, because it decodes message by message; for output and tests.
 
-        Values are those on the wire: a decimal is its mantissa, an enumeration its integer or character. Only of a
-        message that `arrays` passes over they are as `read` gives them.
+        Values are as on the wire: a decimal is its mantissa, an enumeration its integer or character. Only messages
+        that `arrays` skips have values as `read` returns them.
         """
         for message, length, run in self.model.runs(frames):
             if is_array(message, length):
@@ -55,10 +55,10 @@ class Decoder:
                     yield message.name, self.read(run[start : start + length]).fields
 
     def read(self, frame: bytes | memoryview) -> SbeMessage:
-        """One framed message as the standard has it: names of enumerations, None for nulls, groups, text.
+        """One framed message, with all SBE features: names of enumeration values, None for nulls, groups, text.
 
         Raises:
-            SbeReadError: truncated, or of another schema.
+            SbeReadError: the message is truncated or has another schema.
         """
         return self._reader.read(frame, OUTPUT_FRAME_SIZE)
 

@@ -1,4 +1,4 @@
-"""What `connect` and `subscribe` raise: whose fault it was is in the type, the server's words are in the message."""
+"""The exceptions of `connect` and `subscribe`: the type says what went wrong, the message is the server's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import grpc
 
 
 class ClientError(Exception):
-    """Any reason why a client cannot have what it asked for."""
+    """The base of all errors that a cluster causes for a client."""
 
 
 class AuthenticationRefused(ClientError):
@@ -14,10 +14,10 @@ class AuthenticationRefused(ClientError):
 
 
 class AuthorizationRefused(ClientError):
-    """The policy does not grant what was asked (gRPC PERMISSION_DENIED).
+    """The policy does not grant the request (gRPC PERMISSION_DENIED).
 
     Attributes:
-        topics: the topics that were asked for; the message, which is the server's, names the one refused.
+        topics: the requested topics; the message names the refused one.
     """
 
     def __init__(self, message: str, topics: tuple[str, ...] = ()) -> None:
@@ -30,7 +30,7 @@ class FeedUnknown(ClientError):
 
 
 class AdminUnavailable(ClientError):
-    """The administration server did not answer: away, unreachable, too slow or with another certificate."""
+    """No administration server answered: it is down, unreachable or too slow, or has the wrong certificate."""
 
 
 def client_error(error: grpc.RpcError, endpoint: str, topics: tuple[str, ...] = ()) -> ClientError:

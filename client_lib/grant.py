@@ -1,4 +1,4 @@
-"""What the administration server has granted a subscription, and how an update changes it. Pure."""
+"""A subscription's grant by the administration server, and how updates change it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transport.start_keys import SealingKey
 
 @dataclass(frozen=True, slots=True)
 class GrantedKey:
-    """A channel's key and when it ends."""
+    """A channel's key and when it expires."""
 
     sealing: SealingKey
     expires_unix_ns: int
@@ -20,8 +20,8 @@ class GrantedKey:
 
 @dataclass(frozen=True, slots=True)
 class GrantedAdapter:
-    """An adapter as a subscriber sees it: where it multicasts (by channel_id), where it replays from, and which starts
-    of it may be believed."""
+    """An adapter as a subscriber sees it: its multicast groups (by channel_id), its replay endpoint, and its announced
+    starts."""
 
     adapter_id: int
     name: str
@@ -35,10 +35,10 @@ class Grant:
     """Everything a subscription may use.
 
     Attributes:
-        topics_by_channel: the channels granted.
-        adapters: all adapters of the feed, also those away at the moment.
-        keys: by key_id; just those of the channels granted.
-        message_model: SBE message schema of the output (XML).
+        topics_by_channel: the granted channels.
+        adapters: all adapters of the feed, including those that are away.
+        keys: by key_id; only those of the granted channels.
+        message_model: the SBE message schema of the output (XML).
     """
 
     feed_id: int
@@ -54,7 +54,7 @@ class Grant:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Every multicast group to listen to."""
+        """The multicast groups to join."""
         return frozenset(
             group
             for adapter in self.adapters.values()
@@ -64,20 +64,20 @@ class Grant:
 
     @property
     def starts(self) -> list[AnnouncedStart]:
-        """Every start of an adapter that may be believed."""
+        """All announced starts of adapters."""
         return [start for adapter in self.adapters.values() for start in adapter.starts]
 
 
 @dataclass(frozen=True, slots=True)
 class GrantUpdated:
-    """An update as it came. `is_whole`: the first of a call, so what it does not name is no longer granted."""
+    """An update from the server. `is_whole`: the first update of a call; what it omits is no longer granted."""
 
     update: admin_pb2.SubscriptionUpdate = field(repr=False)
     is_whole: bool
 
 
 def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
-    """The grant that the first update of a subscription holds."""
+    """The grant in the first update of a subscription."""
     feed = update.feed
     return Grant(
         feed_id=feed.feed_id,
@@ -94,9 +94,9 @@ def first_grant(update: admin_pb2.SubscriptionUpdate) -> Grant:
 
 
 def apply_update(grant: Grant, updated: GrantUpdated, now_unix_ns: int) -> Grant:
-    """The grant after an update: adapters and keys it names are added or changed, expired keys go.
+    """Apply an update to a grant: add or change the adapters and keys that it names, and remove expired keys.
 
-    A whole update (after the server was away) also takes away what it does not name.
+    A whole update, which follows a reconnection, also removes what it does not name.
     """
     update = updated.update
     adapters = {} if updated.is_whole else dict(grant.adapters)

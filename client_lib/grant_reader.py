@@ -1,8 +1,8 @@
-"""Reads a subscription's update stream in the background and leaves each update in the mailbox.
+"""Reads a subscription's update stream in the background and puts each update into the mailbox.
 
-If the administration server goes away the subscription goes on with what it has, and this thread subscribes again
-when the server is back, or at another that is active, with a new login if the token is no longer good. Only a refusal
-ends it: that is a revocation.
+If the administration server is lost, the subscription continues with its present grant, and this thread subscribes
+again when the server returns or another one is active. It logs in again if the token is no longer valid. Only a refusal
+ends the thread, and it is a revocation.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ GrantLetter = GrantUpdated | Revoked
 
 
 class GrantReader:
-    """The thread behind one subscription's grant.
+    """The thread that keeps one subscription's grant up to date.
 
     Args:
-        session: logs in.
-        request: what is subscribed to.
-        deliver: leaves a letter for the loop.
+        session: provides logins.
+        request: the subscription.
+        deliver: puts a letter into the loop's mailbox.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class GrantReader:
         self._thread.start()
 
     def first(self, timeout_s: float) -> admin_pb2.SubscriptionUpdate:
-        """Wait for the first update, which holds the whole grant.
+        """Wait for the first update, which contains the whole grant.
 
         Raises:
-            ClientError: the refusal, or AdminUnavailable after the time-out; the reader has ended then.
+            ClientError: the refusal, or AdminUnavailable after the time-out. In both cases the reader has ended.
         """
         try:
             outcome = self._first.get(timeout=timeout_s)
@@ -72,7 +72,7 @@ class GrantReader:
         return outcome
 
     def close(self) -> None:
-        """Leave the update stream and end the thread."""
+        """Cancel the update stream and end the thread."""
         self._closed.set()
         with self._call_lock:
             if self._call is not None:
@@ -90,7 +90,7 @@ class GrantReader:
                     self._end_with(error)
                     return
                 failure = error.__cause__
-                log.info("the administration server is away", extra={"details": str(error)})
+                log.info("lost the administration server; retrying", extra={"details": str(error)})
             self._closed.wait(servers.move_on(self._asked, failure))
 
     def _end_with(self, error: ClientError) -> None:
@@ -100,12 +100,12 @@ class GrantReader:
             self._first.put(error)
 
     def _read_one_call(self) -> None:
-        """Subscribe and pass updates on until the stream ends.
+        """Subscribe, and pass updates on until the stream ends.
 
-        A stream that ends without an error is either a revocation or a server that stops: subscribing again tells.
+        A stream ends without an error after a revocation or when the server stops; the next call tells which.
         """
         self._session.ensure_token()
-        token = self._session.token_at_hand()
+        token = self._session.current_token()
         self._asked = self._session.servers.current
         channel = self._session.open_channel(self._asked)
         is_whole = True
@@ -124,7 +124,7 @@ class GrantReader:
                 return
             refusal = client_error(error, self._asked, tuple(self._request.topics))
             if isinstance(refusal, AuthenticationRefused) and self._is_granted:
-                self._session.forget_token(token)  # too old, or a server that signs with another key: log in again
+                self._session.forget_token(token)  # expired, or this server signs with another key
                 self._session.ensure_token()
                 return
             raise refusal from error

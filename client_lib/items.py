@@ -1,10 +1,10 @@
-"""What a subscription hands to the application: batches of messages, and in-band events, in the order of the stream.
+"""The items that a subscription delivers to the application, in stream order: batches of messages and in-band events.
 
-A `Batch` costs little per packet: it is the packet that the merger delivered, and everything about single messages is
-worked out when asked for. `arrays()` is the fast way to the fields, `messages()` the plain one.
+A `Batch` is cheap: it wraps the packet that the merger delivered, and decodes single messages only on request. Use
+`arrays()` for fast access to fields, `messages()` for convenient access.
 
-Invariant: over all `Batch` items of a channel, `source_seq` only grows within each source stream, and over those that
-are not provisional `input_seq` and `message_seq` only grow within each epoch.
+Invariant: in the `Batch` items of a channel, `source_seq` only grows within each source stream; in those that are not
+provisional, `input_seq` and `message_seq` only grow within each epoch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class SourceSpan(NamedTuple):
-    """Consecutive messages of a batch that one run of source messages became.
+    """The messages of a batch that result from one run of source messages.
 
     Attributes:
-        first_source_seq, end_source_seq: the source messages consumed; also those that became no message.
-        first_message_seq, message_count: the messages they became; the count is 0 if all were filtered or bad.
+        first_source_seq, end_source_seq: the consumed source messages, including those that yield no message.
+        first_message_seq, message_count: the resulting messages; the count is 0 if all were filtered or bad.
     """
 
     source_stream_id: int
@@ -46,8 +46,8 @@ class Message(NamedTuple):
 
     Attributes:
         name: the message's name in the message model.
-        fields: decoded by the message model, by field name; a decimal is its mantissa.
-        body: the SBE message header and body as they came.
+        fields: the decoded values by field name; a decimal is its mantissa.
+        body: the SBE message header and body, not decoded.
     """
 
     message_seq: int
@@ -59,14 +59,14 @@ class Message(NamedTuple):
 
 
 class Batch:
-    """Messages of one packet that are new to this subscription; none if its source messages made no message.
+    """The messages of one packet that are new to this subscription; empty if its source messages yield no message.
 
     Attributes:
-        packet: the copy that came first, or the part of it that is new.
-        first_input_seq: place of the batch's first source message in the channel's input.
-        first_message_seq: of the first message.
-        received_at_ns: wall clock when the loop delivered it.
-        received_monotonic_ns: the same moment by the monotonic clock, for intervals.
+        packet: the copy that arrived first, or the part of it that is new.
+        first_input_seq: the position of the batch's first source message in the channel's input.
+        first_message_seq: the `message_seq` of the first message.
+        received_at_ns: the wall clock when the loop delivered the batch.
+        received_monotonic_ns: the same moment on the monotonic clock, for intervals.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Batch:
 
     @property
     def end_input_seq(self) -> int:
-        """One past the batch's last source message: where the next batch begins, if nothing lies between."""
+        """One past the batch's last source message; the next batch begins there unless a gap intervenes."""
         return self.packet.end_input_seq
 
     @property
@@ -104,27 +104,27 @@ class Batch:
 
     @property
     def channel_id(self) -> int:
-        """The channel that the batch and its numbers belong to."""
+        """The channel of the batch and its sequence numbers."""
         return self.packet.channel_id
 
     @property
     def message_count(self) -> int:
-        """Messages in the batch."""
+        """The number of messages in the batch."""
         return self.packet.message_count
 
     @property
     def adapter_id(self) -> int:
-        """Whose copy came first."""
+        """The adapter whose copy arrived first."""
         return self.packet.adapter_id
 
     @property
     def epoch(self) -> int:
-        """The term in which the messages were numbered."""
+        """The epoch in which the messages were numbered."""
         return self.packet.epoch
 
     @property
     def source_sent_at_ns(self) -> int:
-        """The source's wall clock on the newest source message of the packet; 0 if unknown."""
+        """The source's wall clock when it sent the newest source message of the packet; 0 if unknown."""
         return self.packet.source_sent_at_ns
 
     @property
@@ -134,22 +134,22 @@ class Batch:
 
     @property
     def is_replayed(self) -> bool:
-        """True if it came from a replay service rather than by multicast."""
+        """True if the batch came from a replay service and not by multicast."""
         return bool(self.packet.flags & OutputFlag.RETRANSMISSION)
 
     @property
     def is_provisional(self) -> bool:
-        """True if an adapter forwarded it without a lease: each source stream is in order, but `input_seq` and
-        `message_seq` are that adapter's own count, and the order between source streams may differ at other clients."""
+        """True if an adapter forwarded the batch without a lease. Each source stream is in order, but `input_seq` and
+        `message_seq` are provisional, and other clients may receive the source streams interleaved differently."""
         return bool(self.packet.flags & OutputFlag.PROVISIONAL)
 
     @property
     def payload(self) -> memoryview:
-        """The batch's message frames, one after the other (docs/protocol.md clause 3.3)."""
+        """The batch's message frames, concatenated (docs/protocol.md clause 3.3)."""
         return memoryview(self.packet.payload)[self.packet.messages_offset :]
 
     def sources(self) -> list[SourceSpan]:
-        """Which source messages the batch consumes, in order; consecutive batches never overlap in them."""
+        """The source messages that the batch consumes, in order. Consecutive batches consume different ones."""
         return [
             SourceSpan(
                 run.source_stream_id,
@@ -163,17 +163,17 @@ class Batch:
         ]
 
     def arrays(self) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
-        """The batch's messages as structured numpy views, nothing copied: (message definition, rows).
+        """The batch's messages as structured numpy views without copying: (message definition, rows).
 
-        Consecutive messages of one kind come together, in the order of the stream.
+        Each view contains consecutive messages of one type; the views are in stream order.
         """
         return self._decoder.arrays(self.payload)
 
     def messages(self) -> Iterator[Message]:
-        """One message after the other, decoded: convenient, and work per message. What the model lacks is left out.
+        """Yield each decoded message: convenient, but slower than `arrays`. Messages unknown to the model are skipped.
 
         Raises:
-            PacketRefused: MALFORMED, if an adapter framed its messages wrongly.
+            PacketRefused: MALFORMED: the adapter framed its messages incorrectly.
         """
         packet = self.packet
         view = memoryview(packet.payload)
@@ -192,14 +192,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Messages of an earlier `Gap` or `ProvisionalGap` that turned up after all: late, after later messages."""
+    """Messages of an earlier `Gap` or `ProvisionalGap` that arrived late, after later messages were delivered."""
 
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The administration server no longer grants the subscription; it is the last item."""
+    """The administration server no longer grants the subscription. It is the last item."""
 
     reason: str
 

@@ -1,6 +1,6 @@
-"""What `tandemfeed subscribe` shows each second: figures from the items and the subscription's own statistics.
+"""The statistics that `tandemfeed subscribe` shows each second, from the items and the subscription's statistics.
 
-Keeps only the running second; totals are plain counts.
+It keeps data only for the present second; totals are counters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVENTS_SHOWN = 8
 
 
 class LiveFigures:
-    """Accumulates items; `interval` closes one interval and returns its figures as plain values."""
+    """Accumulates items; `interval` ends an interval and returns its statistics as plain values."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -64,7 +64,7 @@ class LiveFigures:
             self.last_events.append(f"{time.strftime('%H:%M:%S')} {item}")
 
     def interval(self) -> dict[str, Any]:
-        """The figures since the last call, and the totals."""
+        """The statistics since the last call, and the totals."""
         now_ns = time.monotonic_ns()
         seconds = max((now_ns - self._since_ns) / 1e9, 1e-9)
         statistics = self._subscription.statistics()
@@ -121,18 +121,18 @@ class LiveFigures:
 
 
 def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterable[str]) -> Panel:
-    """The figures for a person."""
+    """The live view of the statistics."""
     rate = Table.grid(padding=(0, 2))
     latency = figures["latency_us"] or {}
-    rate.add_row("rate", f"{figures['messages_per_second']:,.0f} messages/s", f"{figures['messages']:,} in all")
+    rate.add_row("rate", f"{figures['messages_per_second']:,.0f} messages/s", f"{figures['messages']:,} in total")
     if latency:
         rate.add_row(
             "latency",
             f"p50 {latency['p50']:,.0f} µs   p99 {latency['p99']:,.0f} µs   max {latency['max']:,.0f} µs",
-            "from the source",
+            "since the source sent",
         )
     rate.add_row(
-        "trouble",
+        "problems",
         f"gaps {figures['gaps']:,}   source gaps {figures['source_gaps']:,}   filled {figures['filled']:,}   "
         f"diverged {figures['diverged']:,}",
         f"replay requests {figures['replay_requests']:,}",
@@ -146,7 +146,7 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
         )
         if starts:
             rate.add_row(
-                "forged", f"channel {channel_id}: sent as adapter {starts}", "only what is signed is delivered"
+                "forged", f"channel {channel_id}: sent as adapter {starts}", "only signed packets are delivered"
             )
     positions = Table("channel", "epoch", "next message", "source stream", "next source message", expand=True)
     for channel_id, channel in figures["channels"].items():
@@ -160,21 +160,21 @@ def render(figures: dict[str, Any], stream_names: dict[int, str], events: Iterab
 
 
 def alarm_text(alarm: Diverged | Distrusted) -> str:
-    """What a divergence or a forger means for a person, and what to do."""
+    """An alarm explained for the user, with what to do."""
     if isinstance(alarm, Distrusted):
         return (
             f"ALARM: a reader of channel {alarm.channel_id} may be sending packets as adapter {alarm.adapter_id} "
             f"(incarnation {alarm.incarnation}): {alarm.reason.value}. Messages {alarm.first_message_seq} to "
-            f"{alarm.end_message_seq - 1} may be forged. From now on only what that adapter signed is delivered of it; "
-            f"verify=signed does so from the start."
+            f"{alarm.end_message_seq - 1} may be forged. From now on, only signed packets of that adapter are "
+            f"delivered; verify=signed does so from the start."
         )
     diverged = alarm
     one, other = diverged.adapter_ids
     return (
         f"ALARM: adapters {one} and {other} sent different content at channel {diverged.channel_id}, input "
         f"{diverged.first_input_seq}, message {diverged.first_message_seq} (CRC-32 {diverged.digests[0]:08x} and "
-        f"{diverged.digests[1]:08x}): one is broken or forged. Compare their output journals there; confirm=2 delivers "
-        f"only what two adapters agree on."
+        f"{diverged.digests[1]:08x}): one of them is faulty or forged. Compare their output journals at that position; "
+        f"confirm=2 delivers only what two adapters sent identically."
     )
 
 

@@ -1,6 +1,6 @@
-"""The one way from a background thread into the loop: a bounded queue and a file descriptor that a poller can watch.
+"""The channel from background threads to the loop: a bounded queue, and a file descriptor that a poller can watch.
 
-Must never block the loop. Invariant: whenever a letter waits, the file descriptor is readable.
+It must never block the loop. Invariant: while a letter waits, the file descriptor is readable.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Letters from many threads to one.
+    """Passes letters from many threads to one.
 
     Args:
-        count_max: letters waiting at most; a writer waits while it is full, so a slow loop slows replay down instead
+        count_max: the capacity; writers wait while the mailbox is full, so that a slow loop slows down replay instead
             of filling memory.
     """
 
@@ -29,7 +29,7 @@ class Mailbox(Generic[T]):
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def put(self, letter: T) -> bool:
-        """Leave a letter, waiting for room; False if the mailbox is closed."""
+        """Put a letter, after waiting for room; False if the mailbox is closed."""
         with self._room:
             while not self._is_closed:
                 try:
@@ -42,7 +42,7 @@ class Mailbox(Generic[T]):
         return False
 
     def take(self) -> T | None:
-        """The oldest letter, or None. Only the loop takes."""
+        """The oldest letter, or None. Only the loop calls this."""
         try:
             letter = self._letters.get_nowait()
         except queue.Empty:
@@ -52,18 +52,18 @@ class Mailbox(Generic[T]):
         return letter
 
     def wake(self) -> None:
-        """Make the loop look up, from any thread or signal handler."""
+        """Wake the loop. Safe to call from any thread or signal handler."""
         with self._room:  # re-entrant, so a signal handler that interrupts its holder gets in
             if not self._is_closed:
                 self._wake()
 
     def acknowledge(self) -> None:
-        """Silence the file descriptor; the loop calls this before it takes."""
+        """Make the file descriptor unreadable; the loop calls this before `take`."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Release writers that wait, then the file descriptor."""
+        """Release waiting writers, then close the file descriptor."""
         with self._room:
             if self._is_closed:
                 return
@@ -72,5 +72,5 @@ class Mailbox(Generic[T]):
             os.close(self.fd)
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full counter: readable already
+        with contextlib.suppress(BlockingIOError):  # the counter is full, so the descriptor is readable already
             os.eventfd_write(self.fd, 1)

@@ -1,4 +1,4 @@
-"""What of one replay request has not come yet. Pure."""
+"""The part of a replay request that has not arrived. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tandemfeed.v1 import replay_pb2
 
 
 class PendingReplay:
-    """The rest of a request while adapters answer it.
+    """The remainder of a request while adapters answer it.
 
     Args:
-        request: as the merger made it.
+        request: the merger's request.
     """
 
     def __init__(self, request: RequestReplay) -> None:
@@ -28,11 +28,11 @@ class PendingReplay:
 
     @property
     def is_empty(self) -> bool:
-        """True once all of it came."""
+        """True once everything has arrived."""
         return not (self._inputs or self._messages or any(self._sources.values()))
 
     def message(self) -> replay_pb2.ReplayRequest:
-        """The request for what is left."""
+        """The request for the remainder."""
         message = replay_pb2.ReplayRequest(
             channel_id=self._channel_id,
             session=self._session,
@@ -47,8 +47,8 @@ class PendingReplay:
             message.message_range.first, message.message_range.end = self._messages.first, self._messages.end
         return message
 
-    def arrived(self, datagrams: Iterable[bytes]) -> None:
-        """Packets that an adapter sent; what does not decode brings nothing."""
+    def remove_received(self, datagrams: Iterable[bytes]) -> None:
+        """Remove the contents of packets that an adapter sent; packets that cannot be decoded are ignored."""
         for datagram in datagrams:
             try:
                 packet = decode_output_packet(datagram)
@@ -60,9 +60,9 @@ class PendingReplay:
                 self._inputs.remove(packet.first_input_seq, packet.end_input_seq)
                 self._messages.remove(packet.first_message_seq, packet.end_message_seq)
             if self._sources:
-                self._sources_arrived(packet)
+                self._remove_sources(packet)
 
-    def _sources_arrived(self, packet: OutputPacket) -> None:
+    def _remove_sources(self, packet: OutputPacket) -> None:
         for run in packet.runs:
             if run.source_stream_id in self._sources:
                 self._sources[run.source_stream_id].remove(run.first_source_seq, run.end_source_seq)

@@ -1,7 +1,7 @@
-"""A finished record of what was delivered, and the figures that judge it. Pure but for `save` and `load`.
+"""A completed record of deliveries, and its evaluation. Pure except for `save` and `load`.
 
-The unit is the source message, since its identity survives a takeover: delivered, duplicated, out of order and missing
-count source messages. A source message that converts to no message is consumed; it counts as delivered, not as lost.
+The counts of delivered, duplicated, out-of-order and missing messages are in source messages, because their identity
+survives takeovers. A source message that yields no message counts as delivered.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class ChannelRecord:
     """One channel.
 
     Attributes:
-        rows: shape (batches,), ROW_DTYPE, in order of delivery.
-        spans: shape (spans,), SPAN_DTYPE; per source stream in order of delivery, consecutive ones joined.
-            `has_messages` is false for source messages that became no message.
+        rows: shape (batches,), ROW_DTYPE, in delivery order.
+        spans: shape (spans,), SPAN_DTYPE; for each source stream in delivery order, with consecutive spans joined.
+            `has_messages` is false for source messages that yielded no message.
     """
 
     rows: Rows
@@ -60,11 +60,11 @@ class StreamFigures:
     """One source stream, in source messages.
 
     Attributes:
-        delivered: distinct ones delivered.
-        duplicated: deliveries of one that had been delivered.
-        out_of_order: first deliveries after a later one.
-        missing: expected, not delivered.
-        missing_ranges: the first few gaps, (first, last).
+        delivered: distinct messages delivered.
+        duplicated: repeated deliveries.
+        out_of_order: messages first delivered after a later message.
+        missing: messages expected but not delivered.
+        missing_ranges: the first few gaps, as (first, last).
     """
 
     delivered: int
@@ -74,7 +74,7 @@ class StreamFigures:
     missing_ranges: tuple[tuple[int, int], ...]
 
     def plus(self, other: StreamFigures) -> StreamFigures:
-        """Of two sessions together."""
+        """The sums for two sessions."""
         return StreamFigures(
             self.delivered + other.delivered,
             self.duplicated + other.duplicated,
@@ -89,8 +89,8 @@ class TakeoverFigures:
     """One takeover.
 
     Attributes:
-        stall_ms: the longest time between consecutive deliveries around it.
-        at_ns: when the new epoch was first heard (monotonic clock).
+        stall_ms: the longest time between consecutive deliveries around the takeover.
+        at_ns: when the new epoch was first received (monotonic clock).
     """
 
     channel_id: int
@@ -102,7 +102,7 @@ class TakeoverFigures:
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """From the source's sending to the delivery, in microseconds, weighted by message; replayed ones included."""
+    """The time from sending by the source to delivery, in microseconds, per message; includes replayed messages."""
 
     p50: float
     p99: float
@@ -111,7 +111,7 @@ class LatencyFigures:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFigures:
-    """The judgement. `delivered_messages` counts application messages, everything else source messages."""
+    """The result. `delivered_messages` and `filled_messages` count application messages, the others source messages."""
 
     delivered: int
     duplicated: int
@@ -131,7 +131,7 @@ class DeliveryFigures:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
-    """Everything recorded. `events`: the in-band events as plain values, in order."""
+    """The complete record. `events`: the in-band events as plain values, in order."""
 
     channels: Mapping[int, ChannelRecord]
     takeovers: tuple[Takeover, ...]
@@ -144,13 +144,13 @@ class DeliveryRecord:
         window_ms: float = 1_000,
         expected_later: Sequence[Mapping[int, int]] = (),
     ) -> DeliveryFigures:
-        """Judge the record.
+        """Evaluate the record.
 
         Args:
-            expected: per source stream how many source messages were sent (numbered from 1); None: from the first
-                delivered to the last delivered, for a subscription that began live.
-            expected_later: the same of the sessions after the first one recorded, in their order.
-            window_ms: how far around a takeover a stall is looked for.
+            expected: for each source stream, the number of source messages sent (numbered from 1); None: expect the
+                range from the first to the last delivered message, for a subscription that began live.
+            expected_later: the same for the later sessions in the record, in order.
+            window_ms: the time before and after a takeover in which to look for a stall.
         """
         streams: dict[int, StreamFigures] = {}
         expectations = [] if expected is None else [expected, *expected_later]
@@ -176,21 +176,21 @@ class DeliveryRecord:
         )
 
     def inter_arrival(self, takeover: Takeover, window_ms: float = 1_000) -> tuple[NDArray[Any], NDArray[Any]]:
-        """For a plot: ms from the takeover, and ms since the delivery before, of every delivery in the window."""
+        """For a plot of the deliveries in the window: (ms since the takeover, ms since the previous delivery)."""
         times = self._times_around(takeover, window_ms)
         if len(times) < 2:
             return np.empty(0), np.empty(0)
         return (times[1:] - takeover.at_ns) / MS, np.diff(times) / MS
 
     def _spans_by_session(self, count_min: int) -> list[Rows]:
-        """Of all channels, the oldest session first; empty ones for sessions that were expected and did not come."""
+        """The spans of all channels by session, the oldest first; empty for expected sessions that did not occur."""
         spans = [channel.spans for channel in self.channels.values()]
         everything = np.concatenate(spans) if spans else np.empty(0, SPAN_DTYPE)
         found = [everything[everything["session"] == session] for session in np.unique(everything["session"])]
         return found + [np.empty(0, SPAN_DTYPE)] * (count_min - len(found))
 
     def save(self, path: Path) -> None:
-        """Write `path` (.npz: the arrays) and, beside it, the same name with .json (the events)."""
+        """Write the arrays to `path` (.npz), and the events to a file of the same name with .json."""
         arrays: dict[str, NDArray[Any]] = {}
         for channel_id, channel in self.channels.items():
             arrays[f"rows_{channel_id}"] = channel.rows
@@ -201,7 +201,7 @@ class DeliveryRecord:
 
     @classmethod
     def load(cls, path: Path) -> DeliveryRecord:
-        """Read what `save` wrote."""
+        """Read a record that `save` wrote."""
         text = json.loads(path.with_suffix(".json").read_text())
         with np.load(path.with_suffix(".npz")) as arrays:
             channels = {
@@ -216,7 +216,7 @@ class DeliveryRecord:
         return TakeoverFigures(takeover.channel_id, takeover.epoch, takeover.adapter_id, takeover.at_ns, stall_ms)
 
     def _times_around(self, takeover: Takeover, window_ms: float) -> NDArray[np.int64]:
-        """Delivery times from the last one before the window to the first one after it."""
+        """Delivery times in the window, with the last one before it and the first one after it."""
         channel = self.channels.get(takeover.channel_id)
         if channel is None:
             return np.empty(0, np.int64)
@@ -228,7 +228,7 @@ class DeliveryRecord:
 
 
 def latency_figures(rows: Rows) -> LatencyFigures | None:
-    """Percentiles over messages; None if no row says when its source sent it."""
+    """Percentiles over messages; None if no row has the source's sending time."""
     rows = rows[rows["source_sent_at_ns"] > 0]
     if not rows["message_count"].sum():
         return None
@@ -243,7 +243,7 @@ def latency_figures(rows: Rows) -> LatencyFigures | None:
 
 
 def stream_figures(spans: Rows, expected_count: int | None) -> StreamFigures:
-    """Judge one source stream's spans, which come in order of delivery."""
+    """Evaluate the spans of one source stream, in delivery order."""
     covered = RangeSet()
     duplicated = out_of_order = 0
     for first, end, has_messages in zip(

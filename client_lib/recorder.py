@@ -1,7 +1,7 @@
-"""Writes down what a subscription delivered, compactly, and judges it against what the source sent.
+"""Records what a subscription delivers, compactly, for comparison with what the source sent.
 
-Costs a few microseconds per batch: one row, and the spans of source messages joined to longer ones while they are
-consecutive. Must never alter the items. `client_lib.record` holds the finished record and its figures.
+It costs a few microseconds per batch: one row, and spans of source messages, which are joined while they are
+consecutive. It must never change the items. `client_lib.record` contains the completed record and its evaluation.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from client_lib.items import Batch, Filled, Item
 from client_lib.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
 from feedcore.merge.effects import Takeover
 
-ROWS_PER_CHUNK = 512  # turning so many into an array takes 0.2 ms: what is recorded must not stand still for it
+ROWS_PER_CHUNK = 512  # converting this many rows to an array takes 0.2 ms; longer would delay the recorded deliveries
 
 
-class _ChannelTape:
-    """One channel's rows and spans while they grow."""
+class _ChannelRecording:
+    """The rows and spans of one channel while they are recorded."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -29,7 +29,7 @@ class _ChannelTape:
         self.open_spans: dict[int, list[int]] = {}  # by stream: first, end, has messages, session
 
     def add_span(self, stream: int, first: int, end: int, is_delivered: bool, session: int) -> None:
-        """Join the span to the stream's last one if it continues it: then it can be neither late nor a repetition."""
+        """Add a span; join it to the stream's last one if it continues that, so is neither late nor repeated."""
         span = self.open_spans.get(stream)
         if span is not None and span[1] == first and span[3] == session:
             span[1] = end
@@ -40,28 +40,28 @@ class _ChannelTape:
         self.open_spans[stream] = [first, end, is_delivered, session]
 
     def finish(self) -> ChannelRecord:
-        """Everything so far as arrays; the tape may go on."""
+        """The recording so far, as arrays; recording may continue."""
         rows = np.array(self.rows, dtype=ROW_DTYPE)
         spans = self.closed_spans + [(stream, *span) for stream, span in self.open_spans.items()]
         return ChannelRecord(np.concatenate([*self.chunks, rows]), np.array(spans, dtype=SPAN_DTYPE))
 
 
 class DeliveryRecorder:
-    """Consumes a subscription's items.
+    """Records a subscription's items.
 
     Args:
-        on_batch: called with each batch as it is delivered, also the late ones of a `Filled`; for checks of content.
+        on_batch: called with each delivered batch, including those of `Filled`, to check its content.
     """
 
     def __init__(self, on_batch: Callable[[Batch], None] | None = None) -> None:
         self._on_batch = on_batch
-        self._tapes: dict[int, _ChannelTape] = {}
+        self._recordings: dict[int, _ChannelRecording] = {}
         self._events: list[dict[str, object]] = []
         self._takeovers: list[Takeover] = []
         self.message_count = 0
 
     def record(self, items: Iterable[Item]) -> None:
-        """Take the items of one poll."""
+        """Record the items of one poll."""
         for item in items:
             if isinstance(item, Batch):
                 self._record_batch(item, is_fill=False)
@@ -73,22 +73,22 @@ class DeliveryRecorder:
                 self._events.append({"event": type(item).__name__, **asdict(item)})
 
     def finish(self) -> DeliveryRecord:
-        """What was recorded so far."""
-        channels = {channel_id: tape.finish() for channel_id, tape in self._tapes.items()}
+        """The record so far."""
+        channels = {channel_id: recording.finish() for channel_id, recording in self._recordings.items()}
         return DeliveryRecord(channels, tuple(self._takeovers), tuple(self._events))
 
     def save(self, path: Path) -> None:
-        """Write the record to `path` (.npz) and its events beside it (.json)."""
+        """Write the record to `path` (.npz), and its events to a .json file next to it."""
         self.finish().save(path)
 
     def _record_batch(self, batch: Batch, *, is_fill: bool) -> None:
         packet = batch.packet
-        tape = self._tapes.get(packet.channel_id)
-        if tape is None:
-            tape = self._tapes[packet.channel_id] = _ChannelTape()
+        recording = self._recordings.get(packet.channel_id)
+        if recording is None:
+            recording = self._recordings[packet.channel_id] = _ChannelRecording()
         count = batch.message_count
         self.message_count += count
-        tape.rows.append(
+        recording.rows.append(
             (
                 batch.received_monotonic_ns,
                 batch.received_at_ns,
@@ -102,12 +102,12 @@ class DeliveryRecorder:
                 batch.is_replayed,
             )
         )
-        if len(tape.rows) >= ROWS_PER_CHUNK:
-            tape.chunks.append(np.array(tape.rows, dtype=ROW_DTYPE))
-            tape.rows.clear()
+        if len(recording.rows) >= ROWS_PER_CHUNK:
+            recording.chunks.append(np.array(recording.rows, dtype=ROW_DTYPE))
+            recording.rows.clear()
         for span in batch.sources():
             if not span.is_source_gap:
                 stream, first, end = span.source_stream_id, span.first_source_seq, span.end_source_seq
-                tape.add_span(stream, first, end, span.message_count > 0, packet.session)
+                recording.add_span(stream, first, end, span.message_count > 0, packet.session)
         if self._on_batch is not None:
             self._on_batch(batch)

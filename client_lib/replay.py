@@ -1,11 +1,13 @@
-"""Gap filling in the background: asks the adapters' replay services in turn and leaves what comes in the mailbox.
+"""Gap filling in the background: requests missing packets from the adapters' replay services, and puts the replies into
+the mailbox.
 
-One thread, so one request at a time. Per channel only the newest request waits: it names every gap that is still
-open, so it replaces an older one. Must never touch a merger: what is missing, and when to ask again, the merger knows.
+One thread processes one request at a time. For each channel only the newest request waits; it contains every open gap,
+so it replaces an older one. This module must never touch a merger, which alone decides what is missing and when to ask
+again.
 
-An adapter that refuses, does not answer in time or has not all of it is followed by the next one, which is asked for
-the rest. Nobody is waited for longer than HURRY_S while there is another one to ask, nor for longer than SILENCE_MAX_S
-at all; who failed is left out for a while, longer each time.
+If an adapter refuses, does not answer in time or lacks a part, the next adapter is asked for the remainder. The wait
+for an adapter is at most SILENCE_WITH_ALTERNATIVE_MAX_S if another adapter can be asked, otherwise SILENCE_MAX_S. An
+adapter that failed is skipped for a while, longer after each further failure.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-CALL_TIMEOUT_S = 10.0  # a long replay goes on in the next request
-SILENCE_MAX_S = 1.0  # before and between chunks: a vanished host must not hold up the others
-HURRY_S = 0.15  # the same while another adapter can be asked: everything after the gap waits
-AVOID_NS = 1_000_000_000  # after a failure; doubled for each further one
-AVOID_MAX_NS = 30_000_000_000
-LOGIN_AGAIN_NS = 5_000_000_000  # after an administration server that did not answer
-assert HURRY_S < SILENCE_MAX_S < CALL_TIMEOUT_S
+CALL_TIMEOUT_S = 10.0  # a longer replay continues in the next request
+SILENCE_MAX_S = 1.0  # before and between chunks, so that a vanished host does not delay other requests for long
+SILENCE_WITH_ALTERNATIVE_MAX_S = 0.15  # shorter, because all messages after the gap wait
+BACKOFF_NS = 1_000_000_000  # after a failure; doubled after each further one
+BACKOFF_MAX_NS = 30_000_000_000
+LOGIN_RETRY_NS = 5_000_000_000  # after the administration server did not answer
+assert SILENCE_WITH_ALTERNATIVE_MAX_S < SILENCE_MAX_S < CALL_TIMEOUT_S
 
 
 class ReplayCall(Protocol):
-    """What a streaming call is to this thread."""
+    """The part of a streaming call that this module uses."""
 
     def __iter__(self) -> Iterator[replay_pb2.ReplayChunk]: ...
 
@@ -47,28 +49,28 @@ class ReplayCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Output packets in plaintext, as one adapter's replay service sent them."""
+    """Output packets in plaintext, from one adapter's replay service."""
 
     adapter_id: int
     packets: tuple[bytes, ...]
 
 
 class ReplayWorker:
-    """The thread that asks.
+    """The thread that calls the replay services.
 
     Args:
-        session: brings the tokens.
-        deliver: leaves a letter for the loop, waiting for room; False once the loop is closed.
+        session: provides tokens.
+        deliver: puts a letter into the loop's mailbox, after waiting for room; False once the loop is closed.
     """
 
     def __init__(self, session: Session, deliver: Callable[[Replayed], bool]) -> None:
         self._session = session
         self._deliver = deliver
         self._condition = threading.Condition()
-        self._wanted: dict[int, RequestReplay] = {}  # by channel_id
+        self._requests: dict[int, RequestReplay] = {}  # by channel_id
         self._adapters: tuple[GrantedAdapter, ...] = ()
         self._turn = 0
-        self._failures: dict[str, tuple[int, int]] = {}  # by endpoint: how often in a row, avoided until
+        self._failures: dict[str, tuple[int, int]] = {}  # by endpoint: consecutive failures, skipped until
         self._login_at_ns = 0
         self._channels: dict[str, grpc.Channel] = {}  # by endpoint
         self._call: grpc.Call | None = None
@@ -77,18 +79,18 @@ class ReplayWorker:
         self._thread.start()
 
     def request(self, request: RequestReplay) -> None:
-        """Ask soon; never blocks. The merger asks again for whatever does not come."""
+        """Queue a request; never blocks. The merger repeats requests for packets that do not arrive."""
         with self._condition:
-            self._wanted[request.channel_id] = request
+            self._requests[request.channel_id] = request
             self._condition.notify()
 
-    def use_adapters(self, adapters: tuple[GrantedAdapter, ...]) -> None:
-        """Whom to ask from now on."""
+    def set_adapters(self, adapters: tuple[GrantedAdapter, ...]) -> None:
+        """Set the adapters to ask."""
         with self._condition:
             self._adapters = tuple(adapter for adapter in adapters if adapter.rpc_endpoint)
 
     def close(self) -> None:
-        """Break off the call under way and end the thread."""
+        """Cancel the present call and end the thread."""
         with self._condition:
             self._is_closed = True
             self._condition.notify()
@@ -102,35 +104,35 @@ class ReplayWorker:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._wanted and not self._is_closed:
+                while not self._requests and not self._is_closed:
                     self._condition.wait()
                 if self._is_closed:
                     return
-                request = self._wanted.pop(next(iter(self._wanted)))
+                request = self._requests.pop(next(iter(self._requests)))
                 adapters = self._adapters
             self._forget_endpoints_but({adapter.rpc_endpoint for adapter in adapters})
             self._perform(request, adapters)
-            self._renewed_token()  # for the next one: this thread has time now
+            self._fresh_token()  # in advance, for the next request
 
     def _perform(self, request: RequestReplay, adapters: tuple[GrantedAdapter, ...]) -> None:
-        """Ask one after the other until as many copies as wanted are here, or everybody has been asked."""
+        """Ask one adapter after another, until the requested number of copies has arrived or all have been asked."""
         copies_left = request.copy_count
         pending = PendingReplay(request)
-        in_turn = self._in_turn(adapters, request)
-        for adapter in in_turn:
+        in_order = self._in_order(adapters, request)
+        for adapter in in_order:
             if self._is_closed:
                 return
-            self._ask(adapter, pending, SILENCE_MAX_S if adapter is in_turn[-1] else HURRY_S)
+            is_last = adapter is in_order[-1]
+            self._ask(adapter, pending, SILENCE_MAX_S if is_last else SILENCE_WITH_ALTERNATIVE_MAX_S)
             if pending.is_empty:
                 copies_left -= 1
                 if not copies_left:
                     return
-                pending = PendingReplay(request)  # another adapter's copy of all of it
+                pending = PendingReplay(request)  # a complete copy from another adapter
 
-    def _in_turn(self, adapters: tuple[GrantedAdapter, ...], request: RequestReplay) -> list[GrantedAdapter]:
-        """Every request begins with another adapter; whose copy is here already comes late, who is silent last.
-
-        Who has just failed is left out, unless everybody has.
+    def _in_order(self, adapters: tuple[GrantedAdapter, ...], request: RequestReplay) -> list[GrantedAdapter]:
+        """The adapters to ask. Each request begins with a different one; adapters whose copy has already arrived come
+        late, silent ones last. Adapters that recently failed are skipped, unless all have.
         """
         if not adapters:
             return []
@@ -146,7 +148,7 @@ class ReplayWorker:
             self._failures.pop(endpoint, None)
 
     def _ask(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
-        """Ask one adapter for what is still wanted, and note what came."""
+        """Ask one adapter for the remainder, and remove what arrives."""
         if self._ask_once(adapter, pending, patience_s) is grpc.StatusCode.UNAUTHENTICATED:
             self._ask_once(adapter, pending, patience_s)  # with a new token
 
@@ -167,8 +169,8 @@ class ReplayWorker:
                 self._session.forget_token(token)
                 return code
             times = self._failures.get(endpoint, (0, 0))[0]
-            avoid_ns = min(AVOID_NS << min(times, 16), AVOID_MAX_NS)
-            self._failures[endpoint] = (times + 1, time.monotonic_ns() + avoid_ns)
+            backoff_ns = min(BACKOFF_NS << min(times, 16), BACKOFF_MAX_NS)
+            self._failures[endpoint] = (times + 1, time.monotonic_ns() + backoff_ns)
             return code
         finally:
             self._call = None
@@ -176,7 +178,7 @@ class ReplayWorker:
         return grpc.StatusCode.OK
 
     def _read(self, call: ReplayCall, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
-        """Pass on what comes; raises grpc.RpcError as the call does, or when it falls silent."""
+        """Pass on the packets; raises the call's grpc.RpcError, also when the call is silent for too long."""
         chunks = iter(call)
         while True:
             watchdog = threading.Timer(patience_s, call.cancel)
@@ -187,23 +189,24 @@ class ReplayWorker:
                 return
             finally:
                 watchdog.cancel()
-            pending.arrived(chunk.packets)
+            pending.remove_received(chunk.packets)
             if not self._deliver(Replayed(adapter.adapter_id, tuple(chunk.packets))):
                 call.cancel()
                 return
 
     def _token(self) -> str:
-        """The token at hand, however old: whoever finds it too old says so. Only without one is a login waited for."""
-        return self._session.token_at_hand() or self._renewed_token()
+        """The present token, even if it is old, because the service refuses it if it has expired. Waits for a login
+        only if there is no token."""
+        return self._session.current_token() or self._fresh_token()
 
-    def _renewed_token(self) -> str:
-        """A token that is good for a while, unless the administration server has just not answered."""
+    def _fresh_token(self) -> str:
+        """A token that is valid for some time, unless the administration server recently failed to answer."""
         if time.monotonic_ns() >= self._login_at_ns:
             try:
                 self._session.ensure_token()
             except ClientError:
-                self._login_at_ns = time.monotonic_ns() + LOGIN_AGAIN_NS
-        return self._session.token_at_hand()
+                self._login_at_ns = time.monotonic_ns() + LOGIN_RETRY_NS
+        return self._session.current_token()
 
     def _channel(self, endpoint: str) -> grpc.Channel:
         channel = self._channels.get(endpoint)

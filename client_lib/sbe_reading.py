@@ -1,7 +1,7 @@
-"""Reading a message of a schema into plain Python values: docs/sbe.md has a table of them.
+"""Reads a message of an SBE schema into plain Python values, which docs/sbe.md lists.
 
-A reader is made once from the schema: a function per field, so that reading looks nothing up. Never reads beyond the
-buffer: what is too short is an `SbeReadError` that names the field.
+A reader is built once from the schema, with a function for each field, so that reading needs no look-ups. It never
+reads beyond the buffer: a message that is too short raises an `SbeReadError` that names the field.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 ReadValue: TypeAlias = Callable[[Buffer, int], Any]
 ReadFrame: TypeAlias = Callable[["_Walk", str], dict[str, int]]
 
-# Entries of no bytes in a message: of constants alone, or of a version that had no field of theirs yet. The largest
-# datagram has so many bytes. Without a limit the few bytes of a count would make the reader build billions of entries.
+# The limit of empty group entries in a message: those with only constants, or of a version without any of the fields.
+# The largest datagram has this many bytes. Without a limit, the few bytes of a count could create billions of entries.
 EMPTY_ENTRIES_MAX = 8_192
 
 
 class SbeReadError(ValueError):
-    """A message is truncated, of an unknown template, or its lengths do not add up; the text names the field."""
+    """A message is truncated, has an unknown template or inconsistent lengths; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unlisted:
-    """A value that an enumeration does not list: of a newer schema, or wrong."""
+    """A value that the enumeration does not list: from a newer schema, or invalid."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class SbeMessage:
-    """A message that was read.
+    """A decoded message.
 
     Attributes:
         fields: fields, groups and variable data by name.
         header: the message header's members.
-        size: bytes of header and body.
+        size: the bytes of header and body.
     """
 
     name: str
@@ -56,7 +56,7 @@ _EXACT = Context(prec=60, traps=[Inexact])
 
 
 def as_decimal(value: Mapping[str, int] | None) -> Decimal | None:
-    """A composite of mantissa and exponent as the number it is."""
+    """The number that a composite of mantissa and exponent represents."""
     return None if value is None else _EXACT.scaleb(Decimal(value["mantissa"]), value["exponent"])
 
 
@@ -69,15 +69,15 @@ class SbeReader:
         self._blocks = {template: _BlockReader(message, schema) for template, message in schema.by_template.items()}
 
     def read(self, data: Buffer, offset: int = 0) -> SbeMessage:
-        """Read the message that begins at `offset` with its header.
+        """Read the message whose header begins at `offset`.
 
         Raises:
-            SbeReadError: truncated, of another schema or an unknown template, or lengths that do not add up.
+            SbeReadError: the message is truncated, has another schema, an unknown template or inconsistent lengths.
         """
         walk, schema = _Walk(data, offset), self.schema
         header = self._header(walk, "the header")
         if header["schemaId"] != schema.schema_id:
-            raise SbeReadError(f"the message is of schema {header['schemaId']}, not {schema.schema_id}")
+            raise SbeReadError(f"the message is of schema {header['schemaId']}, expected {schema.schema_id}")
         message = schema.by_template.get(header["templateId"])
         if message is None:
             raise SbeReadError(f"{schema.document} has no message with id {header['templateId']}")
@@ -87,7 +87,7 @@ class SbeReader:
 
 
 class _Walk:
-    """Where reading is in a message, and in which version the message was written."""
+    """The read position in a message, and the schema version that the message was written with."""
 
     def __init__(self, data: Buffer, position: int) -> None:
         self.data = data
@@ -97,7 +97,7 @@ class _Walk:
         self._empty_entries = 0
 
     def take(self, size: int, what: str) -> int:
-        """The position of the next `size` bytes, which are consumed."""
+        """Consume the next `size` bytes; return their position."""
         start = self.position
         if start + size > len(self.data):
             left = len(self.data) - start
@@ -106,13 +106,13 @@ class _Walk:
         return start
 
     def octets(self, length: struct.Struct, what: str) -> bytes:
-        """The next variable data, which begins with its length."""
+        """Consume and return the next variable data, which begins with its length."""
         (size,) = length.unpack_from(self.data, self.take(length.size, f"the length of {what}"))
         start = self.take(size, what)
         return bytes(self.data[start : start + size])
 
     def end_entry(self, start: int) -> None:
-        """Count a group's entry, which began at `start`, if it took no bytes."""
+        """Count a group entry that began at `start` if it is empty."""
         if self.position == start:
             self._empty_entries += 1
             if self._empty_entries > EMPTY_ENTRIES_MAX:
@@ -120,7 +120,7 @@ class _Walk:
 
 
 def _frame_reader(frame: Frame, order: str) -> ReadFrame:
-    """The function that reads the message header or a group's dimensions."""
+    """A function that reads the message header or a group's dimensions."""
     parts = [(name, struct.Struct(order + part.kind.struct_code), part.offset) for name, part in frame.parts.items()]
 
     def read(walk: _Walk, what: str) -> dict[str, int]:
@@ -144,9 +144,9 @@ class _BlockReader:
         self._default_frame = None if default is None else _frame_reader(default, order)
 
     def read(self, walk: _Walk, frame: dict[str, int]) -> dict[str, Any]:
-        """The values of a block that this frame announces.
+        """The values of the block that this frame describes.
 
-        A frame may count the groups and data of its writer's schema, which may have more or fewer of them than ours.
+        A frame may count the groups and data of the writer's schema, which may have more or fewer of them than ours.
         """
         values: dict[str, Any] = {}
         block_length = frame["blockLength"]
@@ -176,10 +176,12 @@ class _BlockReader:
         return values
 
     def _skip_group(self, walk: _Walk) -> None:
-        """A group that the writer's newer schema has and ours has not: walked over by the counts it carries."""
+        """Skip a group that only the writer's newer schema has, by the counts that it carries."""
         dimension = self._groups[-1][1] if self._groups else self._default_frame
         if dimension is None:
-            raise SbeReadError(f"{walk.path}: a group of a newer schema, and none of ours shows how groups begin")
+            raise SbeReadError(
+                f"{walk.path}: cannot skip a group of a newer schema: none of ours shows how groups begin"
+            )
         frame = dimension(walk, "a group's dimensions")
         for _ in range(frame["numInGroup"]):
             start = walk.take(frame["blockLength"], "an entry")
@@ -191,7 +193,7 @@ class _BlockReader:
 
     def _skip_data(self, walk: _Walk) -> None:
         if not self._data:
-            raise SbeReadError(f"{walk.path}: data of a newer schema, and none of ours shows how data begins")
+            raise SbeReadError(f"{walk.path}: cannot skip data of a newer schema: none of ours shows how data begins")
         walk.octets(self._data[-1][1], "data")
 
 
@@ -216,15 +218,15 @@ def _read_data(walk: _Walk, var: VarData, length: struct.Struct) -> bytes | str:
 
 
 def _text(octets: bytes, encoding: str, path: str) -> str:
-    """Text; octets that the encoding does not have are kept as lone surrogates where it is built on ASCII."""
+    """Decode text. In encodings based on ASCII, invalid octets are kept as lone surrogates."""
     try:
         return octets.decode(encoding, "surrogateescape")
     except UnicodeDecodeError as wrong:
-        raise SbeReadError(f"{path}: no {encoding} text: {wrong.reason} at byte {wrong.start}") from None
+        raise SbeReadError(f"{path}: not valid {encoding}: {wrong.reason} at byte {wrong.start}") from None
 
 
 def _value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValue:
-    """The function that reads an encoding; its arguments are the buffer and the value's place in it."""
+    """A function that reads an encoding; its arguments are the buffer and the value's position in it."""
     if isinstance(kind, CompositeType):
         return _composite_reader(kind, order, is_optional)
     if isinstance(kind, SimpleType) and kind.presence is Presence.CONSTANT:
@@ -235,7 +237,7 @@ def _value_reader(kind: EncodingType, order: str, is_optional: bool) -> ReadValu
 
 
 def _value_maker(kind: SimpleType | EnumType | SetType, is_nullable: bool) -> tuple[str, Callable[..., Any]]:
-    """(code for `struct`, what makes a value of what that unpacks)."""
+    """(code for `struct`, function that converts the unpacked value)."""
     code = kind.primitive.struct_code
     if isinstance(kind, SetType):
         names = {bit: name for name, bit in kind.choices.items()}
@@ -269,7 +271,7 @@ def _text_maker(kind: SimpleType, is_nullable: bool) -> Callable[[bytes], str | 
 
 
 def _composite_reader(kind: CompositeType, order: str, is_optional: bool) -> ReadValue:
-    """Null if its first member is; an optional field makes the first member optional."""
+    """A function that reads a composite. It is null if its first member is; an optional field makes that optional."""
     parts = kind.members.values()
     members = [(part, _value_reader(part.type, order, is_optional and part.is_first)) for part in parts]
 

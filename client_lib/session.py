@@ -1,5 +1,5 @@
-"""Who we are to the cluster: logs in, and renews the token before it runs out. Used by background threads and at the
-start, never by the loop. The secret stays in this process: the login is a challenge-response."""
+"""The client's login: obtains a token, and renews it before it expires. Used at the start and by background threads,
+never by the loop. The secret is not sent: the login is a challenge-response."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from transport import login as transport_login
 from transport.admin_servers import AdminServers
 from transport.rpc import open_channel
 
-RETRY_AFTER_S = 0.2  # after no administration server answered; doubled for each further round
+RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0
-RENEW_BEFORE_NS = 60_000_000_000  # room for slow logins before the token runs out
+RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires
 
 
 class Session:
-    """One identity's standing with one cluster.
+    """The login of one identity at one cluster.
 
     Args:
-        servers: host:port of the administration server; of all of them, with commas between, if there are several.
-        ca_pem: certificate authority that all servers of the cluster are signed by.
+        servers: host:port of the administration server, or host:port,host:port if there are several.
+        ca_pem: the certificate authority that signs the certificates of all servers of the cluster.
         timeout_s: how long a login may take.
     """
 
@@ -37,11 +37,11 @@ class Session:
         self._login: transport_login.Login | None = None
 
     def ensure_token(self) -> None:
-        """Have a valid token, by a new login if need be.
+        """Ensure that the token is valid, with a new login if necessary.
 
         Raises:
             AuthenticationRefused: wrong identity or secret.
-            AdminUnavailable: no answer.
+            AdminUnavailable: no administration server answered.
         """
         with self._lock:
             if self._login is not None and self._login.expires_unix_ns - time.time_ns() > RENEW_BEFORE_NS:
@@ -55,17 +55,17 @@ class Session:
             except grpc.RpcError as error:
                 raise client_error(error, self.servers.current) from error
 
-    def token_at_hand(self) -> str:
-        """The token of the last login, however old; empty if a service refused it."""
+    def current_token(self) -> str:
+        """The token of the last login, even if it is old; empty if there is none or a service refused it."""
         current = self._login
         return "" if current is None else current.token
 
     def forget_token(self, token: str) -> None:
-        """A service refused this token: log in again before the next call."""
+        """Discard a token that a service refused, so that the next call logs in again."""
         with self._lock:
             if self._login is not None and self._login.token == token:
                 self._login = None
 
     def open_channel(self, endpoint: str) -> grpc.Channel:
-        """A TLS channel to any service of the cluster; each call brings the token at hand."""
-        return open_channel(endpoint, self._ca_pem, self.token_at_hand)
+        """A TLS channel to any service of the cluster; each call sends the current token."""
+        return open_channel(endpoint, self._ca_pem, self.current_token)

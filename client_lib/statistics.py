@@ -1,4 +1,4 @@
-"""What a subscription reports of itself, for views and metrics."""
+"""The statistics of a subscription, for views and metrics."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """One channel's place in the stream.
+    """One channel's position in the stream.
 
     Attributes:
-        next_input_seq, next_message_seq: None until it is known where to begin.
-        session: the session that is delivered; all numbers are of it.
-        distrusted: (adapter_id, incarnation) of the starts that another reader impersonates; see `Distrusted`.
+        next_input_seq, next_message_seq: None until the start position is known.
+        session: the session that is delivered; all sequence numbers belong to it.
+        distrusted: (adapter_id, incarnation) of the starts that may be impersonated; see `Distrusted`.
     """
 
     topic: str
@@ -30,10 +30,10 @@ class SubscriptionStatistics:
     """A snapshot of a subscription's counters.
 
     Attributes:
-        datagrams: received by multicast, also those refused.
-        counts: by `feedcore.counters.Counter` name, those that are not zero.
-        refusals: refused packets by reason, those that are not zero.
-        groups: the multicast groups joined.
+        datagrams: the number received by multicast, including refused ones.
+        counts: the counters that are not zero, by `feedcore.counters.Counter` name.
+        refusals: the numbers of refused packets that are not zero, by reason.
+        groups: the joined multicast groups.
     """
 
     datagrams: int

@@ -1,20 +1,20 @@
-"""What a subscription believes of the packets it hears: between opening them and merging them. Pure.
+"""Which received packets a subscription accepts, after opening and before merging them. Pure.
 
-Every reader of a channel holds the channel's key, so a packet that opens may be made by another reader. Who made it is
-told by the signature that follows (`transport.stream_signatures`): a list of the digests of what an adapter sent.
+Every reader of a channel has the channel's key, so a packet that opens may come from another reader. The signature that
+follows it (`transport.stream_signatures`) shows which packets an adapter sent: it lists their digests.
 
-`verify="signed"`: a packet is believed when a signature lists it, and never before.
-`verify="alarm"`: a packet is believed at once if it goes on exactly where what is believed ends: no other session, no
-newer epoch, no number further ahead, neither a heartbeat nor provisional. Anything else waits for its signature, as in
-the other mode; and at most UNSIGNED_MESSAGES_MAX messages are believed beyond the last signed one. So a forged packet
-can put content at the next place of the stream, but can push no number. When a signature contradicts what was believed,
-or does not come, `Distrusted` is raised, and of that start of the adapter only what is signed is believed from then on.
-The true stream goes on under the attack.
+`verify="signed"`: a packet is accepted only when a signature lists it.
+`verify="alarm"`: a packet is accepted immediately if it continues the accepted stream without a jump: in the same
+session, without a newer epoch or a gap in any sequence number, and neither a heartbeat nor provisional. Any other
+packet waits for its signature, as in the other mode; and at most UNSIGNED_MESSAGES_MAX messages are accepted beyond the
+last signed one. So a forged packet can insert content at the stream's next position, but cannot advance any sequence
+number further. If a signature contradicts an accepted packet, or does not arrive, `Distrusted` is delivered, and only
+signed packets are accepted from that start of the adapter. The genuine stream continues during an attack.
 
-What is kept is bounded, whatever is heard: packets that wait, by number and by age; packets believed without a
-signature, by the counters that the signed ones allow.
+Memory is bounded for any input: waiting packets by number and age, packets accepted without a signature by the range of
+counters allowed beyond the last signature.
 
-Invariant: nothing is believed twice, and nothing whose counter was used before the subscription began.
+Invariant: no packet is accepted twice, and none with a counter that was used before the subscription began.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatag
 
 MS = 1_000_000
 VerifyMode: TypeAlias = Literal["alarm", "signed"]
-AHEAD_MAX = 4_096  # counters beyond the last signature: some hundred packets come between two
-MISSED_MAX = 4_096  # signed packets not heard yet, which may be late
-WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second leaves them 160 ms
-UNSIGNED_MESSAGES_MAX = 16_384  # believed beyond what is signed: 16 ms of a million messages a second
-SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * HEARTBEAT_NS  # a heartbeat; packets with messages within HEARTBEAT_NS
-WAIT_MAX_NS = 1_000 * MS  # of a packet for its signature
-OVERTAKEN_NS = 100 * MS  # a packet that came so long before a signature that does not reach it was not sent then
-SILENCE_MAX_NS = 1_000 * MS  # of signatures, while packets come: twenty are due in it, and a hundred with messages
-PAUSE_MAX_NS = 100 * MS  # a longer silence between two packets is the adapter's pause, and not counted as theirs
-assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # no reordering on a network is that long
-assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # loss does not look like a forger, also where few messages come
+AHEAD_MAX = 4_096  # counters beyond the last signature: a few hundred packets arrive between two signatures
+MISSED_MAX = 4_096  # signed packets that have not arrived, but may arrive late
+WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second gives each 160 ms
+UNSIGNED_MESSAGES_MAX = 16_384  # accepted beyond the last signed one: 16 ms at a million messages a second
+SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * HEARTBEAT_NS  # for a heartbeat; a packet with messages: HEARTBEAT_NS
+WAIT_MAX_NS = 1_000 * MS  # how long a packet waits for its signature
+OVERTAKEN_NS = 100 * MS  # a packet that arrived this long before a signature of only lower counters is forged
+SILENCE_MAX_NS = 1_000 * MS  # without signatures while packets arrive: at least twenty signatures were due
+PAUSE_MAX_NS = 100 * MS  # a longer time between two packets is a pause of the adapter; the excess is not counted
+assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # longer than any reordering in a network
+assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # packet loss is not mistaken for a forger, even on a slow stream
 assert WAIT_MAX_NS >= 20 * SIGNED_WITHIN_NS
 assert MergerConfig().stale_after_ns > 3 * SIGNED_WITHIN_NS  # an idle stream survives two lost signatures
-# News is signed with two heartbeats; if both are lost, it is in what the heartbeats say that the next signature covers.
+# A change is signed with two heartbeats. If both are lost, the heartbeats under the next signature repeat the change.
 assert MergerConfig().lineage_wait_ns > 2 * HEARTBEAT_NS + SIGNED_WITHIN_NS
 
 
 class DistrustReason(StrEnum):
-    """Why a start of an adapter is believed no longer without signatures."""
+    """Why packets from a start of an adapter are no longer accepted without signatures."""
 
-    DOES_NOT_FIT = "a signature lists another packet in the place of one that was delivered"
-    TWICE = "two packets came with one number: at least one of them is forged"
-    NOT_SENT = "a packet was delivered that its adapter had not sent by a later signature"
-    NO_SIGNATURE = "packets come, and no signature does"
+    SIGNATURE_MISMATCH = "a signature lists a different packet than the one that was delivered"
+    DUPLICATE_COUNTER = "two packets arrived with the same packet counter, so at least one of them is forged"
+    NOT_SENT = "a packet was delivered, but a later signature shows that its adapter had not sent it"
+    NO_SIGNATURE = "packets arrive without signatures"
 
 
 @dataclass(frozen=True, slots=True)
 class Distrusted:
-    """A holder of the channel's key sends packets as this start of this adapter, or its signatures do not come through.
+    """Another reader sends packets as this start of this adapter, or the adapter's signatures do not arrive.
 
-    From now on only what it signed is delivered of it. The delivered messages `first_message_seq` …
+    From now on, only signed packets from this start are delivered. The delivered messages `first_message_seq` to
     `end_message_seq - 1` may be forged.
 
     Attributes:
-        incarnation: the start of the adapter that is impersonated.
+        incarnation: the start of the adapter that may be impersonated.
     """
 
     channel_id: int
@@ -87,7 +87,7 @@ _SIGNED_ONLY_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 
 
 class _Horizon:
-    """Where packets of a channel end, over all adapters: those believed, or those signed. In the newest session."""
+    """The end of the accepted packets, or of the signed ones, over all adapters of a channel, in the newest session."""
 
     __slots__ = ("_end_input_seq", "_end_message_seq", "_end_source_seqs", "_epoch", "_session")
 
@@ -98,21 +98,21 @@ class _Horizon:
         self._end_message_seq = 0
         self._end_source_seqs: dict[int, int] = {}
 
-    def joins(self, packet: OutputPacket) -> bool:
-        """True if the packet continues where these end, or lies before: it pushes no number."""
+    def is_continued_by(self, packet: OutputPacket) -> bool:
+        """True if the packet begins at or before the end, so that it skips no sequence number."""
         if packet.session != self._session or packet.epoch > self._epoch:
             return False
         if packet.first_input_seq > self._end_input_seq:
             return False
         if packet.first_message_seq > self._end_message_seq:
             return False
-        for run in packet.runs:  # noqa: SIM110  a generator takes twice as long, and this is every packet's path
+        for run in packet.runs:  # noqa: SIM110  a generator takes twice as long, and every packet comes here
             if run.first_source_seq > self._end_source_seqs.get(run.source_stream_id, 0):
                 return False
         return True
 
     def is_near(self, packet: OutputPacket) -> bool:
-        """True if the packet ends at most UNSIGNED_MESSAGES_MAX messages of either kind beyond these."""
+        """True if the packet ends at most UNSIGNED_MESSAGES_MAX source or application messages beyond the end."""
         if packet.end_message_seq > self._end_message_seq + UNSIGNED_MESSAGES_MAX:
             return False
         if packet.end_input_seq > self._end_input_seq + UNSIGNED_MESSAGES_MAX:
@@ -124,7 +124,7 @@ class _Horizon:
         return True
 
     def extend(self, packet: OutputPacket) -> None:
-        """Take a packet in; with a new session all numbers begin at 1."""
+        """Move the end to that of a packet. In a new session, all sequence numbers begin at 1."""
         if packet.session < self._session:
             return
         if packet.session > self._session:
@@ -147,7 +147,7 @@ class _Waiting(NamedTuple):
 
 
 class _Unsigned(NamedTuple):
-    """What is remembered of a packet that was believed before its signature came."""
+    """A packet that was accepted before its signature arrived."""
 
     digest: bytes
     heard_at_ns: int
@@ -155,7 +155,7 @@ class _Unsigned(NamedTuple):
 
 
 class _HeardStart:
-    """One start of one adapter, as it is heard."""
+    """What was received from one start of one adapter."""
 
     __slots__ = (
         "budget",
@@ -172,16 +172,16 @@ class _HeardStart:
     def __init__(self, start: AnnouncedStart, first_counter: int, *, is_trusted: bool) -> None:
         self.start = start
         self.is_trusted = is_trusted
-        self.signed_end = first_counter  # every counter below is settled
-        self.missed: dict[int, bytes] = {}  # counter -> digest of signed packets that have not come
-        self.unsigned: dict[int, _Unsigned] = {}  # by counter, in the order in which they came
-        self.waiting: dict[bytes, _Waiting] = {}  # by digest, in the order in which they came
+        self.signed_end = first_counter  # signatures cover every lower counter
+        self.missed: dict[int, bytes] = {}  # counter -> digest of signed packets that have not arrived
+        self.unsigned: dict[int, _Unsigned] = {}  # by counter, in arrival order
+        self.waiting: dict[bytes, _Waiting] = {}  # by digest, in arrival order
         self.last_heard_at_ns = 0
-        self.unsigned_ns = 0  # how long packets have come without a signature
+        self.unsigned_ns = 0  # how long packets have arrived without a signature
         self.budget = VerificationBudget()
 
-    def has_heard(self, signature: SignatureDatagram) -> bool:
-        """True if it lists a packet that was heard and waits to be covered."""
+    def awaits(self, signature: SignatureDatagram) -> bool:
+        """True if the signature lists a packet that has arrived and is not signed yet."""
         for counter, digest in enumerate(signature.digests, signature.first_counter):
             if digest in self.waiting:
                 return True
@@ -191,7 +191,7 @@ class _HeardStart:
         return False
 
     def distrust(self, reason: DistrustReason, forged: OutputPacket) -> Iterator[Distrusted]:
-        """The alarm, once for a start. Args: forged: what may be."""
+        """Raise the alarm, once for each start. Args: forged: the packet that may be forged."""
         if self.is_trusted:
             self.is_trusted = False
             adapter_id, incarnation = self.start.identity
@@ -200,21 +200,21 @@ class _HeardStart:
 
 
 class StreamTrust:
-    """One channel's judge.
+    """Decides which packets of one channel are accepted.
 
     Args:
-        counters: refusals are counted there.
+        counters: count refused packets.
         verify: the mode, see above.
     """
 
     def __init__(self, channel_id: int, counters: CounterSet, verify: VerifyMode) -> None:
         self._channel_id, self._counters = channel_id, counters
         self._is_trusting = verify == "alarm"
-        self._believed, self._signed = _Horizon(), _Horizon()
+        self._accepted, self._signed = _Horizon(), _Horizon()
         self._heard: dict[tuple[int, int], _HeardStart] = {}  # (adapter_id, incarnation)
 
     def announce(self, starts: Iterable[AnnouncedStart]) -> None:
-        """These starts may be heard, no others; what is known of one that stays is kept."""
+        """Accept packets only from these starts. The state of starts that were announced before is kept."""
         known, self._heard = self._heard, {}
         for start in starts:
             heard = known.get(start.identity)
@@ -225,18 +225,18 @@ class StreamTrust:
                 self._heard[start.identity] = _HeardStart(start, first_counter, is_trusted=self._is_trusting)
 
     def distrusted(self) -> list[tuple[int, int]]:
-        """(adapter_id, incarnation) of the starts that have raised the alarm."""
+        """(adapter_id, incarnation) of the starts for which the alarm was raised."""
         return [place for place, heard in self._heard.items() if self._is_trusting and not heard.is_trusted]
 
-    def on_vouched(self, packet: OutputPacket) -> None:
-        """An adapter's replay service gave this packet, over a secured call: it is believed."""
+    def on_replayed(self, packet: OutputPacket) -> None:
+        """An adapter's replay service sent this packet. It is accepted, because the call is secured."""
         self._extend_both(packet)
 
     def on_packet(self, heard: HeardPacket, now_ns: int) -> list[Verdict]:
-        """A packet opened. Returns what is believed now, in order, alarms before what follows from them.
+        """A packet was opened. Return the packets accepted now, in order; alarms come before their consequences.
 
         Raises:
-            PacketRefused: it is not believed, now or later.
+            PacketRefused: the packet will never be accepted.
         """
         packet, incarnation, counter, digest = heard
         stream = self._heard.get((packet.adapter_id, incarnation))
@@ -247,18 +247,17 @@ class StreamTrust:
         if counter < stream.signed_end:
             return self._late(stream, packet, counter, digest)
         if counter >= stream.signed_end + AHEAD_MAX:
-            raise PacketRefused(
-                Refusal.OUT_OF_WINDOW, f"packet {counter}, and its adapter has signed up to {stream.signed_end}"
-            )
+            detail = f"packet {counter} is too far beyond the signed ones, which end at {stream.signed_end}"
+            raise PacketRefused(Refusal.OUT_OF_WINDOW, detail)
         known = stream.unsigned.get(counter)
         if (known is not None and known.digest == digest) or digest in stream.waiting:
-            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation}")
+            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation} arrived again")
         if known is not None:
-            verdicts += stream.distrust(DistrustReason.TWICE, known.packet)
-        elif stream.is_trusted and self._goes_on(packet):
+            verdicts += stream.distrust(DistrustReason.DUPLICATE_COUNTER, known.packet)
+        elif stream.is_trusted and self._may_precede_signature(packet):
             if not self._signatures_fail(stream, now_ns):
                 stream.unsigned[counter] = _Unsigned(digest, now_ns, packet)
-                self._believed.extend(packet)
+                self._accepted.extend(packet)
                 return [packet]
             first = next(iter(stream.unsigned.values()), None)
             verdicts += stream.distrust(DistrustReason.NO_SIGNATURE, packet if first is None else first.packet)
@@ -266,10 +265,10 @@ class StreamTrust:
         return verdicts
 
     def on_signature(self, heard: HeardSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
-        """A signature came: it is verified, if that may be worth it. Returns what is believed now, in order.
+        """A signature arrived: verify it, unless the limit of bad ones is reached. Return the packets accepted now.
 
         Args:
-            sender: where it came from, as the network says.
+            sender: the source address of the datagram.
 
         Raises:
             PacketRefused: UNANNOUNCED; UNVERIFIED; BAD_SIGNATURE.
@@ -280,10 +279,11 @@ class StreamTrust:
             detail = f"incarnation {claimed.incarnation} of adapter {claimed.adapter_id}"
             raise PacketRefused(Refusal.UNANNOUNCED, detail)
         if claimed.end_counter <= stream.signed_end:
-            return []  # sent again: all it says is known
-        lane = stream.budget.lane_for(sender, lambda: stream.has_heard(claimed), now_ns)
+            return []  # repeated: it contains nothing new
+        lane = stream.budget.lane_for(sender, lambda: stream.awaits(claimed), now_ns)
         if lane is None:
-            raise PacketRefused(Refusal.UNVERIFIED, f"too many bad signatures as of adapter {claimed.adapter_id}")
+            detail = f"too many bad signatures in the name of adapter {claimed.adapter_id}"
+            raise PacketRefused(Refusal.UNVERIFIED, detail)
         try:
             signed = heard.verified()
         except PacketRefused:
@@ -295,7 +295,7 @@ class StreamTrust:
     # ---- inside ----
 
     def _on_signed(self, stream: _HeardStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
-        """The adapter says what it sent."""
+        """Apply a verified signature."""
         verdicts: list[Verdict] = []
         fresh = max(stream.signed_end, signed.first_counter)
         for counter in range(fresh, signed.end_counter):
@@ -304,7 +304,7 @@ class StreamTrust:
         for counter in list(stream.unsigned):
             unsigned = stream.unsigned[counter]
             if counter < signed.end_counter:
-                del stream.unsigned[counter]  # its signatures were lost, both of them
+                del stream.unsigned[counter]  # both copies of its signature were lost
             elif now_ns - unsigned.heard_at_ns >= OVERTAKEN_NS:
                 del stream.unsigned[counter]
                 verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.packet)
@@ -315,33 +315,35 @@ class StreamTrust:
         self._drop_old(stream, now_ns)
         return verdicts
 
-    def _goes_on(self, packet: OutputPacket) -> bool:
-        """True if the packet may be believed at once."""
-        return not packet.flags & _SIGNED_ONLY_BITS and self._believed.joins(packet) and self._signed.is_near(packet)
+    def _may_precede_signature(self, packet: OutputPacket) -> bool:
+        """True if the packet may be accepted before its signature arrives."""
+        if packet.flags & _SIGNED_ONLY_BITS:
+            return False
+        return self._accepted.is_continued_by(packet) and self._signed.is_near(packet)
 
     def _extend_both(self, packet: OutputPacket) -> None:
-        self._believed.extend(packet)
+        self._accepted.extend(packet)
         self._signed.extend(packet)
 
     def _late(self, stream: _HeardStart, packet: OutputPacket, counter: int, digest: bytes) -> list[Verdict]:
-        """A packet after the last signature."""
+        """A packet that arrived after its signature."""
         listed = stream.missed.get(counter)
         if listed is None:
-            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} was seen before, or is too old to tell")
+            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} arrived before, or is too old to check")
         if listed != digest:
-            raise PacketRefused(Refusal.FORGED, f"packet {counter} is not the one that its adapter has signed")
+            raise PacketRefused(Refusal.FORGED, f"packet {counter} differs from the one that its adapter signed")
         del stream.missed[counter]
         self._extend_both(packet)
         return [packet]
 
     def _settle(self, stream: _HeardStart, counter: int, listed: bytes) -> Iterator[Verdict]:
-        """A signature says which packet had this counter."""
+        """Accept the packet that a signature lists for this counter, or note that it has not arrived."""
         unsigned = stream.unsigned.pop(counter, None)
         if unsigned is not None and unsigned.digest == listed:
             self._signed.extend(unsigned.packet)
             return
         if unsigned is not None:
-            yield from stream.distrust(DistrustReason.DOES_NOT_FIT, unsigned.packet)
+            yield from stream.distrust(DistrustReason.SIGNATURE_MISMATCH, unsigned.packet)
         waiting = stream.waiting.pop(listed, None)
         if waiting is None:
             stream.missed[counter] = listed
@@ -366,7 +368,7 @@ class StreamTrust:
 
     @staticmethod
     def _signatures_fail(stream: _HeardStart, now_ns: int) -> bool:
-        """True once packets have come for long without a signature."""
+        """True once packets have arrived without a signature for SILENCE_MAX_NS."""
         if stream.last_heard_at_ns:
             stream.unsigned_ns += min(now_ns - stream.last_heard_at_ns, PAUSE_MAX_NS)
         stream.last_heard_at_ns = now_ns

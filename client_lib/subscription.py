@@ -1,13 +1,13 @@
-"""One subscription's loop: sockets in, merger, items out. The shell is dull on purpose: no sequence arithmetic here.
+"""The loop of one subscription: sockets, merger, items. The shell is deliberately dull: it has no sequence arithmetic.
 
-The loop runs in the thread that polls or iterates; there is no hidden thread on the path of a message. Two background
-threads (replay, grant) reach it through the mailbox only.
+The loop runs in the thread that polls or iterates; no other thread handles messages. Two background threads (replay,
+grant) reach the loop only through the mailbox.
 
-What is bounded: datagrams wait in ZeroMQ's receive queue per group (`receive_queue_count_max`; overflow is loss,
-which replay fills), letters wait in the mailbox (MAILBOX_COUNT_MAX; replay slows down), packets held early wait in the
-merger (`MergerConfig.held_count_max`), and one `poll` hands over what at most DRAIN_COUNT_MAX datagrams per group gave.
+All queues are bounded: datagrams in ZeroMQ's receive queue of each group (`receive_queue_count_max`; replay fills the
+loss after an overflow), letters in the mailbox (MAILBOX_COUNT_MAX; replay slows down), early packets in the merger
+(`MergerConfig.held_count_max`), and the result of a `poll` by DRAIN_COUNT_MAX datagrams for each group.
 
-Must never raise for what a peer sent: a refused packet is counted by its reason.
+The loop must never raise because of a peer's data: refused packets are counted by reason.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from tandemfeed.v1 import admin_pb2
 from transport.dgram import MulticastReceiver
 from transport.opening import HeardPacket, HeardSignature, StreamOpener
 
-DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters get their turn
+DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
 MAILBOX_COUNT_MAX = 256
 Letter = Replayed | GrantUpdated | Revoked
 
 
 class Subscription:
-    """A merged stream of one feed's granted channels. Made by `Client.subscribe`.
+    """The merged stream of one feed's granted channels. Created by `Client.subscribe`.
 
-    Use it from one thread, by `poll` or by iterating; `stop` and `close` may be called from any thread.
+    Read it from one thread, with `poll` or by iterating; `stop` and `close` may be called from any thread.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Subscription:
         self._known_keys: set[int] = set()
         self._replay = ReplayWorker(session, self._mailbox.put)
         try:
-            self._use_grant(self._grant)
+            self._apply_grant(self._grant)
         except BaseException:
             self.close()
             raise
@@ -112,12 +112,12 @@ class Subscription:
 
     @property
     def grant(self) -> Grant:
-        """What the administration server has granted, as of now."""
+        """The present grant."""
         return self._grant
 
     @property
     def decoder(self) -> Decoder:
-        """Decodes the feed's output by its message model."""
+        """The decoder for the feed's message model."""
         return self._decoder
 
     @property
@@ -127,17 +127,17 @@ class Subscription:
 
     @property
     def has_ended(self) -> bool:
-        """True once every channel's `Ended` event has come, of the session that the channel is in."""
+        """True once every channel has delivered the `Ended` event of its present session."""
         return len(self._ended) == len(self._mergers)
 
     def poll(self, timeout_s: float | None = None) -> list[Item]:
-        """Run the loop until there are items, the time-out has passed (None: never) or the subscription is closed.
+        """Run the loop until there are items, the time-out (None: no limit) has passed or the subscription is closed.
 
         Returns:
-            The items in the order of the stream; empty after a time-out or once closed.
+            The items in stream order; empty after a time-out or once closed.
         """
         if not self._loop_lock.acquire(blocking=False):
-            raise RuntimeError("a subscription is read by one thread at a time: another one is inside poll")
+            raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
         self._loop_thread = threading.get_ident()
         try:
             return self._poll(timeout_s)
@@ -158,15 +158,15 @@ class Subscription:
         self.close()
 
     def stop(self) -> None:
-        """Ask the loop to end: `poll` returns at once. Never blocks; safe in a signal handler and in any thread."""
+        """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
         self._is_stopping = True
         self._mailbox.wake()
 
     def close(self) -> None:
-        """Stop, leave the groups, end the background threads. From any thread; idempotent."""
+        """Stop, leave the groups, end the background threads. Safe to call from any thread; idempotent."""
         self.stop()
         if self._loop_thread == threading.get_ident():
-            return  # poll disposes as it returns
+            return  # called inside poll, which disposes when it returns
         with self._loop_lock:
             self._dispose()
 
@@ -212,7 +212,7 @@ class Subscription:
             if deadline_ns is not None and now_ns >= deadline_ns:
                 for merger in self._mergers.values():
                     self._perform(merger.on_timer(now_ns, random.random()), now_ns)
-            if self._revoked is not None:  # the last item, whatever else came in this turn
+            if self._revoked is not None:  # the last item, after everything else of this turn
                 self._ready.append(self._revoked)
                 self._is_stopping = True
             if self._ready:
@@ -242,10 +242,10 @@ class Subscription:
                     self._ready.append(verdict)
 
     def _judge(self, opened: HeardPacket | HeardSignature, receiver: MulticastReceiver) -> list[Verdict]:
-        """What is believed now.
+        """The packets and alarms to deliver now.
 
         Raises:
-            PacketRefused.
+            PacketRefused: the datagram is not accepted.
         """
         now_ns = time.monotonic_ns()
         if isinstance(opened, HeardSignature):
@@ -289,7 +289,7 @@ class Subscription:
             earliest = _earliest(earliest, merger.next_deadline_ns())
         return earliest
 
-    # ---- letters of the background threads ----
+    # ---- letters from the background threads ----
 
     def _read_letters(self) -> None:
         self._mailbox.acknowledge()
@@ -301,7 +301,7 @@ class Subscription:
             for datagram in letter.packets:
                 self._on_replayed(datagram, letter.adapter_id)
         elif isinstance(letter, GrantUpdated):
-            self._use_grant(apply_update(self._grant, letter, time.time_ns()))
+            self._apply_grant(apply_update(self._grant, letter, time.time_ns()))
         else:
             self._revoked = letter
 
@@ -311,16 +311,16 @@ class Subscription:
             packet = decode_output_packet(datagram)
             if packet.feed_id != self._grant.feed_id:
                 raise PacketRefused(Refusal.WRONG_FEED, f"feed {packet.feed_id}, expected {self._grant.feed_id}")
-            if packet.adapter_id != adapter_id:  # a journal holds its own adapter's packets; confirm=2 relies on it
+            if packet.adapter_id != adapter_id:  # confirm=2 relies on each adapter replaying only its own packets
                 raise PacketRefused(Refusal.FORGED, f"adapter {adapter_id} replays a packet of {packet.adapter_id}")
-            self._trust_of(packet.channel_id).on_vouched(packet)
+            self._trust_of(packet.channel_id).on_replayed(packet)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return
         self._merge(packet)
 
-    def _use_grant(self, grant: Grant) -> None:
-        """Bring sockets, keys and replay services into line with a grant."""
+    def _apply_grant(self, grant: Grant) -> None:
+        """Change sockets, keys and replay services to match a grant."""
         self._grant = grant
         for key_id in self._known_keys - grant.keys.keys():
             self._opener.remove_key(key_id)
@@ -340,7 +340,7 @@ class Subscription:
             self._receivers[group] = receiver
             self._groups_by_socket[receiver.socket] = group
             self._poller.register(receiver.socket, zmq.POLLIN)
-        self._replay.use_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
+        self._replay.set_adapters(tuple(grant.adapters[adapter_id] for adapter_id in sorted(grant.adapters)))
 
     def _leave(self, group: str) -> None:
         receiver = self._receivers.pop(group)

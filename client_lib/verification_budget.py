@@ -1,17 +1,17 @@
-"""How many signatures that turn out bad a reader verifies. Pure.
+"""Limits how many bad signatures a reader verifies. Pure.
 
-A holder of the channel's key can send signature datagrams that only a verification shows to be bad, and one costs as
-much as opening twenty packets. Verifications that succeed need no limit: each moves the reader on, and what is then old
-is refused unverified. So only those that fail are counted, per start and channel, in three lanes. A signature takes the
-first lane that is open to it, so that a flood fills the lanes that the true signatures need not take:
+A process with the channel's key can send signature datagrams that only verification shows to be bad, and one
+verification costs as much as opening twenty packets. Successful verifications need no limit: each advances the reader,
+which then refuses older signatures without verifying them. So only failures are counted, for each start and channel, in
+three lanes. A signature uses the first lane that is open to it, so that a flood fills lanes that genuine signatures do
+not need:
 
-- from the sender (address and port) of the start's last good signature: a flood from elsewhere does not reach it;
-- lists a packet that was heard and is not covered yet: a flood of random lists does not reach it, whatever address it
-  forges;
-- any other: what a reader needs that has just begun, or lost every packet.
+- from the sender (address and port) of the start's last good signature: not open to a flood from another sender;
+- lists an arrived packet that is not signed yet: not open to a flood of random lists, even with a forged address;
+- any other signature: needed by a reader that has just begun, or has lost every packet.
 
-A flood that fills all three forges its sender's address and hears the stream. Then that start is not verified more than
-a few times a second, and the other adapters go on.
+A flood can fill all three only with a forged address and knowledge of the stream. Then signatures of that start are
+verified only a few times a second, and the other adapters are not affected.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from enum import IntEnum
 
 SECOND = 1_000_000_000
-FAILED_PER_SECOND = 20  # in each lane: in all three 60 of 160 µs are 1 % of a processor for each start and channel
-FAILED_AT_ONCE = 20  # a few bad ones are never waited for
+FAILED_PER_SECOND = 20  # in each lane; 60 in all three, at 160 µs, cost 1 % of a processor per start and channel
+FAILED_AT_ONCE = 20  # allowed in a burst, so that a few bad signatures delay nothing
 _FAILURE_NS = SECOND // FAILED_PER_SECOND
 
 
 class Lane(IntEnum):
-    """Which verifications share a limit."""
+    """A group of verifications that share a limit."""
 
     KNOWN_SENDER = 0
     LISTS_HEARD = 1
@@ -34,20 +34,20 @@ class Lane(IntEnum):
 
 
 class VerificationBudget:
-    """One start's, on one channel."""
+    """The verification limit for one start on one channel."""
 
     __slots__ = ("_known_sender", "_paid_until_ns")
 
     def __init__(self) -> None:
         self._known_sender = ""
-        self._paid_until_ns = [0] * len(Lane)  # each failure takes its time, one after the other
+        self._paid_until_ns = [0] * len(Lane)  # each failure adds _FAILURE_NS
 
     def lane_for(self, sender: str, lists_heard: Callable[[], bool], now_ns: int) -> Lane | None:
-        """The lane in which a signature may be verified now; None: in none.
+        """The lane in which a signature may be verified now; None if all are closed to it.
 
         Args:
-            sender: where it came from, as the network says; "" if that is not known.
-            lists_heard: whether it lists a packet that was heard and not covered; asked only if it matters.
+            sender: the source address of the datagram; "" if unknown.
+            lists_heard: whether the signature lists an arrived packet that is not signed yet; called only if needed.
         """
         if sender and sender == self._known_sender and self._is_open(Lane.KNOWN_SENDER, now_ns):
             return Lane.KNOWN_SENDER
@@ -56,11 +56,11 @@ class VerificationBudget:
         return Lane.ANY if self._is_open(Lane.ANY, now_ns) else None
 
     def on_verified(self, sender: str) -> None:
-        """A signature from there was good."""
+        """A signature from this sender was good."""
         self._known_sender = sender
 
     def on_failed(self, lane: Lane, now_ns: int) -> None:
-        """One that was verified in this lane was bad."""
+        """A signature that was verified in this lane was bad."""
         self._paid_until_ns[lane] = max(self._paid_until_ns[lane], now_ns) + _FAILURE_NS
 
     def _is_open(self, lane: Lane, now_ns: int) -> bool:

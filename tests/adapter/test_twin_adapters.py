@@ -42,7 +42,7 @@ def test_a_twin_ends_with_a_sentence_and_the_first_goes_on_undisturbed(server: A
         first.await_state("active")
         twin = AdapterUnderTest(server, "a", tmp_path / "twin", is_awaited=False)
         text = last_words(twin)
-        assert "adapter: another process is registered as a since" in text
+        assert "adapter: another process has been registered as a since" in text
         assert f"process {first.process.pid} on host" in text
         assert "start this one with --replace" in text
         assert (grants(server), first.moves()[-1]) == (1, "active")

@@ -1,4 +1,4 @@
-"""An adapter that a test plays: registers, attends, reports what it is told to, and keeps the orders it gets."""
+"""An adapter that a test controls: it registers, attends, sends the test's reports, and collects its orders."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WAIT_S = 20
 
 
 class Adapter:
-    """An adapter's side of its stream, as a test drives it.
+    """An adapter's side of its stream, controlled by a test.
 
     Args:
-        resumes: as which this very start registered before, if the server was away meanwhile; None: a new start.
-        nonce: names the start; empty: a fresh one.
-        replace: it takes the place of one that is attended.
+        resumes: the former stream of the same process, which registers again; None: a new process.
+        nonce: identifies the process; empty: a new random one.
+        replace: register in place of a process that attends.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Adapter:
         threading.Thread(target=self._read, daemon=True).start()
 
     def register(self) -> admin_pb2.RegisterReply:
-        """Register; what is refused is the test's to hear."""
+        """Register; a refusal raises."""
         return self._stub.Register(self._request)
 
     def _read(self) -> None:
@@ -74,39 +74,39 @@ class Adapter:
         self.ended.set()
 
     def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int | str) -> None:
-        self._told = (state, next_seq)
+        self._reported = (state, next_seq)
         position = common_pb2.MessageStreamState(next_input_seq=next_seq, next_message_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
-        told = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
-        self._reports.put(admin_pb2.AdapterReport(state=told, **fields))  # type: ignore[arg-type]
+        feed_state = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
+        self._reports.put(admin_pb2.AdapterReport(state=feed_state, **fields))  # type: ignore[arg-type]
 
     def await_order(self, kind: str) -> admin_pb2.AdapterOrder:
-        """The next order of a kind; meanwhile reports again at every sync interval, as adapters do."""
+        """Wait for the next order of a kind; meanwhile repeat the report at every sync interval, as adapters do."""
         give_up_at = time.monotonic() + WAIT_S
         while time.monotonic() < give_up_at:
             try:
                 order = self.orders.get(timeout=0.1)
             except queue.Empty:
-                self.report(*self._told)
+                self.report(*self._reported)
                 continue
             if order.WhichOneof("order") == kind:
                 return order
         raise AssertionError(f"no {kind}")
 
     def accept_offer(self) -> admin_pb2.LeaseOffered:
-        """Wait for an offer, and tell that it is here."""
+        """Wait for an offer, and accept it."""
         offered = self.await_order("lease_offered").lease_offered
-        self.report(*self._told, accepted_epoch=offered.epoch)
+        self.report(*self._reported, accepted_epoch=offered.epoch)
         return offered
 
     def vanish(self) -> None:
-        """As a killed process does: the connection goes."""
+        """Break the connection, as a killed process does."""
         self._channel.close()
 
 
 def started_when_allowed(server: Server, name: str) -> Adapter:
-    """Another start of the adapter, which asks as an adapter does: until the server has noticed the former's end, or,
-    after its own restart, has waited for the former's return."""
+    """Start the adapter again. It retries as adapters do, until the server has noticed the end of the former process
+    or, after a restart of the server, has waited for that process."""
     give_up_at_s = time.monotonic() + WAIT_S
     while True:
         try:

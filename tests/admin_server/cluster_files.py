@@ -49,7 +49,7 @@ identity = "adapter-b"
 groups = {{ 1 = "239.192.2.2:5012" }}
 """
 
-# A machine with other work to do must not pass for a dead adapter.
+# Long terms, so that a busy machine does not look like a dead adapter.
 PATIENT = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 2000\nsync_interval_ms = 200")
 
 THIRD_ADAPTER = """
@@ -96,7 +96,7 @@ class Folder(Protocol):
 
 
 class Server(Protocol):
-    """A server in this process or in one of its own."""
+    """A server in this process or in a separate one."""
 
     endpoint: str
 
@@ -120,16 +120,16 @@ def running_server(
 
 
 def ca_of(server: Server) -> bytes:
-    """The authority that the server's certificate is from."""
+    """The authority that issued the server's certificate."""
     return (server.folder.path / "ca.pem").read_bytes()
 
 
 def secret_of(server: Server, identity: str) -> str:
-    """The development secret made at first start."""
+    """The development secret created at the first start."""
     return (server.folder.path / "secrets" / f"{identity}.secret").read_text().strip()
 
 
 def channel_as(server: Server, identity: str) -> grpc.Channel:
-    """A channel that authenticated as an identity of the policy."""
+    """A channel authenticated as an identity of the policy."""
     token = login(server.endpoint, ca_of(server), identity, secret_of(server, identity)).token
     return open_channel(server.endpoint, ca_of(server), token)

@@ -1,4 +1,4 @@
-"""A candidate for leadership that a test plays: it keeps what the election tells it, and serves nobody."""
+"""A candidate for leadership that a test controls: it records the calls of the election, and serves no clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 30
 
 
 class Leader:
-    """A candidate that only keeps the records it was given."""
+    """A candidate that only keeps its records."""
 
     def __init__(self, settings: ZooKeeperSettings, token_key: Ed25519PrivateKey, endpoint: str = "one:1") -> None:
         self.is_open, self.is_closed = threading.Event(), threading.Event()
@@ -47,7 +47,7 @@ class Leader:
 
 @contextmanager
 def leading(settings: ZooKeeperSettings, token_key: Ed25519PrivateKey, endpoint: str = "one:1") -> Iterator[Leader]:
-    """A candidate, and its leaving."""
+    """A candidate that leaves the election at the end."""
     leader = Leader(settings, token_key, endpoint)
     try:
         yield leader

@@ -1,4 +1,4 @@
-"""A lease core as its tests drive it."""
+"""Helpers for the tests of the lease core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTIVE, SYNCHRONIZED, DETACHED, JOINING = (
 )
 
 
-def told(
+def report(
     lease: FeedLease,
     adapter_id: int,
     state: ReplicaState,
@@ -26,26 +26,26 @@ def told(
     history_epoch: int = 0,
     abstains: bool = False,
 ) -> list[LeaseDecision]:
-    """An adapter reports."""
+    """Let an adapter report."""
     return lease.on_report(adapter_id, state, seq, health, at_ns, history_epoch=history_epoch, abstains=abstains)
 
 
 def running(*backups: int) -> FeedLease:
-    """A feed whose adapter 1 holds epoch 1 since 0, with synchronised backups; 1 and the backups are configured."""
+    """A feed whose adapter 1 has held epoch 1 since time 0, with these synchronised backups and no others."""
     adapters = frozenset({1, *backups})
     lease = FeedLease(CONFIG, adapters)
     for adapter_id in adapters:
         lease.on_attend(adapter_id, 0)
     decisions = [
-        decision for adapter_id in sorted(adapters, reverse=True) for decision in told(lease, adapter_id, JOINING, 0)
+        decision for adapter_id in sorted(adapters, reverse=True) for decision in report(lease, adapter_id, JOINING, 0)
     ]
-    assert decisions == [Granted(1, 1)], "all are alike, so the lowest id"
-    told(lease, 1, ACTIVE, 0)
+    assert decisions == [Granted(1, 1)], "all are equal, so the lowest id wins"
+    report(lease, 1, ACTIVE, 0)
     for backup in backups:
-        told(lease, backup, SYNCHRONIZED, 0)
+        report(lease, backup, SYNCHRONIZED, 0)
     return lease
 
 
 def kinds(decisions: list[LeaseDecision]) -> list[type]:
-    """What was decided, by its names."""
+    """The types of the decisions."""
     return [type(decision) for decision in decisions]

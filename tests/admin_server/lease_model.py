@@ -1,6 +1,6 @@
-"""What an impartial observer knows of a feed's adapters, and whom it would grant: the oracle of the lease core's tests.
+"""An independent model of which adapter should be granted a lease: the oracle of the lease core's tests.
 
-Written from protocol 6.4, not from the core: candidates are sifted step by step instead of sorted by a key.
+It is written from protocol 6.4 and not from the core: it filters candidates step by step instead of sorting by a key.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ POOR = (ReplicaState.RESYNCHRONIZING, ReplicaState.JOINING)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What an adapter told of itself, and when."""
+class Report:
+    """An adapter's report about itself."""
 
     state: ReplicaState
     seq: int
@@ -27,48 +27,48 @@ class Told:
 
 
 class Observer:
-    """Attributes: told: adapter_id -> its newest report in this stream, unless it is worth nothing any more."""
+    """Attributes: reports: adapter_id -> its newest report in its present stream, if that still counts."""
 
     def __init__(self, fresh_ns: int) -> None:
         self._fresh_ns = fresh_ns
-        self.told: dict[int, Told] = {}
+        self.reports: dict[int, Report] = {}
         self.failed: set[int] = set()
 
     def forget(self, adapter_id: int) -> None:
-        """What it told is worth nothing: it left, started anew, or let its term pass."""
-        self.told.pop(adapter_id, None)
+        """Drop an adapter's report: it left, restarted, or let its term pass."""
+        self.reports.pop(adapter_id, None)
 
     def best(self, now_ns: int) -> int | None:
-        """The adapter that is to be granted, if any is."""
+        """The adapter that must be granted the lease, if there is one."""
         pool = {
-            adapter_id: told
-            for adapter_id, told in self._fresh(now_ns).items()
-            if told.state in GOOD + POOR and not told.abstains
+            adapter_id: report
+            for adapter_id, report in self._fresh(now_ns).items()
+            if report.state in GOOD + POOR and not report.abstains
         }
-        steps: list[Callable[[Told], float]] = [
-            lambda told: told.state in GOOD,
-            lambda told: told.state is ReplicaState.RESYNCHRONIZING,
-            lambda told: told.history_epoch,
-            lambda told: told.seq,
-            lambda told: told.state is ReplicaState.AHEAD,
-            lambda told: told.health,
+        steps: list[Callable[[Report], float]] = [
+            lambda report: report.state in GOOD,
+            lambda report: report.state is ReplicaState.RESYNCHRONIZING,
+            lambda report: report.history_epoch,
+            lambda report: report.seq,
+            lambda report: report.state is ReplicaState.AHEAD,
+            lambda report: report.health,
         ]
         for step in steps:
-            most = max((step(told) for told in pool.values()), default=0)
-            pool = {adapter_id: told for adapter_id, told in pool.items() if step(told) == most}
+            most = max((step(report) for report in pool.values()), default=0)
+            pool = {adapter_id: report for adapter_id, report in pool.items() if step(report) == most}
         return min(pool, default=None)
 
     def is_good(self, adapter_id: int) -> bool:
-        """It has what the active had."""
-        return self.told[adapter_id].state in GOOD
+        """True if it has everything that the active had."""
+        return self.reports[adapter_id].state in GOOD
 
     def in_sync(self, holder: int, now_ns: int) -> list[int]:
-        """Backups that could follow the holder without a loss."""
-        return [each for each, told in self._fresh(now_ns).items() if each != holder and told.state in GOOD]
+        """Backups that could take over from the holder without losing a message."""
+        return [each for each, report in self._fresh(now_ns).items() if each != holder and report.state in GOOD]
 
-    def _fresh(self, now_ns: int) -> dict[int, Told]:
+    def _fresh(self, now_ns: int) -> dict[int, Report]:
         return {
-            adapter_id: told
-            for adapter_id, told in self.told.items()
-            if adapter_id not in self.failed and now_ns - told.at_ns <= self._fresh_ns
+            adapter_id: report
+            for adapter_id, report in self.reports.items()
+            if adapter_id not in self.failed and now_ns - report.at_ns <= self._fresh_ns
         }

@@ -1,4 +1,4 @@
-"""The server as a process of its own: killed, started again, stopped, asked from the command line."""
+"""The server as a separate process: killed, restarted, stopped, and queried from the command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ServerProcess:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
-        assert ready, f"it ended with {self.process.wait()}"
+        assert ready, f"it exited with {self.process.wait()}"
         self.endpoint: str = json.loads(ready)["admin"]
         self.folder = SimpleNamespace(path=folder / "state")
 
@@ -57,20 +57,20 @@ def server_process(folder: Path, *options: str, cluster: str = CLUSTER) -> Itera
         server.kill()
 
 
-def test_a_killed_server_never_gives_an_incarnation_or_an_epoch_twice(tmp_path: Path) -> None:
+def test_a_killed_server_never_reuses_an_incarnation_or_an_epoch(tmp_path: Path) -> None:
     incarnations, epochs = [], []
     for _ in range(3):
         with server_process(tmp_path) as server:
             adapter = started_when_allowed(server, "a")
             incarnations.append(adapter.registered.self.incarnation)
             epochs.append(adapter.await_order("lease_granted").lease_granted.epoch)
-            server.kill()  # the moment the grant is heard
+            server.kill()  # immediately after the grant arrives
             adapter.vanish()
     assert incarnations == sorted(set(incarnations))
     assert epochs == sorted(set(epochs))
 
 
-def test_the_holder_goes_on_in_its_epoch_after_the_server_was_killed_and_nobody_else_is_granted(tmp_path: Path) -> None:
+def test_the_holder_continues_in_its_epoch_after_the_server_was_killed(tmp_path: Path) -> None:
     with server_process(tmp_path, cluster=LONG_LEASE) as server:
         holder = Adapter(server, "a")
         incarnation = holder.registered.self.incarnation
@@ -86,12 +86,12 @@ def test_the_holder_goes_on_in_its_epoch_after_the_server_was_killed_and_nobody_
         assert holder.registered.self.incarnation == incarnation
         holder.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=7)
         assert holder.await_order("lease_renewed").lease_renewed.epoch == epoch
-        holder.vanish()  # proven by its renewal, so its end is its end again
+        holder.vanish()  # it has renewed, so the end of its stream ends its lease again
         assert backup.await_order("lease_granted").lease_granted.epoch > epoch
         backup.vanish()
 
 
-def test_a_stopped_server_ends_with_status_0_and_leaves_the_lease_to_its_holder(tmp_path: Path) -> None:
+def test_a_stopped_server_exits_with_status_0_and_leaves_the_lease_to_its_holder(tmp_path: Path) -> None:
     with server_process(tmp_path, cluster=LONG_LEASE) as server:
         active, backup = Adapter(server, "a"), Adapter(server, "b")
         active.await_order("lease_granted")
@@ -128,7 +128,7 @@ def test_the_admin_command_shows_feeds_and_adapters(tmp_path: Path, capsys: pyte
         adapter.vanish()
 
 
-def test_the_admin_command_hands_over_fails_and_readmits(
+def test_the_admin_command_can_hand_over_fail_and_readmit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -154,10 +154,10 @@ def test_the_admin_command_hands_over_fails_and_readmits(
         obedience.result(STOP_TIMEOUT_S)
         assert capsys.readouterr().out == f"feed equities: b is active in epoch {epoch + 1}\n"
         for words, complaint in (
-            (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is active already"),
+            (["failover", "equities", "--to", "b"], "FAILED_PRECONDITION: b is already active"),
             (["fail", "equities", "a", "--reason", "slow"], "FAILED_PRECONDITION: a is the last synchronised backup"),
             (["readmit", "equities", "a"], "FAILED_PRECONDITION: a is not failed"),
-            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; there are equities"),
+            (["readmit", "bonds", "a"], "NOT_FOUND: no feed 'bonds'; available to you: equities"),
         ):
             with pytest.raises(SystemExit, match="2"):
                 admin([*words, *options])
@@ -175,7 +175,7 @@ def test_the_admin_command_hands_over_fails_and_readmits(
             adapter.vanish()
 
 
-def test_a_secret_becomes_a_salted_verifier_on_the_command_line() -> None:
+def test_hash_secret_prints_a_salted_verifier() -> None:
     command = [sys.executable, "-m", "deploy.command", "admin", "hash-secret"]
     rows = [
         json.loads(subprocess.run(command, input="open sesame\n", text=True, capture_output=True, check=True).stdout)
@@ -185,17 +185,17 @@ def test_a_secret_becomes_a_salted_verifier_on_the_command_line() -> None:
     assert rows[0]["salt"] != rows[1]["salt"]
 
 
-def test_a_server_that_cannot_start_says_why_and_ends_with_status_2(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_says_why_and_exits_with_status_2(tmp_path: Path) -> None:
     cluster, policy = write_settings(tmp_path, cluster=CLUSTER.replace("feed_id = 1", "feed_id = 0"))
     command = [sys.executable, "-m", "deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "state")]
     ended = subprocess.run(command, text=True, capture_output=True, timeout=60)
     assert ended.returncode == 2
-    assert "cluster.toml: feed[0].feed_id: 0 is not within" in ended.stderr
+    assert "cluster.toml: feed[0].feed_id is 0; it must be between 1 and 65535" in ended.stderr
     assert ended.stdout == ""
 
 
-def test_metrics_tell_who_is_active(tmp_path: Path) -> None:
+def test_metrics_show_the_active_adapter(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with server_process(tmp_path, "--metrics-port", str(port)) as server:

@@ -1,4 +1,4 @@
-"""What the server must not tell, must not hold open, and must write down."""
+"""What the server must not reveal, which resources it must limit, and what it must audit."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def salt_and_iterations(server: AdminServer, identity: str) -> str:
     return begin(server, identity).server_first.partition(",")[2]
 
 
-def test_the_first_reply_does_not_tell_whether_an_identity_exists(tmp_path: Path) -> None:
+def test_the_first_reply_does_not_reveal_whether_an_identity_exists(tmp_path: Path) -> None:
     seen = []
     for _ in range(2):
         with running_server(tmp_path) as server:
             seen.append([salt_and_iterations(server, identity) for identity in ("reader", "nobody", "no-one")])
-    assert seen[0] == seen[1], "a salt that changes at a restart would be a made-up one"
+    assert seen[0] == seen[1], "a salt that changed at a restart would be a decoy"
     assert len({len(each) for each in seen[0]}) == 1
     assert len(set(seen[0])) == 3
 
 
-def test_a_conversation_serves_once_and_its_number_is_bounded(server: AdminServer) -> None:
+def test_a_conversation_can_be_used_once_and_their_number_is_bounded(server: AdminServer) -> None:
     begun = begin(server, "reader")
     nonce = begun.server_first[2:].partition(",")[0]
     request = admin_pb2.FinishAuthenticationRequest(
@@ -72,14 +72,14 @@ def test_a_conversation_serves_once_and_its_number_is_bounded(server: AdminServe
 
 
 @pytest.mark.parametrize("first", ["", "n,,", "n,,n=,r=a", "p=tls,,n=a,r=b", "n,,n=a=2,r=b", "n" * 2_000])
-def test_what_is_no_login_is_an_invalid_argument(server: AdminServer, first: str) -> None:
+def test_a_malformed_login_is_an_invalid_argument(server: AdminServer, first: str) -> None:
     assert len("n" * 2_000) > CLIENT_FIRST_SIZE_MAX
     with open_channel(server.endpoint, ca_of(server)) as channel, pytest.raises(grpc.RpcError) as refused:
         admin_pb2_grpc.AuthenticationStub(channel).Begin(admin_pb2.BeginAuthenticationRequest(client_first=first))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_stranger_learns_neither_the_feeds_nor_the_topics_of_others(server: AdminServer) -> None:
+def test_a_client_learns_of_no_feeds_and_topics_that_it_may_not_use(server: AdminServer) -> None:
     with channel_as(server, "stranger") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         with pytest.raises(grpc.RpcError) as unknown:
@@ -97,14 +97,14 @@ def test_a_stranger_learns_neither_the_feeds_nor_the_topics_of_others(server: Ad
     assert mistyped.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_every_refused_call_is_in_the_audit_log_once(server: AdminServer) -> None:
+def test_every_refused_call_is_audited_once(server: AdminServer) -> None:
     with open_channel(server.endpoint, ca_of(server), "nonsense") as channel, pytest.raises(grpc.RpcError):
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
     with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError):
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
     with channel_as(server, "stranger") as channel, pytest.raises(grpc.RpcError):
         next(admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
-    server.stop()  # by then every call's end was heard
+    server.stop()  # afterwards, the end of every call has been recorded
     server.stop = lambda: None  # type: ignore[method-assign]  # the fixture has nothing left to stop
     refusals = [line for line in audit_of(server) if "refused" in line["event"]]
     assert [(line["event"], line["code"]) for line in refusals] == [
@@ -115,7 +115,7 @@ def test_every_refused_call_is_in_the_audit_log_once(server: AdminServer) -> Non
     assert "nonsense" not in json.dumps(refusals)
 
 
-def test_a_subscriber_beyond_the_limit_is_refused_and_adapters_still_get_in(tmp_path: Path) -> None:
+def test_subscribers_beyond_the_limit_are_refused_and_adapters_are_still_served(tmp_path: Path) -> None:
     with running_server(tmp_path, subscriber_count_max=2) as server, channel_as(server, "reader") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         streams = [stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")) for _ in range(2)]
@@ -129,7 +129,7 @@ def test_a_subscriber_beyond_the_limit_is_refused_and_adapters_still_get_in(tmp_
         adapter.vanish()
 
 
-def test_health_watchers_without_a_token_take_nobodys_place(tmp_path: Path) -> None:
+def test_health_watchers_without_a_token_do_not_use_up_threads(tmp_path: Path) -> None:
     with (
         running_server(tmp_path, subscriber_count_max=1) as server,
         open_channel(server.endpoint, ca_of(server)) as channel,
@@ -142,7 +142,7 @@ def test_health_watchers_without_a_token_take_nobodys_place(tmp_path: Path) -> N
             assert admin_pb2_grpc.StreamAdministrationStub(mine).ListFeeds(admin_pb2.ListFeedsRequest()).feeds
 
 
-def test_after_a_restart_a_client_still_learns_the_groups_of_adapters_that_are_not_back(tmp_path: Path) -> None:
+def test_after_a_restart_clients_still_receive_the_groups_of_adapters_that_have_not_returned(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         adapter = Adapter(server, "a")
         adapter.await_order("lease_granted")

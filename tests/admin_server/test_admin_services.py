@@ -1,4 +1,4 @@
-"""The real server over TLS: who is let in, what is handed out, who becomes active."""
+"""The real server over TLS: who has access, what it sends to whom, which adapter becomes active."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def code_of(error: pytest.ExceptionInfo[grpc.RpcError]) -> grpc.StatusCode:
     return error.value.code()
 
 
-def test_a_wrong_secret_and_an_unknown_identity_are_refused_alike(server: AdminServer) -> None:
+def test_a_wrong_secret_and_an_unknown_identity_are_refused_identically(server: AdminServer) -> None:
     with pytest.raises(AuthenticationRefused) as wrong:
         login(server.endpoint, ca_of(server), "reader", "not the secret")
     with pytest.raises(AuthenticationRefused) as unknown:
@@ -46,7 +46,7 @@ def test_a_wrong_secret_and_an_unknown_identity_are_refused_alike(server: AdminS
     assert str(wrong.value).partition(":")[2] == str(unknown.value).partition(":")[2]
 
 
-def test_a_call_without_a_good_token_is_unauthenticated(server: AdminServer) -> None:
+def test_a_call_without_a_valid_token_is_unauthenticated(server: AdminServer) -> None:
     for token in (None, "nonsense", server.authentication.issue_token(next(iter(load_policy_of(server))), -5)[0]):
         with open_channel(server.endpoint, ca_of(server), token) as channel:
             stub = admin_pb2_grpc.StreamAdministrationStub(channel)
@@ -68,7 +68,7 @@ def test_a_role_cannot_call_another_roles_service(server: AdminServer) -> None:
     assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_a_topic_that_is_not_granted_is_refused_by_name(server: AdminServer) -> None:
+def test_the_refusal_of_a_topic_names_it(server: AdminServer) -> None:
     with channel_as(server, "stranger") as channel:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         with pytest.raises(grpc.RpcError, match=r"equities\.ticks") as refused:
@@ -79,7 +79,7 @@ def test_a_topic_that_is_not_granted_is_refused_by_name(server: AdminServer) -> 
     assert any(line["event"] == "subscription refused" and line["topic"] == "equities.ticks" for line in audit)
 
 
-def test_a_subscriber_gets_addresses_model_and_keys_and_hears_of_changes(server: AdminServer) -> None:
+def test_a_subscriber_receives_addresses_model_keys_and_later_changes(server: AdminServer) -> None:
     with channel_as(server, "reader") as channel:
         updates = admin_pb2_grpc.StreamAdministrationStub(channel).Subscribe(
             admin_pb2.SubscribeRequest(feed="equities")
@@ -111,7 +111,7 @@ def test_the_first_adapter_of_a_feed_becomes_active_and_renews(server: AdminServ
     adapter.vanish()
 
 
-def test_adapters_and_clients_are_told_the_same_keys(server: AdminServer) -> None:
+def test_adapters_and_clients_receive_the_same_keys(server: AdminServer) -> None:
     adapter = Adapter(server, "a")
     changed = adapter.await_order("cluster_changed").cluster_changed
     with channel_as(server, "reader") as channel:
@@ -119,8 +119,8 @@ def test_adapters_and_clients_are_told_the_same_keys(server: AdminServer) -> Non
         update = next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
     keys = [(key.key_id, key.channel_id, key.key) for key in update.keys]
     assert [channel_id for _, channel_id, _ in keys] == [1]
-    for told in (adapter.registered.keys, changed.keys):
-        assert [(key.key_id, key.channel_id, key.key) for key in told] == keys
+    for received in (adapter.registered.keys, changed.keys):
+        assert [(key.key_id, key.channel_id, key.key) for key in received] == keys
     adapter.vanish()
 
 
@@ -134,14 +134,14 @@ def test_a_synchronised_backup_is_granted_the_next_epoch_when_the_actives_stream
     backup.vanish()
 
 
-def test_a_last_word_ends_an_adapter_whose_stream_still_stands(server: AdminServer) -> None:
+def test_a_last_word_ends_an_adapter_whose_stream_is_still_open(server: AdminServer) -> None:
     active = Adapter(server, "a")
     epoch = active.await_order("lease_granted").lease_granted.epoch
     backup = Adapter(server, "b")
     backup.report(ReplicaState.SYNCHRONIZED, 50)
     incarnation = active.registered.self.incarnation
     sender = LastWordSender(server.endpoint)
-    sender.say(backup.registered.last_word_key, incarnation)  # not its own: nobody is ended
+    sender.say(backup.registered.last_word_key, incarnation)  # with another adapter's key: ignored
     sender.say(active.registered.last_word_key, incarnation)
     sender.say(active.registered.last_word_key, incarnation)
     sender.close()
@@ -151,9 +151,9 @@ def test_a_last_word_ends_an_adapter_whose_stream_still_stands(server: AdminServ
     backup.vanish()
 
 
-def test_an_adapter_is_told_how_its_feed_behaves(tmp_path: Path) -> None:
+def test_a_registration_returns_the_protocol_settings_of_the_feed(tmp_path: Path) -> None:
     chosen = 'publish = "acked"\non_silence = "hold"\nfail_policy = "below_threshold"\nfail_threshold = 0.25\n'
-    for words, told in (
+    for words, expected in (
         ("", ("async", "proceed", "lowest", 0.0)),
         (chosen, ("acked", "hold", "below_threshold", 0.25)),
     ):
@@ -161,11 +161,11 @@ def test_an_adapter_is_told_how_its_feed_behaves(tmp_path: Path) -> None:
         with running_server(tmp_path, cluster_text=text) as server:
             adapter = started_when_allowed(server, "a")
             protocol = adapter.registered.protocol
-            assert (protocol.publish, protocol.on_silence, protocol.fail_policy, protocol.fail_threshold) == told
+            assert (protocol.publish, protocol.on_silence, protocol.fail_policy, protocol.fail_threshold) == expected
             adapter.vanish()
 
 
-def test_an_adapter_of_one_feed_is_none_of_another(tmp_path: Path) -> None:
+def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None:
     bonds = CLUSTER.replace("feed_id = 1", "feed_id = 2").replace("equities", "bonds").replace("adapter-b", "adapter-c")
     with running_server(tmp_path, cluster_text=CLUSTER + _moved(bonds)) as server:
         for identity, feed in (("adapter-a", "bonds"), ("adapter-b", "equities"), ("source", "bonds")):
@@ -174,7 +174,7 @@ def test_an_adapter_of_one_feed_is_none_of_another(tmp_path: Path) -> None:
                 assert stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed=feed)).name == feed
         with channel_as(server, "adapter-b") as channel:
             stub = admin_pb2_grpc.AdapterRegistryStub(channel)
-            with pytest.raises(grpc.RpcError, match="adapter-b is no adapter of feed 'bonds'") as refused:
+            with pytest.raises(grpc.RpcError, match="adapter-b is not an adapter of feed 'bonds'") as refused:
                 stub.DescribeFeed(admin_pb2.DescribeFeedRequest(feed="bonds"))
             assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
         token = login(server.endpoint, ca_of(server), "adapter-b", secret_of(server, "adapter-b")).token
@@ -186,11 +186,11 @@ def test_an_adapter_of_one_feed_is_none_of_another(tmp_path: Path) -> None:
 
 
 def _moved(cluster: str) -> str:
-    """On groups and ports of its own."""
+    """The same cluster on other groups and ports."""
     return cluster.replace("239.192.", "239.193.").replace(":50", ":60")
 
 
-def test_every_state_reported_is_answered(server: AdminServer) -> None:
+def test_every_reported_state_is_acknowledged(server: AdminServer) -> None:
     adapter = Adapter(server, "a")
     for report_id in (7, 8):
         adapter.report(report_id=report_id)
@@ -199,7 +199,7 @@ def test_every_state_reported_is_answered(server: AdminServer) -> None:
     adapter.vanish()
 
 
-def test_an_adapter_registers_only_as_itself(server: AdminServer) -> None:
+def test_an_adapter_can_register_only_as_itself(server: AdminServer) -> None:
     with channel_as(server, "adapter-a") as channel:
         stub = admin_pb2_grpc.AdapterRegistryStub(channel)
         with pytest.raises(grpc.RpcError) as refused:
@@ -244,37 +244,37 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("feed_id = 1", "feed_id = 0", "feed_id: 0 is not within"),
+        ("feed_id = 1", "feed_id = 0", "feed_id is 0; it must be between"),
         ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "no multicast address"),
         ("source_stream_ids = [1, 2]", "source_stream_ids = [1]", "exactly one channel"),
         ('group = "239.192.1.2:5002"', 'group = "239.192.1.2:5001"', "share a port"),
-        ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl: unknown key"),
+        ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl is not a known key"),
         ("adapter_id = 2", "adapter_id = 1", "same adapter_id"),
         ("message-model.xml", "no-such.xml", "no-such.xml"),
-        ("session = 20261121", "", "session: is missing"),
-        ("channel_id = 1", "channel_id = 1\ncolour = 2", "colour: unknown key"),
-        ("groups = { 1 =", "groups = { x =", "'x' is no channel_id"),
-        ("[1, 2]", "[1, [2]]", "source_stream_ids: .2. is not of type int"),
-        ('"equities.ticks"', '"equities..ticks"', "topic: 'equities..ticks' is no topic"),
-        ("lease_ttl_ms = 300", 'publish = "sync"', "publish: 'sync' is none of async, acked"),
-        ("lease_ttl_ms = 300", 'on_silence = "wait"', "on_silence: 'wait' is none of proceed, hold"),
-        ("lease_ttl_ms = 300", 'fail_policy = "any"', "fail_policy: 'any' is none of lowest, lower_than_any"),
-        ("lease_ttl_ms = 300", "fail_threshold = 0.5", "fail_threshold: is only for fail_policy = 'below_threshold'"),
-        ("lease_ttl_ms = 300", 'fail_policy = "below_threshold"', "fail_threshold: is missing"),
+        ("session = 20261121", "", "session is missing"),
+        ("channel_id = 1", "channel_id = 1\ncolour = 2", "colour is not a known key"),
+        ("groups = { 1 =", "groups = { x =", "has the key 'x'; every key must be a channel_id"),
+        ("[1, 2]", "[1, [2]]", "source_stream_ids contains .2.; every entry must be of type int"),
+        ('"equities.ticks"', '"equities..ticks"', "topic has the bad topic 'equities..ticks'"),
+        ("lease_ttl_ms = 300", 'publish = "sync"', "publish is 'sync'; it must be one of async, acked"),
+        ("lease_ttl_ms = 300", 'on_silence = "wait"', "on_silence is 'wait'; it must be one of proceed, hold"),
+        ("lease_ttl_ms = 300", 'fail_policy = "any"', "fail_policy is 'any'; it must be one of lowest"),
+        ("lease_ttl_ms = 300", "fail_threshold = 0.5", "fail_threshold is set, but fail_policy is 'lowest'"),
+        ("lease_ttl_ms = 300", 'fail_policy = "below_threshold"', "fail_threshold is missing"),
         (
             "lease_ttl_ms = 300",
             'fail_policy = "below_threshold"\nfail_threshold = 30',
-            "fail_threshold: 30 is not within 0 and 1",
+            "fail_threshold is 30; it must be between 0 and 1",
         ),
         (
             "lease_ttl_ms = 300",
             'fail_policy = "below_threshold"\nfail_threshold = "low"',
-            "fail_threshold: 'low' is not of type int | float",
+            "fail_threshold is 'low'; it must be of type int | float",
         ),
-        ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint: '7411' does not have the form"),
+        ('"127.0.0.1:7411"', '"7411"', "source_replay_endpoint is '7411'; it must have the form"),
     ],
 )
-def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_an_error_in_the_cluster_file_names_the_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
     assert old in CLUSTER
     cluster, _ = write_settings(tmp_path, cluster=CLUSTER.replace(old, new, 1))
     with pytest.raises(SettingsError, match=rf"cluster\.toml.*{reason}"):
@@ -285,20 +285,24 @@ def test_a_bad_cluster_file_is_refused_by_key(tmp_path: Path, old: str, new: str
     ("old", "new", "reason"),
     [
         ('roles = ["source"]', 'roles = ["sauce"]', r"identity\.source\.roles.*sauce"),
-        ('roles = ["source"]', "roles = [[1]]", r"identity\.source\.roles: \[1\] is not of type str"),
-        ('["equities.#"]', '["equities.a*"]', r"identity\.reader\.subscribe: 'equities\.a\*' is no topic"),
-        ("[identity.source]", '[identity."../source"]', r"identity: '\.\./source' does not have the form"),
-        ("[identity.source]", "[identities.source]", "identities: unknown key"),
+        (
+            'roles = ["source"]',
+            "roles = [[1]]",
+            r"identity\.source\.roles contains \[1\]; every entry must be of",
+        ),
+        ('["equities.#"]', '["equities.a*"]', r"identity\.reader\.subscribe has the bad topic 'equities\.a\*'"),
+        ("[identity.source]", '[identity."../source"]', r"identity has the name '\.\./source'; it must have the form"),
+        ("[identity.source]", "[identities.source]", "identities is not a known key"),
     ],
 )
-def test_a_bad_policy_is_refused_by_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_an_error_in_the_policy_names_the_key(tmp_path: Path, old: str, new: str, reason: str) -> None:
     assert old in POLICY
     _, policy = write_settings(tmp_path, policy=POLICY.replace(old, new, 1))
     with pytest.raises(SettingsError, match=rf"policy\.toml: {reason}"):
         load_policy(policy)
 
 
-def test_an_adapter_whose_identity_the_policy_does_not_know_keeps_the_server_from_starting(tmp_path: Path) -> None:
+def test_the_server_does_not_start_if_the_policy_lacks_an_adapters_identity(tmp_path: Path) -> None:
     cluster, policy = write_settings(tmp_path, policy=POLICY.replace("[identity.adapter-b]", "[identity.someone]"))
     with pytest.raises(SettingsError, match=r"adapter b\.identity: 'adapter-b' is not in the policy"):
         AdminServer(cluster, policy, tmp_path / "state", "127.0.0.1:0")

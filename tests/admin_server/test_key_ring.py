@@ -1,4 +1,4 @@
-"""Stream keys that come, begin and expire, told to whoever is there without a restart."""
+"""Stream keys are created, become valid and expire, and are announced, without a restart."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def test_a_successor_is_made_a_day_before_a_key_ends_and_begins_a_minute_later() -> None:
+def test_a_successor_is_created_a_day_before_a_key_expires_and_is_valid_a_minute_later() -> None:
     times = KeyTimes()
-    assert times.next_begins_ns(None, 5) == 5, "without any, at once"
+    assert times.next_begins_ns(None, 5) == 5, "without a key, one is due immediately"
     assert times.next_begins_ns(30 * DAY, 29 * DAY - 1) is None
     assert times.next_begins_ns(30 * DAY, 29 * DAY) == 29 * DAY + 60 * SECOND
 
 
-def test_times_that_would_leave_nothing_to_seal_with_are_refused() -> None:
+def test_key_times_that_leave_a_time_without_a_valid_key_are_refused() -> None:
     with pytest.raises(AssertionError):
         KeyTimes(valid_ns=SECOND, overlap_ns=SECOND, lead_ns=1)
 
 
-def test_keys_overlap_and_no_number_comes_twice(store: Store) -> None:
+def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
     ring = KeyRing(store, 1, (1, 2))
     (first,) = ring.keys([1])
     seen: set[int] = set()
@@ -46,19 +46,19 @@ def test_keys_overlap_and_no_number_comes_twice(store: Store) -> None:
     end_ns = first.expires_unix_ns + 2 * SECOND
     while (now_ns := time.time_ns()) < end_ns:
         keys = ring.keys([1])
-        assert [key for key in keys if key.not_before_unix_ns <= now_ns < key.expires_unix_ns], "none to seal with"
+        assert [key for key in keys if key.not_before_unix_ns <= now_ns < key.expires_unix_ns], "no valid key"
         seen.update(key.key_id for key in ring.keys([1, 2]))
         halves.update({half.key_id: half.key for half in ring.decision_keys()})
         assert [half.key_id for half in ring.decision_keys()] == [key.key_id for key in ring.keys([1, 2])]
         assert {key.channel_id for key in ring.source_keys()} == {SOURCE}
-        time.sleep(max(0.0, (ring.look_again_unix_ns - time.time_ns()) / SECOND))
+        time.sleep(max(0.0, (ring.next_change_unix_ns - time.time_ns()) / SECOND))
         ring.refresh(time.time_ns())
     assert len(seen) >= 6
     assert len(set(halves.values())) == len(halves) == len(seen), "each decision key is renewed with its stream key"
     assert first.key_id not in {key.key_id for key in ring.keys([1])}
 
 
-def test_a_subscriber_is_told_of_a_key_before_it_begins_and_when_it_does(store: Store, tmp_path: Path) -> None:
+def test_subscribers_are_updated_before_a_key_becomes_valid_and_when_it_does(store: Store, tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path)
     audit = AuditLog(tmp_path / "audit.jsonl")
     broker = FeedBroker(load_cluster(cluster)["equities"], store, audit)
@@ -71,9 +71,9 @@ def test_a_subscriber_is_told_of_a_key_before_it_begins_and_when_it_does(store: 
             keys = broker.update_for(subscriber.channel_ids, is_first=False).keys
             heard.append((time.time_ns(), [(key.key_id, key.not_before_unix_ns) for key in keys]))
         key_id, begins_ns = next(key for _, keys in heard for key in keys if key[0] not in first)
-        told_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]
-        assert told_ns[0] < begins_ns, "before anybody seals with it"
-        assert any(at_ns >= begins_ns for at_ns in told_ns), "adapters change over when they hear behind its beginning"
+        announced_ns = [at_ns for at_ns, keys in heard if key_id in dict(keys)]
+        assert announced_ns[0] < begins_ns, "before any adapter seals with it"
+        assert any(at_ns >= begins_ns for at_ns in announced_ns), "this update makes adapters switch to the key"
     finally:
         broker.stop()
         audit.close()

@@ -1,7 +1,7 @@
-"""Any order of events: what adapters may believe of their leases never contradicts (protocol 6, invariant 5).
+"""In any order of events, no two adapters may rely on the same lease (protocol 6, invariant 5).
 
-The model keeps what each adapter may believe, by the rules that adapters follow, and compares it with what the store
-promises. The store may restart, having written down every promise but perhaps the newest grant.
+The model tracks what each adapter may rely on, by the rules that adapters follow, and compares it with the store's
+promises. The store may restart; its records then contain every promise except perhaps the newest grant.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from admin_server.lease_decisions import (
 from admin_server.takeovers import TakeoverReason
 from feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import CONFIG, MS
-from tests.admin_server.lease_model import Observer, Told
+from tests.admin_server.lease_model import Observer, Report
 
 ADAPTERS = st.integers(1, 3)
-EVERYBODY = frozenset({1, 2, 3})
+ALL_ADAPTERS = frozenset({1, 2, 3})
 
 
 class LeaseMachine(RuleBasedStateMachine):
     """Attributes:
-    believed, offered: adapter_id -> (epoch, until when its present life may believe in it).
-    excused: whose stream ended: the store need not wait for its belief.
-    observer: what adapters told, and who is best by that.
-    vacant_since_ns: nobody holds the lease, and somebody could.
+    believed, offered: adapter_id -> (epoch, until when its present process may rely on it).
+    excused: adapters whose stream ended, so that the store need not wait for them.
+    observer: the adapters' reports, and which adapter they make the best.
+    vacant_since_ns: since when no adapter has held the lease although one could.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 0
-        self.lease = FeedLease(CONFIG, EVERYBODY)
+        self.lease = FeedLease(CONFIG, ALL_ADAPTERS)
         self.states: dict[int, ReplicaState] = {}
         self.observer = Observer(CONFIG.fresh_ns)
         self.vacant_since_ns: int | None = None
         self.holder = 0
         self.believed: dict[int, tuple[int, int]] = {}
-        self.offered: dict[int, tuple[int, int, int]] = {}  # with the epoch behind which it begins
+        self.offered: dict[int, tuple[int, int, int]] = {}  # the third number is the epoch that it follows
         self.excused: set[int] = set()
         self.promised: dict[int, int] = {}  # epoch -> adapter_id, of every grant and offer ever made
         self.held: list[int] = []
@@ -64,14 +64,14 @@ class LeaseMachine(RuleBasedStateMachine):
                     assert epoch > max(self.promised), "an epoch is offered once"
                     assert after_epoch == self.held[-1]
                     self.promised[epoch] = heir
-                    self.offered[heir] = (epoch, self.now_ns + self.told_ttl_ns(), after_epoch)
+                    self.offered[heir] = (epoch, self.now_ns + self.announced_ttl_ns(), after_epoch)
                     self.notes.append((epoch, heir))
                 case Vacated(_, reason):
                     if reason in (TakeoverReason.TERM_PASSED, TakeoverReason.RESTORED):
                         self.observer.forget(self.holder)
                     self.holder = 0
                 case HandedOver(adapter_id, epoch, former):
-                    assert former not in self.believed, "who has not let go was followed by another"
+                    assert former not in self.believed, "the lease was handed over before its holder let go"
                     self._hold(adapter_id, epoch)
                     offered = self.offered.pop(adapter_id)
                     assert offered[0] == epoch
@@ -84,26 +84,26 @@ class LeaseMachine(RuleBasedStateMachine):
                 case Renewed(adapter_id, epoch):
                     assert self.promised[epoch] == adapter_id
                     if adapter_id in self.offered and self.offered[adapter_id][0] == epoch:
-                        assert self.was_restarted, "the store knew of the offer, and yet hands nothing over"
-                        self.held.append(epoch)  # to a restarted store the heir is who holds the lease
+                        assert self.was_restarted, "the store knew of the offer but handed nothing over"
+                        self.held.append(epoch)  # a restarted store regards the heir as the holder
                         del self.offered[adapter_id]
-                    assert epoch == max(self.held), "another epoch was granted since"
+                    assert epoch == max(self.held), "a later epoch was granted"
                     self.holder = adapter_id
-                    self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
+                    self.believed[adapter_id] = (epoch, self.now_ns + self.announced_ttl_ns())
                     self.excused.discard(adapter_id)
 
-    def told_ttl_ns(self) -> int:
-        """The term that goes with a grant, a renewal or an offer."""
+    def announced_ttl_ns(self) -> int:
+        """The term announced with a grant, a renewal or an offer."""
         ttl_ns = self.lease.terms.ttl_ns
-        assert ttl_ns <= self.noted_ttl_ns, "longer than what a restarted store will wait"
+        assert ttl_ns <= self.noted_ttl_ns, "longer than a restarted store waits"
         return ttl_ns
 
     def _take_grant(self, adapter_id: int, epoch: int) -> None:
         assert adapter_id in self.states
         assert adapter_id not in self.observer.failed
-        is_heir, is_own_wish = adapter_id in self.offered, adapter_id == self.holder
-        if not is_heir and not is_own_wish:
-            assert adapter_id == self.observer.best(self.now_ns), "another was better"
+        is_heir, is_own_request = adapter_id in self.offered, adapter_id == self.holder
+        if not is_heir and not is_own_request:
+            assert adapter_id == self.observer.best(self.now_ns), "another adapter was better"
         assert (
             is_heir
             or self.states[adapter_id] not in (ReplicaState.FAILED, ReplicaState.ACTIVE)
@@ -113,39 +113,39 @@ class LeaseMachine(RuleBasedStateMachine):
         )
         for beliefs in (self.believed, self.offered):
             for other, (_, until_ns, *_rest) in beliefs.items():
-                assert other in (adapter_id, *self.excused) or self.now_ns >= until_ns, f"{other} may believe"
+                assert other in (adapter_id, *self.excused) or self.now_ns >= until_ns, f"{other} may rely on its own"
         self._hold(adapter_id, epoch)
         self.offered.pop(adapter_id, None)
-        self.believed[adapter_id] = (epoch, self.now_ns + self.told_ttl_ns())
+        self.believed[adapter_id] = (epoch, self.now_ns + self.announced_ttl_ns())
         self.excused.discard(adapter_id)
 
     def _hold(self, adapter_id: int, epoch: int) -> None:
         assert epoch > max(self.held, default=0), "epochs only grow"
-        assert self.promised.setdefault(epoch, adapter_id) == adapter_id, "one epoch, two adapters"
+        assert self.promised.setdefault(epoch, adapter_id) == adapter_id, "two adapters have the same epoch"
         self.held.append(epoch)
         self.holder = adapter_id
         self.notes.append((epoch, adapter_id))
 
     def _take_withdrawal(self, heir: int, epoch: int) -> None:
         offered = self.offered.pop(heir, None)
-        if offered is not None:  # its present life knows of the offer
+        if offered is not None:  # its present process knows of the offer
             assert offered[0] == epoch
             assert heir in self.excused or self.now_ns >= offered[1]
 
     # ---- what adapters do ----
 
     @initialize()
-    def everybody_starts(self) -> None:
-        for adapter in sorted(EVERYBODY):
+    def all_adapters_start(self) -> None:
+        for adapter in sorted(ALL_ADAPTERS):
             self.start(adapter)
-        self.everybody_reports()
+        self.all_adapters_report()
 
     def _die(self, adapter: int) -> None:
         self.believed.pop(adapter, None)
         self.offered.pop(adapter, None)
 
     def _forget(self, adapter: int) -> None:
-        """Its life, or its stream, ended: what it told then says nothing of a later one."""
+        """Its process or its stream ended, so its reports no longer count."""
         self.observer.forget(adapter)
         if self.holder == adapter:
             self.holder = 0
@@ -189,12 +189,12 @@ class LeaseMachine(RuleBasedStateMachine):
         if self._believes(adapter):
             state = ReplicaState.ACTIVE
         self.states[adapter] = state
-        self.observer.told[adapter] = Told(state, seq, health, history_epoch, abstains, self.now_ns)
+        self.observer.reports[adapter] = Report(state, seq, health, history_epoch, abstains, self.now_ns)
         history = {"history_epoch": history_epoch, "abstains": abstains}
         self.take(self.lease.on_report(adapter, state, seq, health, self.now_ns, **history))
 
     @rule()
-    def everybody_reports(self) -> None:
+    def all_adapters_report(self) -> None:
         for adapter in sorted(self.states):
             self.report(adapter, ReplicaState.SYNCHRONIZED, 5, 0.5, 0, False)
 
@@ -204,45 +204,45 @@ class LeaseMachine(RuleBasedStateMachine):
             epoch, _ = self.believed[adapter]
             decisions = self.lease.renew(adapter, epoch, self.now_ns)
             if not decisions:
-                del self.believed[adapter]  # it hears that the lease is lost
+                del self.believed[adapter]  # it learns that the lease is lost
             self.take(decisions)
 
     @rule(adapter=ADAPTERS, place=st.integers(0, 4))
-    def renew_what_was_once_promised(self, adapter: int, place: int) -> None:
-        """A report that was long on its way, or an adapter that woke up from a pause."""
+    def renew_an_old_promise(self, adapter: int, place: int) -> None:
+        """A delayed report, or an adapter that resumed after a pause."""
         epochs = sorted((epoch for epoch, owner in self.promised.items() if owner == adapter), reverse=True)
         if adapter not in self.states or place >= len(epochs) or adapter in self.offered:
             return
         if max(self.held) == self.lost_epoch:
-            return  # the store cannot know that anything came after what it has written down
+            return  # the store cannot know of epochs after its last record
         epoch = epochs[place]
         is_stale = epoch != max(self.held) or adapter != self.promised[max(self.held)]
-        told = self.observer.told.get(adapter)
-        has_stopped = self.holder != adapter and told is not None and told.state is not ReplicaState.ACTIVE
+        newest = self.observer.reports.get(adapter)
+        has_stopped = self.holder != adapter and newest is not None and newest.state is not ReplicaState.ACTIVE
         decisions = self.lease.renew(adapter, epoch, self.now_ns)
         assert not decisions or not (is_stale or has_stopped), "a former holder renewed"
         if decisions:
             self.take(decisions)
 
     @rule(pause_ms=st.integers(1, 90), is_renewed=st.booleans())
-    def go_on(self, pause_ms: int, is_renewed: bool) -> None:
-        """A while in which everybody reports, and perhaps whoever holds a lease has it renewed."""
+    def continue_for_a_while(self, pause_ms: int, is_renewed: bool) -> None:
+        """For a while, all adapters report, and the holder may renew."""
         self.wait(pause_ms)
-        self.everybody_reports()
-        for adapter in sorted(EVERYBODY) if is_renewed else ():
+        self.all_adapters_report()
+        for adapter in sorted(ALL_ADAPTERS) if is_renewed else ():
             self.renew(adapter)
 
-    @rule(is_told=st.booleans())
-    def release(self, is_told: bool) -> None:
-        """Whoever was told to hand over ends its epoch; whether or not the store hears of it."""
+    @rule(is_reported=st.booleans())
+    def release(self, is_reported: bool) -> None:
+        """A holder that was ordered to hand over ends its epoch; its report may be lost."""
         for adapter in [adapter for adapter in sorted(self.believed) if self._believes(adapter) and self.offered]:
             epoch, _ = self.believed.pop(adapter)
-            if is_told and adapter in self.states:
+            if is_reported and adapter in self.states:
                 self.states[adapter] = ReplicaState.SYNCHRONIZED
                 self.take(self.lease.on_released(adapter, epoch, self.now_ns))
 
     @rule()
-    def open_what_was_offered(self) -> None:
+    def open_an_offered_epoch(self) -> None:
         for adapter in sorted(set(self.offered) & set(self.states)):
             epoch, until_ns, after_epoch = self.offered[adapter]
             former = self.promised[after_epoch]
@@ -253,14 +253,14 @@ class LeaseMachine(RuleBasedStateMachine):
                 self.take(decisions)
             else:
                 del self.offered[adapter]
-                assert adapter in self.excused or self.was_restarted, "what is offered may be opened"
+                assert adapter in self.excused or self.was_restarted, "an heir must be able to open an offered epoch"
 
     @rule(adapter=ADAPTERS)
     def ask_for_a_new_epoch(self, adapter: int) -> None:
         if adapter in self.states and self._believes(adapter):
             self.take(self.lease.next_epoch(adapter, self.believed[adapter][0], self.now_ns))
 
-    # ---- what admins do ----
+    # ---- what administrators do ----
 
     @rule(to=st.one_of(st.none(), ADAPTERS))
     def hand_over(self, to: int | None) -> None:
@@ -274,28 +274,28 @@ class LeaseMachine(RuleBasedStateMachine):
             self.take(self.lease.on_offer_accepted(adapter, self.offered[adapter][0], self.now_ns))
 
     @rule()
-    def everybody_is_well_and_hands_over(self) -> None:
-        self.everybody_reports()
-        for adapter in sorted(EVERYBODY):
+    def all_adapters_are_healthy_and_hand_over(self) -> None:
+        self.all_adapters_report()
+        for adapter in sorted(ALL_ADAPTERS):
             self.renew(adapter)
         self.hand_over(None)
 
-    @rule(adapter=ADAPTERS, is_own_wish=st.booleans(), is_forced=st.booleans())
-    def fail(self, adapter: int, is_own_wish: bool, is_forced: bool) -> None:
-        refusal = self.lease.refusal_to_fail(adapter, self.now_ns, is_own_wish=is_own_wish, is_forced=is_forced)
-        assert bool(refusal) == self._must_stay(adapter, is_own_wish, is_forced), refusal
+    @rule(adapter=ADAPTERS, is_own_request=st.booleans(), is_forced=st.booleans())
+    def fail(self, adapter: int, is_own_request: bool, is_forced: bool) -> None:
+        refusal = self.lease.refusal_to_fail(adapter, self.now_ns, is_own_request=is_own_request, is_forced=is_forced)
+        assert bool(refusal) == self._must_stay(adapter, is_own_request, is_forced), refusal
         if refusal is None:
             self.observer.failed.add(adapter)
             self.take(self.lease.fail(adapter, "by hand", self.now_ns))
 
-    def _must_stay(self, adapter: int, is_own_wish: bool, is_forced: bool) -> bool:
+    def _must_stay(self, adapter: int, is_own_request: bool, is_forced: bool) -> bool:
         if adapter == self.lease.holder or (self.lease.offer is not None and self.lease.offer.heir == adapter):
             return True
         in_sync = self.observer.in_sync(self.lease.holder, self.now_ns)
         if is_forced:
             return False
         is_alone = not [each for each in in_sync if each != adapter]
-        return is_alone and (adapter in in_sync or (is_own_wish and self.lease.holder <= 0))
+        return is_alone and (adapter in in_sync or (is_own_request and self.lease.holder <= 0))
 
     @rule(adapter=ADAPTERS)
     def readmit(self, adapter: int) -> None:
@@ -303,28 +303,28 @@ class LeaseMachine(RuleBasedStateMachine):
         self.observer.forget(adapter)
         self.lease.readmit(adapter)
 
-    # ---- time, and the store's own fate ----
+    # ---- time, and restarts of the store ----
 
     was_restarted = False
-    lost_epoch = 0  # its grant was not written down when the store restarted
+    lost_epoch = 0  # its grant was lost when the store restarted
 
     @rule(pause_ms=st.sampled_from([20, 120, 200, 260, 310, 340, 1_000]))
     def wait(self, pause_ms: int) -> None:
         self.now_ns += pause_ms * MS
         self.take(self.lease.on_timer(self.now_ns))
-        self.a_feed_whose_adapters_are_well_is_not_long_without_an_active()
+        self.a_feed_with_a_candidate_soon_has_an_active()
 
     @rule(pause_ms=st.sampled_from([700, 1_300, 2_500]))
-    def everybody_is_late(self, pause_ms: int) -> None:
-        """Longer than a term nobody is heard, then everybody is."""
+    def all_adapters_are_late(self, pause_ms: int) -> None:
+        """No adapter reports for longer than a term, then all report."""
         self.wait(pause_ms)
-        self.everybody_reports()
+        self.all_adapters_report()
 
     @rule()
-    def a_quiet_while(self) -> None:
-        """Half a quiet time with renewals in time."""
+    def a_quiet_period(self) -> None:
+        """Half a quiet period, with timely renewals."""
         for _ in range(3):
-            self.go_on(90, True)
+            self.continue_for_a_while(90, True)
         self.wait(CONFIG.quiet_ns // 2 // MS)
 
     @rule(is_newest_lost=st.booleans())
@@ -336,15 +336,15 @@ class LeaseMachine(RuleBasedStateMachine):
             self.lost_epoch, _ = notes.pop()
             epoch, holder = notes[-1]
             if self.promised[self.held[-1]] != holder:
-                self._die(holder)  # it had to be gone for the lost grant to be made
+                self._die(holder)  # the lost grant was possible only after its end
         epoch, holder = notes[-1]
-        self.lease = FeedLease(CONFIG, EVERYBODY)
+        self.lease = FeedLease(CONFIG, ALL_ADAPTERS)
         failed = dict.fromkeys(self.observer.failed, "by hand")
         self.lease.restore(epoch, holder, self.now_ns, max(self.promised) + 10, failed, self.noted_ttl_ns)
         self.states.clear()
-        self.observer.told.clear()
+        self.observer.reports.clear()
         self.holder, self.vacant_since_ns = holder, None
-        self.excused.clear()  # to the server's mind; whoever holds goes on believing
+        self.excused.clear()  # a restarted server must wait for every holder again
         self.was_restarted = True
 
     def _believes(self, adapter: int) -> bool:
@@ -353,25 +353,25 @@ class LeaseMachine(RuleBasedStateMachine):
     # ---- always ----
 
     @invariant()
-    def nobody_else_holds_what_somebody_believes_in(self) -> None:
+    def no_two_adapters_rely_on_one_epoch(self) -> None:
         epochs = [epoch for adapter, (epoch, _) in self.believed.items() if self._believes(adapter)]
         assert len(epochs) == len(set(epochs))
 
     @invariant()
-    def the_holder_is_one_that_was_promised_its_epoch(self) -> None:
+    def the_holder_was_promised_its_epoch(self) -> None:
         assert self.lease.holder <= 0 or self.promised[self.lease.epoch] == self.lease.holder
 
     @invariant()
-    def a_feed_whose_adapters_are_well_is_not_long_without_an_active(self) -> None:
+    def a_feed_with_a_candidate_soon_has_an_active(self) -> None:
         best = self.observer.best(self.now_ns)
         if self.lease.holder or best is None:
             self.vacant_since_ns = None
             return
         if self.vacant_since_ns is None:
             self.vacant_since_ns = self.now_ns
-        # A good candidate waits for nobody but a holder that a restarted store may not have heard of yet.
-        assert self.was_restarted or not self.observer.is_good(best), f"{best} waits for nobody"
-        assert self.now_ns - self.vacant_since_ns < CONFIG.grace_ns, f"{best} waits for ever"
+        # A good candidate waits only for a holder that has not yet reported to a restarted store.
+        assert self.was_restarted or not self.observer.is_good(best), f"{best} waits without a reason"
+        assert self.now_ns - self.vacant_since_ns < CONFIG.grace_ns, f"{best} waits too long"
 
     @invariant()
     def no_deadline_has_passed(self) -> None:

@@ -1,4 +1,4 @@
-"""What every keeper of records promises: the embedded store, and ZooKeeper (a real server)."""
+"""The guarantees of all implementations of the records: the embedded store, and ZooKeeper (a real server)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.admin_server.leader_by_hand import Leader
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
 KEY = bytes(range(32))
-SESSION_MS = 20_000  # whoever leaves here says so: nothing waits for it
+SESSION_MS = 20_000  # no test waits for its end, because candidates leave explicitly
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
-class OfStore:
-    """The embedded store, closed and opened again as a server that restarts does."""
+class EmbeddedRecords:
+    """The embedded store, which is closed and reopened as by a restarting server."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._open = path, Store(path)
@@ -45,8 +45,8 @@ class OfStore:
         self._open.close()
 
 
-class OfZooKeeper:
-    """Records in ZooKeeper, of one leader after another."""
+class SharedRecords:
+    """Records in ZooKeeper, used by successive leaders."""
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
         self._settings, self._token_key = settings, Ed25519PrivateKey.generate()
@@ -66,70 +66,76 @@ class OfZooKeeper:
 
 
 @pytest.fixture(params=["store", pytest.param("zookeeper", marks=needs_zookeeper)])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OfStore | OfZooKeeper]:
-    made: OfStore | OfZooKeeper
+def implementation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedRecords | SharedRecords]:
+    made: EmbeddedRecords | SharedRecords
     if request.param == "store":
-        made = OfStore(tmp_path / "leases.sqlite")
+        made = EmbeddedRecords(tmp_path / "leases.sqlite")
     else:
         server: ZooKeeperServer = request.getfixturevalue("zookeeper")
-        made = OfZooKeeper(ZooKeeperSettings(server.hosts, f"/{tmp_path.name}", session_ms=SESSION_MS))
+        made = SharedRecords(ZooKeeperSettings(server.hosts, f"/{tmp_path.name}", session_ms=SESSION_MS))
     try:
         yield made
     finally:
         made.close()
 
 
-def test_nobody_held_a_lease_at_first_and_the_one_written_down_last_is_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_the_last_recorded_holder_is_remembered(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    records = implementation.records
     assert records.last_lease(1) is None
     records.note_lease(1, 5, 2)
     records.note_lease(1, 6, 1)
     records.note_lease(2, 9, 3)
     assert (records.last_lease(1), records.last_lease(2)) == ((6, 1), (9, 3))
-    assert kept.reopened().last_lease(1) == (6, 1)
+    assert implementation.reopened().last_lease(1) == (6, 1)
 
 
-def test_the_longest_term_is_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_the_longest_term_is_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.noted_ttl_ns(1) == 0
     records.note_ttl(1, 600)
     records.note_ttl(1, 2_400)
     records.note_ttl(2, 300)
     assert (records.noted_ttl_ns(1), records.noted_ttl_ns(2)) == (2_400, 300)
-    assert kept.reopened().noted_ttl_ns(1) == 2_400
+    assert implementation.reopened().noted_ttl_ns(1) == 2_400
 
 
-def test_the_session_is_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_the_session_is_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.newest_session(1) == 0
     records.note_session(1, 20_261_121)
     records.note_session(1, 20_261_122)
     assert (records.newest_session(1), records.newest_session(2)) == (20_261_122, 0)
-    assert kept.reopened().newest_session(1) == 20_261_122
+    assert implementation.reopened().newest_session(1) == 20_261_122
 
 
-def test_reserved_epochs_only_grow_and_are_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_reserved_epochs_only_grow_and_are_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.reserved_end(1) == 0
     end = records.reserve_epochs(1, 0)
     assert end == EPOCH_BLOCK
     end = records.reserve_epochs(1, end)
-    records.reserve_epochs(1, 0)  # by somebody who knows less
+    records.reserve_epochs(1, 0)  # by a caller with old knowledge
     assert records.reserved_end(1) == end == 2 * EPOCH_BLOCK
-    assert (kept.reopened().reserved_end(1), kept.records.reserved_end(2)) == (end, 0)
+    assert (implementation.reopened().reserved_end(1), implementation.records.reserved_end(2)) == (end, 0)
 
 
-def test_an_incarnation_is_given_once_however_many_ask_and_whoever_restarts(kept: OfStore | OfZooKeeper) -> None:
-    with ThreadPoolExecutor(8) as askers:
-        starts = list(askers.map(lambda place: kept.records.new_start(1 + place % 2, 1 + place % 3, KEY), range(24)))
+def test_no_incarnation_is_used_twice(
+    implementation: EmbeddedRecords | SharedRecords,
+) -> None:
+    with ThreadPoolExecutor(8) as callers:
+        starts = list(
+            callers.map(lambda place: implementation.records.new_start(1 + place % 2, 1 + place % 3, KEY), range(24))
+        )
     given = [start.incarnation for start in starts]
     assert len(set(given)) == 24
     assert len({start.salt for start in starts}) == 24
-    assert kept.reopened().new_start(1, 1, KEY).incarnation > max(given)
+    assert implementation.reopened().new_start(1, 1, KEY).incarnation > max(given)
 
 
-def test_the_last_two_starts_of_each_adapter_are_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_the_last_two_starts_of_each_adapter_are_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.starts(1) == {}
     _, second, third = (records.new_start(1, 1, bytes([place]) * 32) for place in range(3))
     other = records.new_start(1, 2, KEY)
@@ -137,23 +143,23 @@ def test_the_last_two_starts_of_each_adapter_are_remembered(kept: OfStore | OfZo
     assert (third.public_key, len(third.salt)) == (bytes([2]) * 32, 32)
     expected = {1: [second, third], 2: [other]}
     assert records.starts(1) == expected
-    assert kept.reopened().starts(1) == expected
+    assert implementation.reopened().starts(1) == expected
 
 
-def test_an_adapters_last_registration_is_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_an_adapters_last_registration_is_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.registrations(1) == {}
     records.note_registration(1, 1, 3, "127.0.0.1:7001")
     records.note_registration(1, 2, 4, "127.0.0.1:7002")
     records.note_registration(1, 1, 5, "127.0.0.1:7003")
     expected = {1: (5, "127.0.0.1:7003"), 2: (4, "127.0.0.1:7002")}
     assert records.registrations(1) == expected
-    assert kept.reopened().registrations(1) == expected
-    assert kept.records.registrations(2) == {}
+    assert implementation.reopened().registrations(1) == expected
+    assert implementation.records.registrations(2) == {}
 
 
-def test_the_process_registered_as_an_adapter_is_remembered(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_the_process_registered_as_an_adapter_is_remembered(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.processes(1) == {}
     first = ProcessRecord(ProcessStart(b"1" * 16, 4711, "exchange-1", "ipv4:10.0.0.1:5000"), 1_795_000_000_000_000_000)
     second = ProcessRecord(ProcessStart(b"2" * 16), 5, is_attended=False, replaced=(b"0" * 16, b"1" * 16))
@@ -161,40 +167,40 @@ def test_the_process_registered_as_an_adapter_is_remembered(kept: OfStore | OfZo
     records.note_process(1, 2, first)
     records.note_process(1, 1, second)
     assert records.processes(1) == {1: second, 2: first}
-    assert kept.reopened().processes(1) == {1: second, 2: first}
-    assert kept.records.processes(2) == {}
+    assert implementation.reopened().processes(1) == {1: second, 2: first}
+    assert implementation.records.processes(2) == {}
 
 
-def test_a_channels_keys_are_made_once_and_its_own(kept: OfStore | OfZooKeeper) -> None:
-    with ThreadPoolExecutor(4) as askers:
-        told = list(askers.map(lambda _: kept.records.stream_keys(1, 1), range(8)))
-    assert all(keys == told[0] for keys in told)
-    (key,) = told[0]
+def test_each_channel_has_its_own_keys_which_are_created_once(implementation: EmbeddedRecords | SharedRecords) -> None:
+    with ThreadPoolExecutor(4) as callers:
+        found = list(callers.map(lambda _: implementation.records.stream_keys(1, 1), range(8)))
+    assert all(keys == found[0] for keys in found)
+    (key,) = found[0]
     assert (len(key.key), len(key.decision_key), key.channel_id) == (32, 32, 1)
-    (other,) = kept.records.stream_keys(1, 2)
+    (other,) = implementation.records.stream_keys(1, 2)
     assert other.key_id != key.key_id
     assert len({key.key, key.decision_key, other.key, other.decision_key}) == 4
-    assert min(key.key_id, other.key_id) > 2, "numbers are random: that a small one comes is one chance in a billion"
-    assert kept.reopened().stream_keys(1, 1) == told[0]
+    assert min(key.key_id, other.key_id) > 2, "ids are random, and a small one has a chance of one in a billion"
+    assert implementation.reopened().stream_keys(1, 1) == found[0]
 
 
-def test_a_failed_adapter_stays_failed_until_it_is_readmitted(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
+def test_a_failed_adapter_stays_failed_until_it_is_readmitted(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
     assert records.failed_adapters(1) == {}
     records.note_failed(1, 2, "out of sync")
     records.note_failed(1, 2, "out of sync again")
     records.note_failed(1, 3, "by hand")
-    records = kept.reopened()
+    records = implementation.reopened()
     assert records.failed_adapters(1) == {2: "out of sync again", 3: "by hand"}
     assert records.failed_adapters(2) == {}
     records.note_readmitted(1, 2)
     records.note_readmitted(1, 2)
-    assert kept.reopened().failed_adapters(1) == {3: "by hand"}
+    assert implementation.reopened().failed_adapters(1) == {3: "by hand"}
 
 
-def test_records_that_cannot_be_asked_say_so(kept: OfStore | OfZooKeeper) -> None:
-    records = kept.records
-    kept.close()
+def test_records_that_cannot_be_used_raise_records_unavailable(implementation: EmbeddedRecords | SharedRecords) -> None:
+    records = implementation.records
+    implementation.close()
     with pytest.raises(RecordsUnavailable):
         records.reserve_epochs(1, 0)
     with pytest.raises(RecordsUnavailable):
@@ -203,6 +209,6 @@ def test_records_that_cannot_be_asked_say_so(kept: OfStore | OfZooKeeper) -> Non
         records.note_ttl(1, 1)
 
 
-def test_whoever_may_write_may_grant(kept: OfStore | OfZooKeeper) -> None:
-    assert kept.records.may_grant()
-    assert kept.reopened().may_grant()
+def test_a_server_that_may_write_may_grant(implementation: EmbeddedRecords | SharedRecords) -> None:
+    assert implementation.records.may_grant()
+    assert implementation.reopened().may_grant()

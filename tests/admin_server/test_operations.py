@@ -1,4 +1,4 @@
-"""Hand-over, failing and readmission at the real server, asked by admins and by adapters."""
+"""Hand-over, failing and readmission at the real server, requested by administrators and by adapters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, THIRD_ADAPTER, channel_as, running_server
 
-# Long enough that nothing runs out while a test drives adapters by hand, however slow the machine.
-UNHURRIED = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
-HASTY = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
+# Terms long enough that none expires during a test, even on a slow machine.
+LONG_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 20000") + THIRD_ADAPTER
+SHORT_TERMS = CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 500")
 WAIT_S = 30
 ACTIVE, SYNCHRONIZED = ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED
 
 
 class Feed:
-    """A server whose adapter a is active, with adapters that are synchronised."""
+    """A server with the active adapter a, and with synchronised backups."""
 
     def __init__(self, server: AdminServer, *backups: str) -> None:
         self.server = server
@@ -44,11 +44,11 @@ class Feed:
         self._callers = ThreadPoolExecutor(1)
 
     def ask(self, call: Callable[..., Any], request: Any) -> Future[Any]:
-        """Ask as an admin while the test plays the adapters."""
+        """Call as an administrator in the background, while the test controls the adapters."""
         return self._callers.submit(call, request, timeout=WAIT_S)
 
     def failed_reasons(self) -> dict[str, str]:
-        """As status tells them."""
+        """The reasons that status shows, by adapter."""
         (feed,) = self.operations.GetStatus(admin_pb2.GetStatusRequest()).feeds
         return {row.adapter.name: row.failed_reason for row in feed.adapters if row.failed_reason}
 
@@ -66,7 +66,7 @@ class Feed:
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[AdminServer]:
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         yield server
 
 
@@ -98,12 +98,12 @@ def test_a_failover_answers_when_the_heir_holds_the_next_epoch(feed: Feed) -> No
     assert offered.epoch > feed.epoch
     feed.backups["b"].report(ACTIVE, 101, renew_epoch=offered.epoch)
     assert feed.backups["b"].await_order("lease_renewed").lease_renewed.epoch == offered.epoch
-    (line,) = feed.audit("hand-over asked")
+    (line,) = feed.audit("hand-over requested")
     assert (line["by"], line["heir"]) == ("operator", "b")
     assert [line["former"] for line in feed.audit("lease handed over")] == [1]
 
 
-def test_the_heirs_first_renewal_ends_a_failover_too(feed: Feed) -> None:
+def test_the_heirs_first_renewal_also_completes_a_failover(feed: Feed) -> None:
     asked = feed.ask(feed.operations.Failover, admin_pb2.FailoverRequest(feed="equities", to="c"))
     offered = feed.backups["c"].await_order("lease_offered").lease_offered
     feed.backups["c"].report(ACTIVE, 101, renew_epoch=offered.epoch, report_id=9)
@@ -112,9 +112,9 @@ def test_the_heirs_first_renewal_ends_a_failover_too(feed: Feed) -> None:
     assert asked.result(WAIT_S).active == "c"
 
 
-def test_a_failover_that_cannot_be_is_refused_with_its_reason(feed: Feed) -> None:
+def test_an_impossible_failover_is_refused_with_the_reason(feed: Feed) -> None:
     call = feed.operations.Failover
-    assert "a is active already" in refused(call, admin_pb2.FailoverRequest(feed="equities", to="a"))
+    assert "a is already active" in refused(call, admin_pb2.FailoverRequest(feed="equities", to="a"))
     unknown = refused(call, admin_pb2.FailoverRequest(feed="equities", to="z"), grpc.StatusCode.NOT_FOUND)
     assert unknown == "feed 'equities' has no adapter 'z'; it has a, b, c"
     feed.backups["b"].vanish()
@@ -124,15 +124,15 @@ def test_a_failover_that_cannot_be_is_refused_with_its_reason(feed: Feed) -> Non
         assert time.monotonic() < give_up_at_s
 
 
-def test_a_failover_that_the_active_does_not_obey_is_taken_back_within_a_term(tmp_path: Path) -> None:
-    with running_server(tmp_path, cluster_text=HASTY) as server:
+def test_a_failover_that_the_active_ignores_is_withdrawn_within_a_term(tmp_path: Path) -> None:
+    with running_server(tmp_path, cluster_text=SHORT_TERMS) as server:
         feed = Feed(server, "b")
         asked = feed.ask(feed.operations.Failover, admin_pb2.FailoverRequest(feed="equities"))
         while not asked.done():
             feed.active.report(ACTIVE, 100, renew_epoch=feed.epoch)
             feed.active.await_order("lease_renewed")
             feed.backups["b"].report(SYNCHRONIZED, 100)
-        with pytest.raises(grpc.RpcError, match="b has not taken over"):
+        with pytest.raises(grpc.RpcError, match="b did not take over"):
             asked.result()
         offered = feed.backups["b"].await_order("lease_offered").lease_offered
         assert feed.backups["b"].await_order("lease_lost").lease_lost.epoch == offered.epoch
@@ -142,8 +142,8 @@ def test_a_failover_that_the_active_does_not_obey_is_taken_back_within_a_term(tm
         feed.close()
 
 
-def test_an_active_is_relieved_when_it_asks(feed: Feed) -> None:
-    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch + 1)  # of another epoch: nothing
+def test_an_active_can_request_a_hand_over(feed: Feed) -> None:
+    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch + 1)  # of another epoch: ignored
     feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch)
     feed.backups["b"].accept_offer()
     assert feed.active.await_order("hand_over").hand_over.epoch == feed.epoch
@@ -154,15 +154,15 @@ def test_an_active_is_relieved_when_it_asks(feed: Feed) -> None:
     assert changed.epoch > feed.epoch
 
 
-def test_an_active_is_relieved_by_the_backup_that_it_names_and_by_no_other(feed: Feed) -> None:
-    feed.backups["c"].report(SYNCHRONIZED, 90)  # b would be the better one
-    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=7)  # not an adapter of the feed: nothing
+def test_an_active_can_request_a_hand_over_to_a_named_backup(feed: Feed) -> None:
+    feed.backups["c"].report(SYNCHRONIZED, 90)  # b would be better
+    feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=7)  # not an adapter of the feed: ignored
     feed.active.report(ACTIVE, 100, hand_over_epoch=feed.epoch, hand_over_heir=3)
     feed.backups["c"].accept_offer()
     assert feed.active.await_order("hand_over").hand_over.epoch == feed.epoch
 
 
-def test_the_holder_gets_a_new_epoch_of_its_own(feed: Feed) -> None:
+def test_the_holder_can_request_a_new_epoch(feed: Feed) -> None:
     feed.active.report(ACTIVE, 100, next_epoch_after=feed.epoch)
     granted = feed.active.await_order("lease_granted").lease_granted.epoch
     assert granted > feed.epoch
@@ -185,15 +185,15 @@ def test_of_two_backups_that_ask_to_be_failed_one_stays(feed: Feed) -> None:
     assert feed.failed_reasons() == {failed["adapter"]: "out of sync three times"}
 
 
-def test_a_failed_adapter_stays_failed_over_restarts_until_it_is_readmitted(tmp_path: Path) -> None:
+def test_a_failed_adapter_stays_failed_across_restarts_until_it_is_readmitted(tmp_path: Path) -> None:
     request = admin_pb2.FailAdapterRequest(feed="equities", adapter="c", reason="being repaired")
     readmission = admin_pb2.ReadmitAdapterRequest(feed="equities", adapter="c")
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server:
         feed = Feed(server, "b", "c")
         feed.operations.FailAdapter(request)
         assert feed.backups["c"].await_order("failed").failed.reason == "being repaired"
         feed.close()
-    with running_server(tmp_path, cluster_text=UNHURRIED) as server, channel_as(server, "operator") as channel:
+    with running_server(tmp_path, cluster_text=LONG_TERMS) as server, channel_as(server, "operator") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
         adapter = Adapter(server, "c", replace=True)
         assert adapter.await_order("failed").failed.reason == "being repaired"
@@ -214,7 +214,7 @@ def _orders(adapter: Adapter) -> list[admin_pb2.AdapterOrder]:
     return [adapter.orders.get_nowait() for _ in range(adapter.orders.qsize())]
 
 
-def test_an_adapter_that_failed_by_itself_is_readmitted_too(feed: Feed) -> None:
+def test_an_adapter_that_reported_its_own_failure_can_be_readmitted(feed: Feed) -> None:
     feed.backups["c"].report(ReplicaState.FAILED, 1, report_id=6)
     while feed.backups["c"].await_order("report_heard").report_heard.report_id != 6:
         pass
@@ -222,7 +222,7 @@ def test_an_adapter_that_failed_by_itself_is_readmitted_too(feed: Feed) -> None:
     feed.backups["c"].await_order("readmitted")
 
 
-def test_the_last_synchronised_backup_is_failed_by_force_alone(feed: Feed) -> None:
+def test_the_last_synchronised_backup_is_failed_only_with_force(feed: Feed) -> None:
     call = feed.operations.FailAdapter
     call(admin_pb2.FailAdapterRequest(feed="equities", adapter="c", reason="slow"))
     last = admin_pb2.FailAdapterRequest(feed="equities", adapter="b", reason="slower")
@@ -231,10 +231,10 @@ def test_the_last_synchronised_backup_is_failed_by_force_alone(feed: Feed) -> No
     call(last)
     assert feed.failed_reasons() == {"b": "slower", "c": "slow"}
     no_reason = admin_pb2.FailAdapterRequest(feed="equities", adapter="b")
-    assert "a reason is needed" in refused(call, no_reason, grpc.StatusCode.INVALID_ARGUMENT)
+    assert "a reason is required" in refused(call, no_reason, grpc.StatusCode.INVALID_ARGUMENT)
 
 
-def test_an_active_that_is_to_be_failed_hands_over_first(feed: Feed) -> None:
+def test_an_active_hands_over_before_it_is_failed(feed: Feed) -> None:
     asked = feed.ask(
         feed.operations.FailAdapter, admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
     )
@@ -247,12 +247,12 @@ def test_an_active_that_is_to_be_failed_hands_over_first(feed: Feed) -> None:
     assert feed.failed_reasons() == {"a": "old machine"}
 
 
-def test_an_active_whose_only_backup_would_be_left_alone_is_failed_by_force_alone(tmp_path: Path) -> None:
-    with running_server(tmp_path, cluster_text=HASTY.replace("_ms = 500", "_ms = 20000")) as server:
+def test_an_active_with_only_one_backup_is_failed_only_with_force(tmp_path: Path) -> None:
+    with running_server(tmp_path, cluster_text=SHORT_TERMS.replace("_ms = 500", "_ms = 20000")) as server:
         feed = Feed(server, "b")
         request = admin_pb2.FailAdapterRequest(feed="equities", adapter="a", reason="old machine")
         text = refused(feed.operations.FailAdapter, request)
-        assert text == "without a, b would be active with no synchronised backup"
+        assert text.startswith("without a, b would be active with no synchronised backup; use --force")
         request.force = True
         asked = feed.ask(feed.operations.FailAdapter, request)
         feed.backups["b"].accept_offer()

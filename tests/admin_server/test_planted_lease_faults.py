@@ -1,6 +1,6 @@
-"""Faults planted in the lease core, each a small change of one method: the state machine must catch every one.
+"""Faults planted in the lease core, each a small change of one method. The state machine must detect each of them.
 
-A fault that it misses means that no rule leads there, or that no invariant looks.
+If it misses one, no rule leads to the fault, or no invariant checks for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.mutants.store import (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and how the wrong method comes of the right one."""
+    """A fault, and the change that makes the correct method faulty."""
 
     what: str
     owner: type
@@ -36,13 +36,13 @@ class Fault:
     change: Callable[[Method], Method]
 
 
-def _tells_longer_terms_than_noted(right: Method) -> Method:
+def _announces_longer_terms_than_noted(right: Method) -> Method:
     return lambda self, now_ns: (right(self, now_ns)[0], [])
 
 
 FAULTS = (
     Fault(
-        "a restored, unproven holder's stream end vacates at once",
+        "the end of an unproven restored holder's stream vacates the lease",
         FeedLease,
         "_end_of_holder",
         believes_a_restored_holder,
@@ -51,12 +51,12 @@ FAULTS = (
     Fault("the last synchronised backup is failed", FeedLease, "refusal_to_fail", has_no_last_backup),
     Fault("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS)),
     Fault("a former holder renews", FeedLease, "_may_renew", renews_whatever_it_once_gave),
-    Fault("a term is told that is not written down", Terms, "begin", _tells_longer_terms_than_noted),
+    Fault("an unrecorded term is announced", Terms, "begin", _announces_longer_terms_than_noted),
 )
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
-def test_the_state_machine_catches(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_detects(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault.owner, fault.method, fault.change(fault.owner.__dict__[fault.method]))
     hunt = settings(
         max_examples=2_000,

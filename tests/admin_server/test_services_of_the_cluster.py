@@ -1,4 +1,4 @@
-"""What every server of the cluster offers to tools: reflection, and the standard health service."""
+"""Services for tools on every server of the cluster: reflection, and the standard health service."""
 
 from __future__ import annotations
 

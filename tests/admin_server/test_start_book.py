@@ -1,4 +1,4 @@
-"""Which starts of adapters are announced, to whom, and with what."""
+"""Which starts of adapters are announced, to whom, and with which data."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def grant_of(server: AdminServer) -> admin_pb2.SubscriptionUpdate:
         return next(stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities")))
 
 
-def test_a_former_start_is_announced_for_a_while_beside_its_successor() -> None:
+def test_a_former_start_is_announced_for_a_while_together_with_its_successor() -> None:
     book = StartBook({}, [1])
     first, second = new_start(KEY, 1), new_start(KEY, 2)
     book.begin(1, first)
     book.begin(1, second)
     ends = second.since_unix_ns + FORMER_START_NS
-    assert book.look_again_unix_ns() == ends
+    assert book.next_change_unix_ns() == ends
     assert not book.withdraw(ends - 1)
     assert book.announced(1, ends - 1) == [first, second]
     assert book.withdraw(ends)
@@ -66,21 +66,21 @@ def test_a_former_start_is_not_announced_after_its_time_even_if_it_was_not_withd
     assert book.announced(1, newest.since_unix_ns + FORMER_START_NS) == [newest]
 
 
-def test_former_starts_are_looked_at_again_when_the_first_of_any_adapter_ends() -> None:
+def test_the_next_change_is_when_the_first_former_start_of_any_adapter_ends() -> None:
     starts = [new_start(KEY, number) for number in range(1, 5)]
     for number, start in enumerate(starts):
         start.since_unix_ns = 1_000 * number
     alone = StartBook({1: starts[:1]}, [1])
-    assert alone.look_again_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has none to withdraw"
+    assert alone.next_change_unix_ns() == NEVER_UNIX_NS, "an adapter with one start has no former one"
     book = StartBook({1: starts[:3], 2: starts[1:], 3: starts[:1]}, [1])
-    assert book.look_again_unix_ns() == 2_000 + FORMER_START_NS
+    assert book.next_change_unix_ns() == 2_000 + FORMER_START_NS
     assert not book.withdraw(1_999 + FORMER_START_NS)
     assert book.withdraw(2_000 + FORMER_START_NS)
     assert book.announced(1, 0) == [starts[2]]
-    assert book.look_again_unix_ns() == 3_000 + FORMER_START_NS
+    assert book.next_change_unix_ns() == 3_000 + FORMER_START_NS
 
 
-def test_only_the_newest_start_may_be_resumed_and_only_by_itself() -> None:
+def test_only_the_newest_start_can_be_resumed_and_only_by_its_own_process() -> None:
     book = StartBook({}, [1])
     former, newest = new_start(KEY, 1), new_start(os.urandom(32), 2)
     book.begin(1, former)
@@ -93,11 +93,11 @@ def test_only_the_newest_start_may_be_resumed_and_only_by_itself() -> None:
     assert book.resumable(1, admin_pb2.RegisterRequest(public_key=newest.public_key)) is None
 
 
-def test_counters_only_grow_and_are_those_of_the_newest_start() -> None:
+def test_counters_only_grow_and_belong_to_the_newest_start() -> None:
     book = StartBook({1: [new_start(KEY, 1)]}, [1, 2])
-    assert not book.announced(1, 0)[0].next_packet_counters, "after a restart nothing is known until it reports"
+    assert not book.announced(1, 0)[0].next_packet_counters, "after a restart, they are unknown"
     book.note_counters(2, 1, {1: 50})
-    assert book.announced(2, 0) == [], "an adapter that has not registered"
+    assert book.announced(2, 0) == [], "the adapter has not registered"
     book.note_counters(1, 1, {1: 1})
     assert dict(book.announced(1, 0)[0].next_packet_counters) == {1: 1}
     book.note_counters(1, 1, {1: 50, 7: 3})
@@ -109,13 +109,13 @@ def test_counters_only_grow_and_are_those_of_the_newest_start() -> None:
     assert dict(book.announced(1, 0)[-1].next_packet_counters) == {1: 1, 2: 1}
 
 
-def test_key_numbers_are_random_never_0_and_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_ids_are_random_not_0_and_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([0, 7, 0xFFFF_FFFF])
     monkeypatch.setattr("admin_server.channel_keys.secrets.randbelow", lambda _end: next(drawn))
     assert new_channel_key(1, 0, 1, {7}).key_id == 0xFFFF_FFFF
 
 
-def test_a_start_is_announced_to_everybody_when_it_registers(server: AdminServer) -> None:
+def test_a_start_is_announced_to_adapters_and_clients_when_it_registers(server: AdminServer) -> None:
     present = Adapter(server, "a")
     present.await_order("lease_granted")
     with channel_as(server, "adapter-b") as channel:
@@ -127,16 +127,16 @@ def test_a_start_is_announced_to_everybody_when_it_registers(server: AdminServer
     (fresh,) = registered.self.starts
     assert dict(fresh.next_packet_counters) == {1: 1}
     assert {key.key_id for key in registered.decision_keys} == {key.key_id for key in registered.keys}
-    told: list[common_pb2.AdapterStart] = []
-    while fresh not in told:
+    announced: list[common_pb2.AdapterStart] = []
+    while fresh not in announced:
         changed = present.await_order("cluster_changed").cluster_changed
-        told = [start for adapter in changed.adapters for start in adapter.starts]
+        announced = [start for adapter in changed.adapters for start in adapter.starts]
     assert changed.decision_keys == registered.decision_keys
     assert fresh in [start for adapter in grant_of(server).adapters for start in adapter.starts]
     present.vanish()
 
 
-def test_a_grant_says_how_far_each_adapter_has_counted(server: AdminServer) -> None:
+def test_a_grant_contains_the_packet_counters_of_each_adapter(server: AdminServer) -> None:
     adapter = Adapter(server, "a")
     report = admin_pb2.AdapterReport(report_id=1_000, next_packet_counters={1: 77})
     report.state.adapter_id = 1
@@ -148,7 +148,7 @@ def test_a_grant_says_how_far_each_adapter_has_counted(server: AdminServer) -> N
     adapter.vanish()
 
 
-def test_no_reader_is_ever_given_a_decision_key(server: AdminServer) -> None:
+def test_no_reader_ever_receives_a_decision_key(server: AdminServer) -> None:
     adapter = Adapter(server, "a")
     adapter.await_order("lease_granted")
     secrets = [half.key for half in adapter.registered.decision_keys]
@@ -158,10 +158,10 @@ def test_no_reader_is_ever_given_a_decision_key(server: AdminServer) -> None:
         stub = admin_pb2_grpc.StreamAdministrationStub(channel)
         updates = stub.Subscribe(admin_pb2.SubscribeRequest(feed="equities"))
         heard = [next(updates)]
-        other = Adapter(server, "b")  # a change: an update follows
+        other = Adapter(server, "b")  # causes an update
         heard.append(next(updates))
-        told = [*heard, stub.ListFeeds(admin_pb2.ListFeedsRequest())]
-    everything = b"".join(each.SerializeToString() for each in told)
+        replies = [*heard, stub.ListFeeds(admin_pb2.ListFeedsRequest())]
+    everything = b"".join(each.SerializeToString() for each in replies)
     assert heard[0].keys[0].key in everything
     assert not [secret for secret in secrets if secret in everything]
     for each in (adapter, other):
@@ -176,7 +176,7 @@ def test_a_start_without_a_public_key_is_refused(server: AdminServer) -> None:
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_an_adapter_that_comes_back_keeps_its_start_and_reports_how_far_it_is(tmp_path: Path) -> None:
+def test_an_adapter_that_returns_keeps_its_start_and_reports_its_counters(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         adapter = Adapter(server, "a")
         adapter.await_order("lease_granted")
@@ -209,5 +209,5 @@ def test_a_state_folder_restored_from_a_backup_repeats_no_key_of_a_start(tmp_pat
             seen.append((adapter.start.incarnation, key.key, cipher.encrypt(bytes(12), b"the same packet", b"")))
             adapter.vanish()
     (first, first_key, first_sealed), (second, second_key, second_sealed) = seen
-    assert (first, first_key) == (second, second_key), "the folder repeats the number of the start, and has its key"
+    assert (first, first_key) == (second, second_key), "the restored folder repeats the incarnation and the key"
     assert first_sealed != second_sealed

@@ -1,4 +1,4 @@
-"""Whatever the database does, callers of the embedded store hear `RecordsUnavailable`: no error of SQLite's own."""
+"""For every error of the database, the embedded store raises `RecordsUnavailable`, and never SQLite's own errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from admin_server.registrations import ProcessRecord, ProcessStart
 from admin_server.store import Store
 from tests.admin_server.cluster_files import running_server
 
-ASKS_NOTHING = {"may_grant", "close"}
+WITHOUT_QUERIES = {"may_grant", "close"}
 ARGUMENTS: dict[str, object] = {
     "feed_id": 1,
     "adapter_id": 1,
     "channel_id": 1,
     "epoch": 1,
-    "behind": 0,
+    "after": 0,
     "incarnation": 1,
     "reason": "out of sync",
     "rpc_endpoint": "127.0.0.1:1",
@@ -34,22 +34,22 @@ ARGUMENTS: dict[str, object] = {
 METHODS = sorted(
     name
     for name, _ in inspect.getmembers(Store, inspect.isfunction)
-    if not name.startswith("_") and name not in ASKS_NOTHING
+    if not name.startswith("_") and name not in WITHOUT_QUERIES
 )
 
 
 def deny(connection: sqlite3.Connection) -> None:
-    """Every statement is refused when it is prepared."""
+    """Make every statement fail when it is prepared."""
     connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
 
 
 def interrupt(connection: sqlite3.Connection) -> None:
-    """Every statement fails after it has begun, also while its rows are fetched."""
+    """Make every statement fail while it runs, including while its rows are fetched."""
     connection.set_progress_handler(lambda: 1, 1)
 
 
 def close(connection: sqlite3.Connection) -> None:
-    """SQLite's own misuse error."""
+    """Close the connection, so that SQLite reports misuse."""
     connection.close()
 
 
@@ -76,14 +76,14 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStor
     store.close()
 
 
-def test_every_public_method_is_tried() -> None:
+def test_every_public_method_is_tested() -> None:
     assert len(METHODS) >= 12
     assert {"new_start", "starts", "registrations", "note_registration"} <= set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("fail", [deny, interrupt, close])
-def test_a_failing_database_is_told_as_records_unavailable(
+def test_a_failing_database_raises_records_unavailable(
     opened: OpenStore, method: str, fail: Callable[[sqlite3.Connection], None]
 ) -> None:
     assert opened.connections
@@ -91,13 +91,13 @@ def test_a_failing_database_is_told_as_records_unavailable(
         fail(connection)
     call = getattr(opened.store, method)
     arguments = {name: ARGUMENTS[name] for name in inspect.signature(call).parameters}
-    with pytest.raises(RecordsUnavailable) as told:
+    with pytest.raises(RecordsUnavailable) as raised:
         call(**arguments)
-    assert isinstance(told.value.__cause__, sqlite3.Error)
-    assert str(told.value)
+    assert isinstance(raised.value.__cause__, sqlite3.Error)
+    assert str(raised.value)
 
 
-def test_a_file_that_is_no_database_is_told_with_its_path(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_is_not_a_database_names_its_path(tmp_path: Path) -> None:
     path = tmp_path / "leases.sqlite"
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(RecordsUnavailable, match=r"leases\.sqlite: file is not a database"):

@@ -1,4 +1,4 @@
-"""Takeovers as the real server counts and shows them, and terms as adapters are told them."""
+"""How the real server counts and shows takeovers, and announces terms to adapters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def status_of(server: AdminServer) -> admin_pb2.FeedStatus:
 
 
 def let_the_term_pass(adapter: Adapter, server: AdminServer) -> None:
-    """Say nothing until the server has ended the lease, then report again."""
+    """Send no reports until the server has ended the lease, then report again."""
     give_up_at_s = time.monotonic() + WAIT_S
     while server.brokers["equities"].lease.holder:
         assert time.monotonic() < give_up_at_s
@@ -57,13 +57,13 @@ def let_the_term_pass(adapter: Adapter, server: AdminServer) -> None:
 
 
 def samples(metrics: Iterator[Metric]) -> dict[tuple[str, str], float]:
-    """(name, its last label) -> value."""
+    """(name, last label) -> value."""
     return {
         (sample.name, list(sample.labels.values())[-1]): sample.value for metric in metrics for sample in metric.samples
     }
 
 
-def test_status_and_metrics_tell_how_many_takeovers_there_were_and_why(server: AdminServer) -> None:
+def test_status_and_metrics_count_takeovers_by_reason(server: AdminServer) -> None:
     active = Adapter(server, "a")
     first = active.await_order("lease_granted").lease_granted
     assert first.ttl_ns == 300 * MS
@@ -76,15 +76,15 @@ def test_status_and_metrics_tell_how_many_takeovers_there_were_and_why(server: A
     sender.say(active.registered.last_word_key, active.registered.self.incarnation)
     sender.close()
     third = backup.await_order("lease_granted").lease_granted
-    told = status_of(server)
-    counts = {counted.reason: counted.count for counted in told.takeover_counts}
+    status = status_of(server)
+    counts = {counted.reason: counted.count for counted in status.takeover_counts}
     assert counts["process_ended"] == 1
-    assert counts["term_passed"] >= 1, "on a machine that is busy while this test runs there are more"
-    last = told.last_takeovers[-1]
+    assert counts["term_passed"] >= 1, "on a busy machine there may be more"
+    last = status.last_takeovers[-1]
     assert (last.reason, last.epoch, last.former_adapter_id, last.adapter_id) == ("process_ended", third.epoch, 1, 2)
     assert abs(time.time_ns() - last.at_unix_ns) < 60_000 * MS
-    assert told.needless_takeover_count >= 1
-    assert told.lease_ttl_ns >= 600 * MS
+    assert status.needless_takeover_count >= 1
+    assert status.lease_ttl_ns >= 600 * MS
     metrics = samples(FeedCollector(server.served).collect())
     assert metrics["tandemfeed_takeovers_total", "process_ended"] == 1
     assert metrics["tandemfeed_takeovers_total", "handed_over"] == 0
@@ -94,7 +94,7 @@ def test_status_and_metrics_tell_how_many_takeovers_there_were_and_why(server: A
     active.vanish()
 
 
-def test_status_prints_takeovers_for_people() -> None:
+def test_status_prints_takeovers() -> None:
     feed = admin_pb2.FeedStatus(epoch=9, lease_ttl_ns=600 * MS, needless_takeover_count=2)
     feed.feed.name = "equities"
     for adapter_id, name in ((1, "a"), (2, "b")):
@@ -106,7 +106,7 @@ def test_status_prints_takeovers_for_people() -> None:
     out = io.StringIO()
     print_status(admin_pb2.GetStatusReply(feeds=[feed]), Console(file=out, width=120))
     text = out.getvalue()
-    assert "takeovers: term_passed 3; 2 without need: the holder was late, not dead; lease term 600 ms" in text
+    assert "takeovers: term_passed 3; 2 needless, because the holder was late, not dead; lease term 600 ms" in text
     assert re.search(r"19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d  epoch 9: a to b, term_passed", text)
     assert "epoch 10: unknown to b, restored" in text
     out = io.StringIO()
@@ -114,7 +114,7 @@ def test_status_prints_takeovers_for_people() -> None:
     assert "takeovers: none; lease term 300 ms" in out.getvalue()
 
 
-def test_status_names_who_forges_packets_and_counts_no_packet_twice() -> None:
+def test_status_shows_senders_of_forged_packets_and_counts_each_packet_once() -> None:
     feed = admin_pb2.FeedStatus()
     for adapter_id, name in ((1, "a"), (2, "b"), (3, "c")):
         feed.adapters.add(adapter={"adapter_id": adapter_id, "name": name})
@@ -132,17 +132,17 @@ def test_status_names_who_forges_packets_and_counts_no_packet_twice() -> None:
     feed.adapters[1].state.forged_packets.add(adapter_id=9, address="[red]x", count=1)
     out = io.StringIO()
     print_status(admin_pb2.GetStatusReply(feeds=[feed]), Console(file=out, width=120))
-    told = re.findall(r"forged packets as adapter .*", out.getvalue())
-    assert len(told) == 2
+    shown = re.findall(r"forged packets as adapter .*", out.getvalue())
+    assert len(shown) == 2
     assert re.fullmatch(
-        r"forged packets as adapter b from 127\.0\.0\.1:5555: 12,345 since \d\d:\d\d:\d\d, the last at \d\d:\d\d:\d\d",
-        told[0],
+        r"forged packets as adapter b from 127\.0\.0\.1:5555: 12,345 since \d\d:\d\d:\d\d, last at \d\d:\d\d:\d\d",
+        shown[0],
     )
-    assert told[1].startswith("forged packets as adapter 9 from [red]x: 1 since 19")
+    assert shown[1].startswith("forged packets as adapter 9 from [red]x: 1 since 19")
 
 
-def test_an_adapter_counts_the_term_that_it_is_told_and_keeps_a_tenth_of_it_as_its_margin(server: AdminServer) -> None:
-    server.brokers["equities"].lease.terms.on_needless(time.monotonic_ns())
+def test_an_adapter_uses_the_announced_term_less_a_margin_of_a_tenth(server: AdminServer) -> None:
+    server.brokers["equities"].lease.terms.on_needless_takeover(time.monotonic_ns())
     orders: queue.SimpleQueue[tuple[admin_pb2.AdapterOrder, int]] = queue.SimpleQueue()
     ca, identity = ca_of(server), "adapter-a"
     registry = Registry(
@@ -179,7 +179,7 @@ def test_an_adapter_counts_the_term_that_it_is_told_and_keeps_a_tenth_of_it_as_i
 
 
 class RecordsWithoutTerms(Store):
-    """Records that cannot write down a term."""
+    """Records that can be made to fail when they record a term."""
 
     is_broken = False
 
@@ -189,7 +189,7 @@ class RecordsWithoutTerms(Store):
         super().note_ttl(feed_id, ttl_ns)
 
 
-def test_no_term_is_told_that_is_longer_than_what_is_written_down(tmp_path: Path) -> None:
+def test_no_term_is_announced_that_is_longer_than_the_recorded_one(tmp_path: Path) -> None:
     cluster, _ = write_settings(tmp_path, CLUSTER)
     (feed,) = load_cluster(cluster).values()
     records = RecordsWithoutTerms(tmp_path / "leases.sqlite")
@@ -199,22 +199,22 @@ def test_no_term_is_told_that_is_longer_than_what_is_written_down(tmp_path: Path
     keeper.restore()
     assert records.noted_ttl_ns(1) == 300 * MS
     keeper.lease.on_attend(1, 0)
-    keeper.lease.terms.on_needless(0)
+    keeper.lease.terms.on_needless_takeover(0)
 
-    def told_ttl_ns() -> int:
+    def announced_ttl_ns() -> int:
         order = attendance.orders.get_nowait()
         assert order is not None
         return int(order.lease_granted.ttl_ns or order.lease_renewed.ttl_ns)
 
     records.is_broken = True
     keeper.perform(keeper.lease.on_report(1, ReplicaState.SYNCHRONIZED, 1, 1.0, 0))
-    assert keeper.lease.terms.ttl_ns == 600 * MS, "the store itself waits for the longer one"
+    assert keeper.lease.terms.ttl_ns == 600 * MS, "the store itself uses the longer one"
     records.is_broken = False
-    assert told_ttl_ns() == 300 * MS
+    assert announced_ttl_ns() == 300 * MS
     keeper.perform([TermNoted(600 * MS)])
     assert records.noted_ttl_ns(1) == 600 * MS
     keeper.perform(keeper.lease.renew(1, keeper.lease.epoch, 1))
-    assert told_ttl_ns() == 600 * MS
+    assert announced_ttl_ns() == 600 * MS
     audit.close()
     records.close()
     assert '"lease term changed", "feed": "equities", "ttl_ms": 600' in (tmp_path / "audit.jsonl").read_text()

@@ -1,4 +1,4 @@
-"""Records in a real ZooKeeper: a leader writes, the next goes on, a stale one changes none, strangers see none."""
+"""Records in a real ZooKeeper: leaders write and continue them, stale leaders and strangers have no access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.admin_server.cluster_files import running_server
 from tests.admin_server.leader_by_hand import WAIT_S, Leader, leading
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
-SESSION_MS = 20_000  # whoever leaves here says so: nothing waits for it
+SESSION_MS = 20_000  # no test waits for its end, because candidates leave explicitly
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +44,11 @@ def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeep
         stale = first.lead()
         stale.note_lease(1, 3, 1)
         stale.reserve_epochs(1, 0)
-        client = connect(settings)  # as a server that took over while the first one slept
+        client = connect(settings)  # acts as a server that took over while the first was paused
         try:
             _, version = read(client, f"{settings.root}/leader", WAIT_S)
             client.set(f"{settings.root}/leader", b'{"endpoint": "two:2", "validity_ns": 0}', version)
-            stale.note_lease(1, 4, 2)  # waits for nothing, so it cannot tell
+            stale.note_lease(1, 4, 2)  # does not wait, so it cannot raise
             for write in (
                 lambda: stale.reserve_epochs(1, 64),
                 lambda: stale.new_start(1, 1, bytes(32)),
@@ -68,7 +68,7 @@ def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeep
 
 
 @needs_zookeeper
-def test_one_leads_the_other_follows_and_takes_over_at_once_when_the_first_leaves(settings: ZooKeeperSettings) -> None:
+def test_the_standby_takes_over_immediately_when_the_leader_leaves(settings: ZooKeeperSettings) -> None:
     token_key = Ed25519PrivateKey.generate()
     first = Leader(settings, token_key, "one:1")
     stale = first.lead()
@@ -84,8 +84,8 @@ def test_one_leads_the_other_follows_and_takes_over_at_once_when_the_first_leave
 
 
 @needs_zookeeper
-def test_a_successor_waits_out_what_its_predecessor_may_still_believe(settings: ZooKeeperSettings) -> None:
-    client = connect(settings)  # as a server that died while it led
+def test_a_successor_waits_for_the_validity_that_its_predecessor_recorded(settings: ZooKeeperSettings) -> None:
+    client = connect(settings)  # acts as a server that died while it was the leader
     try:
         client.create(f"{settings.root}/leader", b'{"endpoint": "gone:1", "validity_ns": 1500000000}')
     finally:
@@ -98,7 +98,7 @@ def test_a_successor_waits_out_what_its_predecessor_may_still_believe(settings: 
 
 
 @needs_zookeeper
-def test_stream_keys_lie_sealed_and_only_for_users_of_the_credential(
+def test_stream_keys_are_sealed_and_only_readable_with_the_credential(
     zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     root = f"/{tmp_path.name}"
@@ -126,7 +126,7 @@ def test_stream_keys_lie_sealed_and_only_for_users_of_the_credential(
 
 
 @needs_zookeeper
-def test_keys_sealed_by_servers_with_another_token_key_are_not_used(settings: ZooKeeperSettings) -> None:
+def test_keys_sealed_with_another_token_key_are_refused(settings: ZooKeeperSettings) -> None:
     with leading(settings, Ed25519PrivateKey.generate()) as leader:
         leader.lead().stream_keys(1, 1)
         leader.lead().new_start(1, 1, bytes(32))
@@ -139,7 +139,7 @@ def test_keys_sealed_by_servers_with_another_token_key_are_not_used(settings: Zo
 
 
 @needs_zookeeper
-def test_a_server_with_another_authority_is_not_let_in(settings: ZooKeeperSettings, tmp_path: Path) -> None:
+def test_a_server_with_another_authority_is_refused(settings: ZooKeeperSettings, tmp_path: Path) -> None:
     client = connect(settings)
     try:
         note_fingerprint(client, settings, "aa", tmp_path)
@@ -151,7 +151,7 @@ def test_a_server_with_another_authority_is_not_let_in(settings: ZooKeeperSettin
         client.close()
 
 
-def test_a_broker_whose_records_may_not_grant_neither_grants_nor_renews_nor_takes(
+def test_while_its_records_forbid_grants_a_broker_neither_grants_renews_nor_takes_a_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running_server(tmp_path) as server:
@@ -165,7 +165,7 @@ def test_a_broker_whose_records_may_not_grant_neither_grants_nor_renews_nor_take
         holder.report(ReplicaState.ACTIVE, renew_epoch=epoch + 1, report_id=10)
         broker, kinds = server.brokers["equities"], []
         give_up_at_s = time.monotonic() + WAIT_S
-        while broker.lease.epoch == epoch:  # its term passes, and the core decides on the next
+        while broker.lease.epoch == epoch:  # until its term passes, and the core grants the next epoch
             with suppress(queue.Empty):
                 kinds.append(backup.orders.get(timeout=0.05).WhichOneof("order"))
             backup.report(ReplicaState.SYNCHRONIZED, 50)
@@ -176,15 +176,15 @@ def test_a_broker_whose_records_may_not_grant_neither_grants_nor_renews_nor_take
         assert not {"lease_granted", "lease_renewed", "lease_lost"} & set(kinds)
 
 
-def test_a_fence_holds_from_when_a_confirmation_was_asked_for_and_never_after_it_was_closed() -> None:
+def test_a_confirmation_counts_from_its_request_and_a_closed_fence_allows_nothing() -> None:
     fence = Fence(validity_ns=100)
-    assert not fence.holds(0)
-    fence.confirm(1_000)  # the answer may have come at 1_090: that adds nothing
-    assert fence.holds(1_099)
-    assert not fence.holds(1_100)
+    assert not fence.allows_grants(0)
+    fence.confirm(1_000)  # the time of the answer does not matter
+    assert fence.allows_grants(1_099)
+    assert not fence.allows_grants(1_100)
     fence.confirm(1_050)
-    fence.confirm(1_020)  # an answer that was overtaken takes nothing away
-    assert fence.holds(1_149)
+    fence.confirm(1_020)  # an answer out of order does not shorten it
+    assert fence.allows_grants(1_149)
     fence.close()
     fence.confirm(2_000)
-    assert not fence.holds(2_001)
+    assert not fence.allows_grants(2_001)

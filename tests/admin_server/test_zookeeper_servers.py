@@ -1,4 +1,4 @@
-"""Two admin servers on a real ZooKeeper, as processes: killed, paused, stopped; and ZooKeeper itself stopped."""
+"""Two admin server processes on a real ZooKeeper: servers are killed, paused and stopped, and so is ZooKeeper."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def audit_of(server: ServerProcess, event: str) -> list[dict[str, object]]:
 
 
 def refusal_of(server: ServerProcess) -> grpc.RpcError:
-    """What whoever asks this server is told."""
+    """The server's error for a call."""
     with open_channel(server.endpoint, ca_of(server)) as channel, pytest.raises(grpc.RpcError) as refused:
         admin_pb2_grpc.AuthenticationStub(channel).Begin(
             admin_pb2.BeginAuthenticationRequest(client_first="n,,n=reader,r=x"), timeout=WAIT_S
@@ -62,14 +62,14 @@ def refusal_of(server: ServerProcess) -> grpc.RpcError:
 
 
 def await_hint(standby: ServerProcess, active: ServerProcess) -> None:
-    """Ask the standby until it has heard who is active."""
+    """Call the standby until it names the active server."""
     give_up_at_s = time.monotonic() + WAIT_S
     while active_named_by(refusal_of(standby)) != active.endpoint:
-        assert time.monotonic() < give_up_at_s, "the standby never heard who is active"
+        assert time.monotonic() < give_up_at_s, "the standby never named the active server"
 
 
 class Reader:
-    """A client's subscription, without its data."""
+    """A client's subscription without its data stream."""
 
     def __init__(self, pair: Pair) -> None:
         self._letters: queue.SimpleQueue[GrantLetter] = queue.SimpleQueue()
@@ -89,7 +89,7 @@ class Reader:
         self._reader.close()
 
 
-def test_a_standby_is_well_says_who_is_active_and_takes_no_call(make_pair: MakePair) -> None:
+def test_a_standby_is_healthy_names_the_active_server_and_refuses_calls(make_pair: MakePair) -> None:
     pair = make_pair(CLUSTER)
     await_serving(pair.second, is_serving=False)
     assert is_alive(pair.second)
@@ -99,7 +99,9 @@ def test_a_standby_is_well_says_who_is_active_and_takes_no_call(make_pair: MakeP
     assert f"standby; {pair.first.endpoint} is active" in str(refusal_of(pair.second).details())
 
 
-def test_when_the_active_server_is_killed_the_other_takes_over_and_epoch_and_grant_go_on(make_pair: MakePair) -> None:
+def test_when_the_active_server_is_killed_the_standby_takes_over_the_same_epoch(
+    make_pair: MakePair,
+) -> None:
     pair = make_pair(LONG_LEASE)
     active, backup = FollowingAdapter(pair, "a"), FollowingAdapter(pair, "b")
     epoch = active.become_active()
@@ -115,10 +117,10 @@ def test_when_the_active_server_is_killed_the_other_takes_over_and_epoch_and_gra
     assert len(set(active.incarnations)) == 1
     assert backup.await_order("cluster_changed") is not None
     assert "lease_granted" not in backup.seen
-    after = reader.await_update(lambda update: bool(update.message_model))  # the first of a new stream
+    after = reader.await_update(lambda update: bool(update.message_model))  # the first update of a new stream
     assert (after.epoch, after.active_adapter_id) == (epoch, 1)
     assert [key.key for key in after.keys] == [key.key for key in reader.first.keys]
-    active.vanish()  # proven by its renewal, so its end is its end again
+    active.vanish()  # it has renewed, so the end of its stream ends its lease again
     granted = backup.await_order("lease_granted")
     assert granted is not None
     assert granted.lease_granted.epoch > epoch
@@ -126,7 +128,7 @@ def test_when_the_active_server_is_killed_the_other_takes_over_and_epoch_and_gra
     backup.vanish()
 
 
-def test_epochs_only_grow_and_incarnations_never_repeat_over_changes_of_the_server(make_pair: MakePair) -> None:
+def test_epochs_only_grow_and_incarnations_never_repeat_when_servers_take_over(make_pair: MakePair) -> None:
     pair = make_pair(CLUSTER)
     epochs, incarnations = [], []
     serving = pair.first
@@ -137,7 +139,7 @@ def test_epochs_only_grow_and_incarnations_never_repeat_over_changes_of_the_serv
         assert granted is not None
         epochs.append(granted.lease_granted.epoch)
         incarnations += adapter.incarnations
-        serving.kill()  # the moment the grant is heard
+        serving.kill()  # immediately after the grant arrives
         adapter.vanish()
         if serving is pair.first:
             pair.first, serving = pair.start("first"), pair.second
@@ -147,7 +149,7 @@ def test_epochs_only_grow_and_incarnations_never_repeat_over_changes_of_the_serv
     assert incarnations == sorted(set(incarnations))
 
 
-def test_while_zookeeper_is_stopped_nothing_is_granted_nothing_is_taken_and_after_it_all_goes_on(
+def test_while_zookeeper_is_stopped_no_lease_changes_and_afterwards_renewals_continue(
     make_pair: MakePair, zookeeper: ZooKeeperServer
 ) -> None:
     pair = make_pair(LONG_LEASE)
@@ -174,13 +176,13 @@ def test_while_zookeeper_is_stopped_nothing_is_granted_nothing_is_taken_and_afte
     backup.vanish()
 
 
-def test_an_active_server_that_zookeeper_answers_no_more_steps_down_by_its_own_clock(
+def test_an_active_server_steps_down_by_its_own_clock_when_zookeeper_stops_answering(
     make_pair: MakePair, zookeeper: ZooKeeperServer
 ) -> None:
     pair = make_pair(LONG_LEASE)
     active = FollowingAdapter(pair, "a")
     epoch = active.become_active()
-    zookeeper.pause()  # no connection breaks
+    zookeeper.pause()  # without breaking connections
     try:
         await_serving(pair.first, is_serving=False)
     finally:
@@ -189,7 +191,7 @@ def test_an_active_server_that_zookeeper_answers_no_more_steps_down_by_its_own_c
     active.vanish()
 
 
-def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_wakes(make_pair: MakePair) -> None:
+def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_resumes(make_pair: MakePair) -> None:
     pair = make_pair(CLUSTER.replace("lease_ttl_ms = 300", "lease_ttl_ms = 1000"))
     sleeper = pair.first
     held = Adapter(sleeper, "a")
@@ -200,19 +202,19 @@ def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_wake
         held.orders.get()
     granted_before = len(audit_of(sleeper, "lease granted"))
     sleeper.process.send_signal(signal.SIGSTOP)
-    for report_id in range(2, 60):  # they wait in its socket until it wakes
+    for report_id in range(2, 60):  # they wait in its socket until it resumes
         held.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=report_id)
     await_serving(pair.second)
     backup = FollowingAdapter(pair, "b")
     backup.behave(ReplicaState.SYNCHRONIZED)
     assert backup.become_active() > epoch
-    for report_id in range(60, 120):  # by now it is a good candidate, for a server that knows of no other
+    for report_id in range(60, 120):  # now a good candidate for a server that knows no other
         held.report(ReplicaState.SYNCHRONIZED, 50, renew_epoch=epoch, report_id=report_id)
     sleeper.process.send_signal(signal.SIGCONT)
     await_serving(sleeper, is_serving=False)
     assert held.ended.wait(WAIT_S), "its stream was not ended"
-    told = [held.orders.get() for _ in range(held.orders.qsize())]
-    kinds = {order.WhichOneof("order") for order in told}
+    orders = [held.orders.get() for _ in range(held.orders.qsize())]
+    kinds = {order.WhichOneof("order") for order in orders}
     assert not kinds & {"lease_renewed", "lease_granted", "lease_offered"}
     assert len(audit_of(sleeper, "lease granted")) == granted_before
     await_hint(sleeper, pair.second)
@@ -220,7 +222,7 @@ def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_wake
     held.vanish()
 
 
-def test_a_server_that_is_stopped_hands_over_and_comes_back_as_standby(make_pair: MakePair) -> None:
+def test_a_stopped_server_hands_over_and_returns_as_a_standby(make_pair: MakePair) -> None:
     pair = make_pair(LONG_LEASE)
     active = FollowingAdapter(pair, "a")
     epoch = active.become_active()
@@ -247,7 +249,7 @@ def test_the_admin_command_finds_the_active_server(make_pair: MakePair, capsys: 
     assert f"{pair.first.endpoint} is active" in capsys.readouterr().err
 
 
-def test_a_second_server_whose_folder_was_not_prepared_is_refused_with_what_to_copy(
+def test_the_error_for_an_unprepared_state_folder_says_which_files_to_copy(
     make_pair: MakePair, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     make_pair(CLUSTER)

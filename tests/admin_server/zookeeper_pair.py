@@ -1,4 +1,4 @@
-"""Two admin servers on one ZooKeeper, as processes, and an adapter that follows whichever of them is active."""
+"""Two admin server processes on one ZooKeeper, and an adapter that follows the active one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Pair:
-    """The servers; the first is active at first, and whoever is killed can be started again at its address."""
+    """The two servers. The first one is active initially; a killed server can be restarted."""
 
     def __init__(self, folder: Path, zookeeper: ZooKeeperServer, cluster: str, opened: ExitStack) -> None:
         self._folder, self._cluster, self._opened = folder, cluster, opened
@@ -43,7 +43,7 @@ class Pair:
         self.second = self.start("second")
 
     def start(self, name: str) -> ServerProcess:
-        """Start a server (again), on an address of its own."""
+        """Start or restart a server."""
         server = ServerProcess(self._folder / name, *self._options, cluster=self._cluster)
         self._opened.callback(server.kill)
         self._opened.callback(server.process.send_signal, signal.SIGCONT)
@@ -51,17 +51,17 @@ class Pair:
 
     @property
     def addresses(self) -> str:
-        """As a user gives them: the standby's first, so that the active one must be found."""
+        """The addresses as a user gives them; the standby's is first, so that clients must find the active server."""
         return f"{self.second.endpoint},{self.first.endpoint}"
 
     @property
     def secret_folder(self) -> ServerProcess:
-        """Whose folder has the secrets: where the cluster was made."""
+        """The server whose folder contains the secrets, because it was started first."""
         return self.first
 
 
 def await_serving(server: ServerProcess, *, is_serving: bool = True) -> None:
-    """Wait until the server is active, or until it is a standby; health checks tell."""
+    """Wait until health checks show that the server is active, or that it is a standby."""
     with open_channel(server.endpoint, ca_of(server)) as channel:
         request = health_pb2.HealthCheckRequest(service="tandemfeed.v1.AdapterRegistry")
         for reply in health_pb2_grpc.HealthStub(channel).Watch(request, timeout=WAIT_S):
@@ -71,14 +71,14 @@ def await_serving(server: ServerProcess, *, is_serving: bool = True) -> None:
 
 
 def is_alive(server: ServerProcess) -> bool:
-    """True if the process itself says that it is well, whatever its part."""
+    """True if the process reports that it is healthy, as the active server or as a standby."""
     with open_channel(server.endpoint, ca_of(server)) as channel:
         reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""), timeout=WAIT_S)
     return bool(reply.status == SERVING)
 
 
 class NeverStopped:
-    """In place of a stop signal."""
+    """A stop signal that never comes."""
 
     is_set = False
 
@@ -90,7 +90,7 @@ class NeverStopped:
 
 
 class FollowingAdapter:
-    """An adapter with the real registry: it finds the active server, and comes back in its incarnation."""
+    """An adapter with the real registry: it finds the active server, and returns with the same incarnation."""
 
     def __init__(self, pair: Pair, name: str) -> None:
         ca, identity = ca_of(pair.secret_folder), f"adapter-{name}"
@@ -118,20 +118,20 @@ class FollowingAdapter:
         self.behave(ReplicaState.JOINING)
 
     def behave(self, state: ReplicaState, renew_epoch: int = 0) -> None:
-        """Report this from now on, whenever an order is awaited."""
+        """Report this state now, and repeatedly while waiting for orders."""
         self._held_epoch = renew_epoch
-        self._told = (state, renew_epoch)
+        self._reported = (state, renew_epoch)
         self._report()
 
     def _report(self) -> None:
-        state, renew_epoch = self._told
+        state, renew_epoch = self._reported
         position = common_pb2.MessageStreamState(next_input_seq=50)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
-        told = common_pb2.FeedAdapterState(adapter_id=self._adapter_id, channels=[channel])
-        self._registry.report(admin_pb2.AdapterReport(state=told, renew_epoch=renew_epoch))
+        feed_state = common_pb2.FeedAdapterState(adapter_id=self._adapter_id, channels=[channel])
+        self._registry.report(admin_pb2.AdapterReport(state=feed_state, renew_epoch=renew_epoch))
 
     def await_order(self, *kinds: str, timeout_s: float = WAIT_S) -> admin_pb2.AdapterOrder | None:
-        """The next order of these kinds; None if none comes. Every other is noted in `seen`, in their order."""
+        """The next order of these kinds; None if none arrives. `seen` collects the kinds of all orders, in sequence."""
         give_up_at_s = time.monotonic() + timeout_s
         while time.monotonic() < give_up_at_s:
             try:
@@ -146,7 +146,7 @@ class FollowingAdapter:
         return None
 
     def become_active(self) -> int:
-        """Wait for a grant and go on as active: the epoch."""
+        """Wait for a grant, continue as the active, and return the epoch."""
         granted = self.await_order("lease_granted")
         assert granted is not None, f"never granted; {self.seen}"
         epoch = granted.lease_granted.epoch
@@ -155,11 +155,11 @@ class FollowingAdapter:
         return epoch
 
     def await_renewal(self, epoch: int) -> None:
-        """Wait for a renewal of this very epoch."""
+        """Wait for a renewal of this epoch."""
         renewed = self.await_order("lease_renewed", "lease_lost", "lease_granted")
         assert renewed is not None, f"never renewed; {self.seen}"
         assert renewed.lease_renewed.epoch == epoch, renewed
 
     def vanish(self) -> None:
-        """As a killed process does."""
+        """Disappear, as a killed process does."""
         self._registry.stop()

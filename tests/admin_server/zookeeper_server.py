@@ -1,6 +1,7 @@
-"""A real ZooKeeper server for tests: Debian's, in a folder and on a port of its own; it can stop, pause, start again.
+"""A real ZooKeeper server for tests, from Debian's package, with a separate folder and port; it can be stopped, paused
+and restarted.
 
-It installs nothing: where Debian's package `zookeeper` or Java is missing, what asks for it is skipped.
+Tests that need it are skipped if Debian's package `zookeeper` or Java is not installed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from kazoo.client import KazooClient
 
 from admin_server.zookeeper import RECONNECT
 
-JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names what else it needs, beside it
+JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the other jars in this folder
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
-TICK_MS = 100  # sessions from 200 ms: a test need not wait for one for long
+TICK_MS = 100  # allows sessions from 200 ms, so that tests wait only briefly for their end
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 
@@ -40,7 +41,7 @@ class ZooKeeperServer:
     """One server on 127.0.0.1.
 
     Attributes:
-        hosts: host:port, the same in every life.
+        hosts: host:port, the same after a restart.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,11 +59,11 @@ class ZooKeeperServer:
         self.start()
 
     def start(self) -> None:
-        """Start (again); returns when it serves."""
+        """Start or restart the server; return when it serves."""
         with (self._folder / "zookeeper.log").open("ab") as log:
             # Few threads and a small heap: a test's server shares the machine.
             options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-            # What a test stops is the process: what it wrote is in the page cache, and another's disk cannot stall it.
+            # Tests stop only the process, so writes to the page cache suffice, and a slow disk cannot stall it.
             options.append("-Dzookeeper.forceSync=no")
             self._process = subprocess.Popen(
                 ["java", *options, "-cp", str(JAR), MAIN, str(self._settings)], stdout=log, stderr=log
@@ -70,13 +71,13 @@ class ZooKeeperServer:
         give_up_at = time.monotonic() + START_TIMEOUT_S
         client = KazooClient(self.hosts, 1.0, connection_retry=RECONNECT)
         try:
-            client.start(timeout=give_up_at - time.monotonic())  # it tries again until the server serves
+            client.start(timeout=give_up_at - time.monotonic())  # it retries until the server serves
         finally:
             client.stop()
             client.close()
 
     def stop(self) -> None:
-        """End it; what it was told is on its disk."""
+        """Stop the server; its data stay on the disk."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
@@ -84,19 +85,19 @@ class ZooKeeperServer:
             self._process = None
 
     def pause(self) -> None:
-        """It is there, and answers nothing."""
+        """Suspend the server: connections stay open, and it answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """It answers again."""
+        """Resume the server."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
 
 @contextmanager
 def running_zookeeper(folder: Path) -> Iterator[ZooKeeperServer]:
-    """A server of its own for one test."""
+    """A separate server for one test."""
     server = ZooKeeperServer(folder)
     try:
         yield server

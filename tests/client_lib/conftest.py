@@ -1,4 +1,4 @@
-"""One toy cluster per test; see toy_cluster."""
+"""A toy cluster for each test; see toy_cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.client_lib.toy_cluster import ToyCluster
 
 @pytest.fixture
 def cluster() -> Iterator[ToyCluster]:
-    """A running one."""
+    """A running toy cluster."""
     toy = ToyCluster()
     yield toy
     toy.close()

@@ -1,4 +1,4 @@
-"""The asyncio face."""
+"""The asyncio interface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from client_lib.items import Batch
 from tests.client_lib.toy_cluster import ToyCluster, message_seqs, packet, subscribe_and_hear_all
 
 
-def test_a_coroutine_reads_the_stream_and_closes_it(cluster: ToyCluster) -> None:
+def test_a_coroutine_can_read_the_stream_and_close_it(cluster: ToyCluster) -> None:
     async def read() -> list[int]:
         items = []
         async with AsyncSubscription(subscription) as stream:

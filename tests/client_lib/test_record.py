@@ -1,4 +1,4 @@
-"""The recorder's judgement: it is the demo's and the drills' oracle, so it must see every kind of wrong."""
+"""The evaluation of a recording. The demo and the drills rely on it, so it must detect every kind of fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch(of: OutputPacket, at_ms: int, first: int = 0, end: int | None = None) 
     return Batch(packet_at, at_ms * MS + 500_001, at_ms * MS + 500_001, DECODER)
 
 
-def test_a_whole_and_ordered_delivery_has_no_faults() -> None:
+def test_a_complete_and_ordered_delivery_has_no_faults() -> None:
     recorder = DeliveryRecorder()
     recorder.record(batch(packet(1 + 5 * at, 1 + 5 * at, 5), at) for at in range(10))
     figures = recorder.finish().figures({1: 50})
@@ -40,9 +40,9 @@ def test_a_whole_and_ordered_delivery_has_no_faults() -> None:
     assert figures.longest_stall_ms == 1.0
 
 
-def test_what_is_missing_repeated_or_late_is_counted_and_named() -> None:
+def test_missing_repeated_and_late_messages_are_counted_and_listed() -> None:
     recorder = DeliveryRecorder()
-    for at, first in enumerate((1, 6, 16, 6, 11)):  # 6–10 repeated, 11–15 late, 21–25 never
+    for at, first in enumerate((1, 6, 16, 6, 11)):  # 6–10 repeated, 11–15 late, 21–25 missing
         recorder.record([batch(packet(first, first, 5), at)])
     figures = recorder.finish().figures({1: 25, 2: 3})
     assert (figures.delivered, figures.missing, figures.duplicated, figures.out_of_order) == (20, 8, 5, 5)
@@ -50,14 +50,14 @@ def test_what_is_missing_repeated_or_late_is_counted_and_named() -> None:
     assert figures.streams[2].missing_ranges == ((1, 3),)
 
 
-def test_filled_messages_are_delivered_and_out_of_order() -> None:
+def test_filled_messages_count_as_delivered_and_out_of_order() -> None:
     recorder = DeliveryRecorder()
     recorder.record([batch(packet(6, 6, 5), 0), Filled(batch(packet(1, 1, 5), 1))])
     figures = recorder.finish().figures({1: 10})
     assert (figures.missing, figures.out_of_order, figures.filled_messages) == (0, 5, 5)
 
 
-def test_source_messages_that_became_no_message_are_consumed_not_lost() -> None:
+def test_source_messages_that_yield_no_message_do_not_count_as_lost() -> None:
     silent = Run(1, 6, 6, 1, 6, 4, 0)
     run = Run(1, 10, 6, 1, 10, 5, 5)
     frames = packet(6, 10, 5).payload[16:]
@@ -67,7 +67,7 @@ def test_source_messages_that_became_no_message_are_consumed_not_lost() -> None:
     assert recorder.finish().figures({1: 14}).missing == 0
 
 
-def test_parts_of_a_packet_tile_its_source_messages() -> None:
+def test_the_parts_of_a_packet_together_cover_its_source_messages_once() -> None:
     silent = Run(1, 1, 1, 2, 7, 3, 0)
     run = Run(1, 4, 1, 1, 1, 5, 5)
     whole = packet(1, 1, 5)._replace(
@@ -78,7 +78,7 @@ def test_parts_of_a_packet_tile_its_source_messages() -> None:
     assert [each for part in parts for each in part.messages()] == list(batch(whole, 0).messages())
 
 
-def test_a_takeovers_stall_is_the_longest_pause_around_it() -> None:
+def test_the_stall_of_a_takeover_is_the_longest_pause_around_it() -> None:
     recorder = DeliveryRecorder()
     times = [*range(0, 3000, 10), *range(3045, 6000, 10), 9000]
     for at, at_ms in enumerate(times):
@@ -94,7 +94,7 @@ def test_a_takeovers_stall_is_the_longest_pause_around_it() -> None:
     assert len(record.inter_arrival(Takeover(9, 2, 2, 1, 0))[0]) == 0
 
 
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
+def test_a_record_can_be_saved_and_loaded(tmp_path: Path) -> None:
     recorder = DeliveryRecorder()
     recorder.record([batch(packet(1, 1, 5), 0), Takeover(CHANNEL_ID, 2, 2, 6, 1), batch(packet(6, 6, 5), 2)])
     recorder.save(tmp_path / "record.npz")
@@ -104,7 +104,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 8)), max_size=12))
-def test_figures_agree_with_counting_one_by_one(deliveries: Sequence[tuple[int, int]]) -> None:
+def test_figures_equal_those_from_counting_single_messages(deliveries: Sequence[tuple[int, int]]) -> None:
     seen: set[int] = set()
     duplicated = out_of_order = 0
     for first, count in deliveries:
@@ -119,7 +119,7 @@ def test_figures_agree_with_counting_one_by_one(deliveries: Sequence[tuple[int, 
     assert (figures.delivered, figures.duplicated, figures.out_of_order, figures.missing) == expected
 
 
-def test_two_sessions_are_judged_one_by_one() -> None:
+def test_two_sessions_are_evaluated_separately() -> None:
     rows = [(1, 1, 11, True, 20_261_121), (1, 1, 4, True, 20_261_122), (1, 6, 8, True, 20_261_122)]
     record = DeliveryRecord({1: ChannelRecord(np.empty(0, ROW_DTYPE), np.array(rows, SPAN_DTYPE))}, (), ())
     figures = record.figures({1: 10}, expected_later=[{1: 7}])

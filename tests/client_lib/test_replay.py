@@ -1,4 +1,4 @@
-"""Whom the client asks again, and whom next when that one does not serve."""
+"""Which adapter the client asks for missing packets, and which one next if that adapter fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.client_lib.toy_cluster import (
 
 
 @pytest.mark.parametrize("fault", ["refuse", "silent", "impostor", "nothing"])
-def test_the_next_adapter_is_asked_when_one_does_not_serve(cluster: ToyCluster, fault: str) -> None:
+def test_the_next_adapter_is_asked_when_one_does_not_answer_properly(cluster: ToyCluster, fault: str) -> None:
     a, b = cluster.adapters
     a.replay_fault = fault
     with cluster.connect() as client:
@@ -39,12 +39,12 @@ def test_the_next_adapter_is_asked_when_one_does_not_serve(cluster: ToyCluster, 
         assert time.monotonic() - begin < 10 * SILENCE_MAX_S
 
 
-def test_who_has_failed_is_left_out_for_a_while(cluster: ToyCluster) -> None:
+def test_an_adapter_that_failed_is_skipped_for_a_while(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     a.replay_fault = "silent"
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
-        for at in range(20):  # each one lost, and asked for, by itself
+        for at in range(20):  # each is lost, and requested, separately
             b.lose(packet(1 + 10 * at, 1 + 10 * at, 5))
             b.send(packet(6 + 10 * at, 6 + 10 * at, 5))
             assert message_seqs(collect(subscription, has_messages(10)))[-1] == 10 + 10 * at
@@ -52,7 +52,7 @@ def test_who_has_failed_is_left_out_for_a_while(cluster: ToyCluster) -> None:
         assert a.replay_calls <= 5
 
 
-def test_what_one_adapter_has_only_in_part_the_next_completes(cluster: ToyCluster) -> None:
+def test_the_next_adapter_supplies_what_one_adapter_lacks(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
     cluster.adapters.append(third)
@@ -68,7 +68,7 @@ def test_what_one_adapter_has_only_in_part_the_next_completes(cluster: ToyCluste
         assert [1, 26] in firsts  # every gap in one request
 
 
-def test_messages_that_one_adapter_alone_sent_are_not_delivered_with_confirm_2(cluster: ToyCluster) -> None:
+def test_with_confirm_2_messages_from_only_one_adapter_are_not_delivered(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client, confirm=2)
@@ -76,12 +76,12 @@ def test_messages_that_one_adapter_alone_sent_are_not_delivered_with_confirm_2(c
         b.send(packet(1, 1, 5))
         assert message_seqs(collect(subscription, has_messages(5))) == [1, 2, 3, 4, 5]
         assert not any(isinstance(item, Batch) for item in subscription.poll(0.2))
-        b.lose(packet(6, 6, 5))  # the other copy is in the journal by now
+        b.lose(packet(6, 6, 5))  # now the other copy is in the journal
         assert message_seqs(collect(subscription, has_messages(5))) == [6, 7, 8, 9, 10]
         assert subscription.statistics().counts["merge_delivered"] == 10
 
 
-def test_an_impostor_s_replay_confirms_nothing(cluster: ToyCluster) -> None:
+def test_a_replay_in_another_adapters_name_confirms_nothing(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     a.replay_fault = "impostor"
     with cluster.connect() as client:
@@ -107,20 +107,20 @@ def test_provisional_messages_come_from_replay_by_source_range(cluster: ToyClust
         assert batches[1].is_replayed
 
 
-def test_what_is_still_pending_shrinks_with_what_arrived() -> None:
+def test_received_packets_are_removed_from_the_pending_request() -> None:
     pending = PendingReplay(RequestReplay(CHANNEL_ID, ((1, 11), (20, 21)), (3, 9), source_ranges=((1, 5, 10),)))
-    pending.arrived([encode_output_packet(packet(3, 3, 4)), b"nonsense"])
+    pending.remove_received([encode_output_packet(packet(3, 3, 4)), b"nonsense"])
     message = pending.message()
     assert [(each.first, each.end) for each in message.input_ranges] == [(1, 3), (7, 11), (20, 21)]
     assert (message.message_range.first, message.message_range.end) == (7, 9)
     assert [(each.range.first, each.range.end) for each in message.source_ranges] == [(7, 10)]
-    pending.arrived([encode_output_packet(packet(1, 1, 30))])
+    pending.remove_received([encode_output_packet(packet(1, 1, 30))])
     assert pending.is_empty
 
 
-def test_a_provisional_packet_answers_only_what_was_asked_by_source() -> None:
+def test_a_provisional_packet_answers_only_source_ranges() -> None:
     pending = PendingReplay(RequestReplay(CHANNEL_ID, ((1, 11),), (1, 11), source_ranges=((1, 1, 11),)))
-    pending.arrived([encode_output_packet(packet(1, 1, 30, flags=OutputFlag.PROVISIONAL))])
+    pending.remove_received([encode_output_packet(packet(1, 1, 30, flags=OutputFlag.PROVISIONAL))])
     message = pending.message()
     assert [(each.first, each.end) for each in message.input_ranges] == [(1, 11)]
     assert message.message_range.end == 11
@@ -128,12 +128,12 @@ def test_a_provisional_packet_answers_only_what_was_asked_by_source() -> None:
 
 
 class Letters:
-    """What a worker leaves for the loop, and the wait for it."""
+    """Collects the letters of a worker."""
 
     def __init__(self, cluster: ToyCluster, client: Client) -> None:
         self._letters: queue.SimpleQueue[Replayed] = queue.SimpleQueue()
         self.worker = ReplayWorker(client._session, self._put)
-        self.worker.use_adapters(
+        self.worker.set_adapters(
             tuple(
                 GrantedAdapter(each.adapter_id, f"toy-{each.adapter_id}", each.rpc.endpoint, {})
                 for each in cluster.adapters
@@ -148,13 +148,13 @@ class Letters:
         return self._letters.get(timeout=30)
 
 
-def test_every_channel_has_a_request_of_its_own_and_the_newest_replaces_an_older_one(cluster: ToyCluster) -> None:
+def test_each_channel_has_one_request_and_a_newer_one_replaces_it(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     for adapter in (a, b):
         adapter.lose(*(packet(first, first, 5) for first in (1, 6, 11, 16)))
     with cluster.connect() as client:
         letters = Letters(cluster, client)
-        with letters.worker._condition:  # all of them before the thread gets its turn
+        with letters.worker._condition:  # queue all of them before the thread can run
             letters.worker.request(RequestReplay(1, ((1, 6),)))
             letters.worker.request(RequestReplay(2, ((1, 6), (16, 21))))
             letters.worker.request(RequestReplay(1, ((6, 11), (16, 21))))
@@ -169,7 +169,7 @@ def test_every_channel_has_a_request_of_its_own_and_the_newest_replaces_an_older
         letters.worker.close()
 
 
-def test_who_has_fallen_silent_is_asked_last_whosever_turn_it_is(cluster: ToyCluster) -> None:
+def test_silent_adapters_are_asked_last(cluster: ToyCluster) -> None:
     for adapter in cluster.adapters:
         adapter.lose(packet(1, 1, 5))
     with cluster.connect() as client:
@@ -180,7 +180,7 @@ def test_who_has_fallen_silent_is_asked_last_whosever_turn_it_is(cluster: ToyClu
         letters.worker.close()
 
 
-def test_as_many_adapters_are_asked_as_copies_are_wanted_those_whose_copy_is_here_last(cluster: ToyCluster) -> None:
+def test_as_many_adapters_are_asked_as_copies_are_requested_those_whose_copy_arrived_last(cluster: ToyCluster) -> None:
     third = ToyAdapter(cluster, 3, "239.192.2.3:5013")
     cluster.adapters.append(third)
     for adapter in cluster.adapters:

@@ -1,4 +1,4 @@
-"""What a reader believes while its adapters sign as they do: news at once, repeated heartbeats five at a time."""
+"""What a reader accepts when adapters sign changes immediately, and repeated heartbeats five at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MODES: list[VerifyMode] = ["alarm", "signed"]
 
 
 class SignedStream:
-    """Adapter 1's stream as it signs it, over a network that loses signatures.
+    """Adapter 1's signed stream, over a network that loses signatures.
 
     Args:
-        is_lost: asked with each signature's number, from 0.
+        is_lost: whether the network loses a signature, by its number from 0.
     """
 
     def __init__(self, verify: VerifyMode, is_lost: Callable[[int], bool] = lambda _number: False) -> None:
@@ -27,12 +27,12 @@ class SignedStream:
         self.next_seq = 1
         self.signature_count = 0
         self.is_lost: Callable[[int], bool] = lambda _number: False
-        self.turn()  # both signatures of the first heartbeat come
+        self.turn()  # both signatures of the first heartbeat arrive
         self.turn()
         self.signature_count, self.is_lost = 0, is_lost
 
     def turn(self, message_count: int = 0, **said: int) -> list[Verdict]:
-        """One heartbeat interval: messages in a packet each, a heartbeat, what is signed with it."""
+        """One heartbeat interval: packets with one message each, a heartbeat, and the signatures that are due."""
         scene, sealer = self.scene, self.scene.adapters[1]
         scene.now_ns += HEARTBEAT_NS
         datagrams = []
@@ -58,12 +58,12 @@ def beats(verdicts: list[Verdict]) -> int:
 
 
 @pytest.mark.parametrize("verify", MODES)
-def test_an_idle_stream_costs_twenty_signatures_a_second_and_all_its_heartbeats_are_believed(
+def test_an_idle_stream_needs_twenty_signatures_a_second_and_all_its_heartbeats_are_accepted(
     verify: VerifyMode,
 ) -> None:
     stream = SignedStream(verify)
-    believed = sum(beats(verdicts) for verdicts in stream.idle(1_000))
-    assert believed == 1_000
+    accepted = sum(beats(verdicts) for verdicts in stream.idle(1_000))
+    assert accepted == 1_000
     assert stream.signature_count == 1_000 * HEARTBEAT_NS // SIGNED_WITHIN_NS == 200
 
 
@@ -72,21 +72,21 @@ def test_an_idle_stream_that_loses_two_signatures_in_a_row_is_not_stale_and_rais
     verify: VerifyMode,
 ) -> None:
     stream = SignedStream(verify, is_lost=lambda number: number % 3 != 2)
-    believed_at_ns = stream.scene.now_ns
+    accepted_at_ns = stream.scene.now_ns
     for verdicts in stream.idle(500):
         assert not alarms(verdicts)
         if beats(verdicts):
-            assert stream.scene.now_ns - believed_at_ns < MergerConfig().stale_after_ns
-            believed_at_ns = stream.scene.now_ns
-    assert believed_at_ns >= stream.scene.now_ns - 3 * SIGNED_WITHIN_NS
+            assert stream.scene.now_ns - accepted_at_ns < MergerConfig().stale_after_ns
+            accepted_at_ns = stream.scene.now_ns
+    assert accepted_at_ns >= stream.scene.now_ns - 3 * SIGNED_WITHIN_NS
 
 
 @pytest.mark.parametrize("lost", [{0}, {1}, set()], ids=["the first is lost", "the second is lost", "none is lost"])
-def test_in_signed_mode_a_message_is_delivered_at_the_latest_one_heartbeat_after_a_lost_signature(
+def test_in_signed_mode_a_lost_signature_delays_a_message_by_at_most_one_heartbeat(
     lost: set[int],
 ) -> None:
     stream = SignedStream("signed")
-    for idle_turns in range(6):  # whatever was signed before
+    for idle_turns in range(6):  # for every number of idle turns before
         list(stream.idle(idle_turns))
         stream.signature_count = 0
         stream.is_lost = lost.__contains__
@@ -96,7 +96,7 @@ def test_in_signed_mode_a_message_is_delivered_at_the_latest_one_heartbeat_after
         stream.is_lost = lambda _number: False
 
 
-def test_in_signed_mode_messages_that_flow_are_delivered_with_every_heartbeat() -> None:
+def test_in_signed_mode_a_steady_stream_is_delivered_with_every_heartbeat() -> None:
     stream = SignedStream("signed")
     for _ in range(50):
         first = stream.next_seq
@@ -104,7 +104,7 @@ def test_in_signed_mode_messages_that_flow_are_delivered_with_every_heartbeat() 
 
 
 @pytest.mark.parametrize("verify", MODES)
-def test_a_forged_heartbeat_between_signatures_of_an_idle_stream_moves_nothing(verify: VerifyMode) -> None:
+def test_a_forged_heartbeat_between_signatures_of_an_idle_stream_has_no_effect(verify: VerifyMode) -> None:
     stream = SignedStream(verify)
     true = heartbeat(1).payload
     for at in range(25):
@@ -112,8 +112,8 @@ def test_a_forged_heartbeat_between_signatures_of_an_idle_stream_moves_nothing(v
         counter = scene.adapters[1].next_counters()[CHANNEL_ID]
         forged = heartbeat(1, lineage=((1, 1), (HUGE, 1)), flags=OutputFlag.FROM_ACTIVE)
         assert scene.hear(scene.forged(forged, counter + at % 3)) == []
-        believed = stream.turn()
-        assert all(isinstance(each, OutputPacket) and each.payload == true for each in believed)
+        accepted = stream.turn()
+        assert all(isinstance(each, OutputPacket) and each.payload == true for each in accepted)
 
 
 def test_a_slow_stream_that_loses_every_other_signature_raises_no_alarm() -> None:
@@ -123,7 +123,7 @@ def test_a_slow_stream_that_loses_every_other_signature_raises_no_alarm() -> Non
         assert not any(alarms(verdicts) for verdicts in stream.idle(13))
 
 
-def test_a_forger_who_goes_on_for_an_idle_adapter_that_has_died_is_found_out() -> None:
+def test_a_forger_that_continues_a_dead_idle_adapters_stream_is_detected() -> None:
     stream = SignedStream("alarm")
     stream.turn(1)
     scene, heard = stream.scene, list[Verdict]()

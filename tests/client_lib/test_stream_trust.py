@@ -1,4 +1,4 @@
-"""What a subscription believes while another reader of the channel forges packets, with real seals and signatures."""
+"""What a subscription accepts while another reader of the channel forges packets, with real seals and signatures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HUGE = 2**32 - 2
 
 
 def first_seqs(verdicts: list[Verdict]) -> list[int]:
-    """The packets believed, by their first message."""
+    """The first `message_seq` of each accepted packet."""
     return [each.first_message_seq for each in verdicts if isinstance(each, OutputPacket)]
 
 
@@ -48,11 +48,11 @@ def alarms(verdicts: list[Verdict]) -> list[Distrusted]:
 
 @dataclass
 class Scene:
-    """A reader that has begun, one or two adapters, and a forger who holds the channel's key."""
+    """A reader, two adapters, and a forger that has the channel's key."""
 
     verify: VerifyMode = "alarm"
     now_ns: int = 1_000_000 * MS
-    sender: str = "10.0.0.1:4000"  # of the datagrams that come
+    sender: str = "10.0.0.1:4000"  # the source address of all datagrams
     adapters: dict[int, Sealer] = field(default_factory=dict)
     starts: dict[int, AnnouncedStart] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Scene:
             self.start(adapter_id, 10 + adapter_id)
 
     def start(self, adapter_id: int, incarnation: int, first_counter: int = 1) -> None:
-        """An adapter starts, and is announced."""
+        """Start an adapter, and announce the start."""
         private_key = Ed25519PrivateKey.generate()
         public_key = private_key.public_key().public_bytes_raw()
         start = AnnouncedStart(adapter_id, incarnation, os.urandom(32), public_key, {CHANNEL_ID: first_counter})
@@ -84,13 +84,13 @@ class Scene:
         return self.adapters[adapter_id].sign(CHANNEL_ID, self.now_ns)
 
     def forged(self, made: OutputPacket, counter: int, adapter_id: int = 1) -> bytes:
-        """What the forger sends as an adapter."""
+        """A packet that the forger sends in an adapter's name."""
         forger = Sealer(FEED_ID, self.starts[adapter_id], Ed25519PrivateKey.generate(), first_counter=counter)
         forger.use_key(replace(KEY, decision_key=bytes(32)))
         return forger.seal(made._replace(adapter_id=adapter_id), self.now_ns)
 
     def hear(self, *datagrams: bytes) -> list[Verdict]:
-        """What is believed of these, one after the other."""
+        """What is accepted when these datagrams arrive in this order."""
         verdicts: list[Verdict] = []
         for datagram in datagrams:
             self.now_ns += MS // 10
@@ -107,7 +107,7 @@ class Scene:
         return refused.value.reason
 
     def begin(self) -> None:
-        """The first heartbeat and five messages of adapter 1, signed: the stream stands at message 6."""
+        """Send the first heartbeat and five messages of adapter 1, signed. The stream continues with message 6."""
         beat, first = self.sealed(heartbeat(1)), self.sealed(packet(1, 1, 5))
         assert self.hear(beat) == []
         assert first_seqs(self.hear(first, self.signature())) == [1, 1]
@@ -117,7 +117,7 @@ def other_content(made: OutputPacket) -> OutputPacket:
     return made._replace(payload=made.payload[:-1] + b"!")
 
 
-def test_what_goes_on_where_the_stream_is_is_believed_at_once() -> None:
+def test_a_packet_that_continues_the_stream_is_accepted_immediately() -> None:
     scene = Scene()
     scene.begin()
     assert first_seqs(scene.hear(scene.sealed(packet(6, 6, 5)))) == [6]
@@ -125,7 +125,7 @@ def test_what_goes_on_where_the_stream_is_is_believed_at_once() -> None:
     assert scene.hear(scene.signature()) == []
 
 
-def test_in_signed_mode_nothing_is_believed_before_its_signature() -> None:
+def test_in_signed_mode_no_packet_is_accepted_before_its_signature() -> None:
     scene = Scene("signed")
     scene.begin()
     six, eleven = scene.sealed(packet(6, 6, 5)), scene.sealed(packet(11, 11, 5))
@@ -137,7 +137,7 @@ def of_the_next_session(made: OutputPacket) -> OutputPacket:
     return made._replace(session=SESSION + 1)
 
 
-def test_a_later_session_is_believed_when_it_is_signed_and_its_numbers_begin_at_1() -> None:
+def test_a_later_session_is_accepted_once_signed_and_its_numbers_begin_at_1() -> None:
     scene = Scene()
     scene.begin()
     assert first_seqs(scene.hear(scene.sealed(packet(6, 6, 5)))) == [6]
@@ -147,7 +147,7 @@ def test_a_later_session_is_believed_when_it_is_signed_and_its_numbers_begin_at_
     assert first_seqs(scene.hear(scene.sealed(of_the_next_session(packet(6, 6, 2))))) == [6]
 
 
-def test_what_an_old_session_has_left_is_believed_when_it_is_signed() -> None:
+def test_the_rest_of_an_old_session_is_accepted_once_signed() -> None:
     scene = Scene()
     scene.begin()
     assert first_seqs(scene.hear(scene.sealed(of_the_next_session(packet(1, 1, 5))), scene.signature())) == [1]
@@ -156,7 +156,7 @@ def test_what_an_old_session_has_left_is_believed_when_it_is_signed() -> None:
     assert first_seqs(scene.hear(scene.sealed(of_the_next_session(packet(6, 6, 5))))) == [6]
 
 
-def test_a_forged_packet_of_a_later_session_is_never_believed_and_changes_nothing() -> None:
+def test_a_forged_packet_of_a_later_session_is_never_accepted_and_has_no_effect() -> None:
     scene = Scene()
     scene.begin()
     assert scene.hear(scene.forged(of_the_next_session(packet(1, 1, 5)), counter=5)) == []
@@ -165,7 +165,7 @@ def test_a_forged_packet_of_a_later_session_is_never_believed_and_changes_nothin
 
 
 @pytest.mark.parametrize("verify", ["alarm", "signed"])
-def test_a_forged_heartbeat_with_a_huge_epoch_is_never_believed(verify: VerifyMode) -> None:
+def test_a_forged_heartbeat_with_a_huge_epoch_is_never_accepted(verify: VerifyMode) -> None:
     scene = Scene(verify)
     scene.begin()
     forged = heartbeat(6, lineage=((1, 1), (HUGE, 6)), flags=OutputFlag.FROM_ACTIVE)
@@ -200,23 +200,23 @@ def test_a_forged_heartbeat_with_a_huge_epoch_is_never_believed(verify: VerifyMo
         "announced",
     ],
 )
-def test_a_number_that_nobody_signed_pushes_nothing(forged: OutputPacket) -> None:
+def test_an_unsigned_jump_in_any_number_has_no_effect(forged: OutputPacket) -> None:
     scene = Scene()
     scene.begin()
     assert scene.hear(scene.forged(forged, 3)) == []
     assert first_seqs(scene.hear(scene.sealed(packet(6, 6, 5)), scene.signature())) == [6]
 
 
-def test_the_true_packet_after_a_forged_one_of_its_number_raises_the_alarm_and_is_believed_once_signed() -> None:
+def test_a_genuine_packet_after_a_forged_one_with_its_counter_raises_the_alarm_and_is_accepted_once_signed() -> None:
     scene = Scene()
     scene.begin()
     true = packet(6, 6, 5)
     assert first_seqs(scene.hear(scene.forged(other_content(true), 3))) == [6]
     heard = scene.hear(scene.sealed(true))
-    assert heard == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.TWICE, 6, 11)]
-    (believed,) = scene.hear(scene.signature())
-    assert isinstance(believed, OutputPacket)
-    assert believed.payload == true.payload
+    assert heard == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.DUPLICATE_COUNTER, 6, 11)]
+    (accepted,) = scene.hear(scene.signature())
+    assert isinstance(accepted, OutputPacket)
+    assert accepted.payload == true.payload
     assert scene.trust.distrusted() == [(1, 11)]
 
 
@@ -225,17 +225,17 @@ def test_a_signature_that_lists_another_packet_raises_the_alarm() -> None:
     scene.begin()
     true = packet(6, 6, 5)
     scene.hear(scene.forged(other_content(true), 3))
-    scene.sealed(true)  # lost on its way here
-    assert scene.hear(scene.signature()) == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.DOES_NOT_FIT, 6, 11)]
+    scene.sealed(true)  # lost by the network
+    assert scene.hear(scene.signature()) == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.SIGNATURE_MISMATCH, 6, 11)]
 
 
-def test_after_the_alarm_the_true_stream_goes_on_by_signatures_alone_and_others_as_before() -> None:
+def test_after_the_alarm_that_adapter_is_accepted_only_when_signed_and_others_as_before() -> None:
     scene = Scene()
     scene.begin()
     true = packet(6, 6, 5)
     alarm = scene.hear(scene.forged(other_content(true), 3), scene.sealed(true), scene.signature())
     assert len(alarms(alarm)) == 1
-    assert first_seqs(alarm) == [6, 6], "the true one is handed on for the merge to compare"
+    assert first_seqs(alarm) == [6, 6], "the genuine one is passed on, so that the merge can compare"
     for at in range(5):
         made = packet(11 + at, 11 + at, 1)
         counter = 4 + at
@@ -255,7 +255,7 @@ def test_a_forged_counter_that_its_adapter_never_reaches_raises_the_alarm() -> N
     assert alarms(heard) == [Distrusted(CHANNEL_ID, 1, 11, DistrustReason.NOT_SENT, 6, 11)]
 
 
-def test_a_forger_who_goes_on_for_an_adapter_that_has_died_is_found_out() -> None:
+def test_a_forger_that_continues_a_dead_adapters_stream_is_detected() -> None:
     scene = Scene()
     scene.begin()
     began_ns, heard, at = scene.now_ns, list[Verdict](), 0
@@ -268,7 +268,7 @@ def test_a_forger_who_goes_on_for_an_adapter_that_has_died_is_found_out() -> Non
     assert scene.hear(scene.forged(packet(6 + at, 6 + at, 1), 3 + at)) == []
 
 
-def test_an_adapter_that_was_paused_between_a_packet_and_its_signature_is_no_forger() -> None:
+def test_an_adapter_paused_between_a_packet_and_its_signature_raises_no_alarm() -> None:
     scene = Scene()
     scene.begin()
     for at in range(20):
@@ -279,7 +279,7 @@ def test_an_adapter_that_was_paused_between_a_packet_and_its_signature_is_no_for
 
 @settings(max_examples=60)
 @given(st.one_of(st.integers(0, COUNTER_MAX - 1), st.integers(COUNTER_MAX - 5, COUNTER_MAX - 1), st.integers(0, 9_000)))
-def test_no_counter_costs_the_true_stream_anything(counter: int) -> None:
+def test_no_forged_counter_affects_the_genuine_stream(counter: int) -> None:
     scene = Scene("signed")
     scene.begin()
     forged = scene.forged(packet(6, 6, 5), counter)
@@ -290,7 +290,7 @@ def test_no_counter_costs_the_true_stream_anything(counter: int) -> None:
     assert first_seqs(scene.hear(scene.sealed(packet(6, 6, 5)), scene.signature())) == [6]
 
 
-def test_old_packets_and_signatures_replayed_to_a_fresh_reader_are_not_live() -> None:
+def test_old_packets_and_signatures_replayed_to_a_new_reader_are_refused() -> None:
     former = Scene()
     old, signature = [former.sealed(heartbeat(1)), former.sealed(packet(1, 1, 5))], former.signature()
     former.hear(*old, signature)
@@ -308,7 +308,7 @@ def test_old_packets_and_signatures_replayed_to_a_fresh_reader_are_not_live() ->
         assert first_seqs(fresh.hear(former.signature())) == [6]
 
 
-def test_a_packet_is_believed_once_however_often_it_comes() -> None:
+def test_a_packet_is_accepted_once_however_often_it_arrives() -> None:
     scene = Scene()
     scene.begin()
     six, apart = scene.sealed(packet(6, 6, 5)), scene.sealed(packet(21, 21, 5))
@@ -322,7 +322,7 @@ def test_a_packet_is_believed_once_however_often_it_comes() -> None:
     assert scene.hear(signature) == []
 
 
-def test_a_packet_that_comes_after_its_signature_is_believed_once_and_a_forged_one_in_its_place_never() -> None:
+def test_a_packet_that_arrives_after_its_signature_is_accepted_once_and_a_forged_one_is_refused() -> None:
     scene = Scene()
     scene.begin()
     six, seven = scene.sealed(packet(6, 6, 1)), scene.sealed(packet(7, 7, 1))
@@ -335,41 +335,41 @@ def test_a_packet_that_comes_after_its_signature_is_believed_once_and_a_forged_o
 
 @pytest.mark.parametrize("verify", ["alarm", "signed"])
 @pytest.mark.parametrize("is_signature", [True, False], ids=["a lost signature", "a lost packet"])
-def test_loss_raises_no_alarm_and_costs_no_other_packet(verify: VerifyMode, is_signature: bool) -> None:
-    scene, believed = Scene(verify), list[int]()
+def test_loss_raises_no_alarm_and_affects_no_other_packet(verify: VerifyMode, is_signature: bool) -> None:
+    scene, accepted = Scene(verify), list[int]()
     scene.begin()
     for at in range(30):
         made, signature = scene.sealed(packet(6 + at, 6 + at, 1)), scene.signature()
         heard = [signature] if at % 3 and not is_signature else [made] if at % 3 == 1 else [made, signature]
         verdicts = scene.hear(*heard)
         assert not alarms(verdicts)
-        believed += first_seqs(verdicts)
+        accepted += first_seqs(verdicts)
         scene.now_ns += 10 * MS
     if is_signature:
-        assert believed == list(range(6, 36))
+        assert accepted == list(range(6, 36))
     else:
-        assert believed == list(range(6, 36, 3))
+        assert accepted == list(range(6, 36, 3))
 
 
-def test_a_forger_gets_no_further_ahead_of_what_is_signed_than_a_few_milliseconds_of_messages() -> None:
+def test_a_forger_can_get_ahead_of_the_signed_packets_by_a_few_milliseconds_of_messages_only() -> None:
     scene = Scene()
     scene.begin()
-    believed, at, count = list[int](), 6, 50
+    accepted, at, count = list[int](), 6, 50
     for number in range(1_000):
         heard = first_seqs(scene.hear(scene.forged(packet(at, at, count), 3 + number)))
         at += count if heard else 0
-        believed += heard
-    assert believed[-1] + count - 6 <= UNSIGNED_MESSAGES_MAX
+        accepted += heard
+    assert accepted[-1] + count - 6 <= UNSIGNED_MESSAGES_MAX
     skipping = packet(at, at, 1)
     run = skipping.runs[0]._replace(source_count=60_000)
     skipping = skipping._replace(runs=(run,), payload=encode_runs((run,)) + skipping.payload[RUN_SIZE:])
-    assert scene.hear(scene.forged(skipping, 3_000)) == [], "nor by a run that claims many source messages"
+    assert scene.hear(scene.forged(skipping, 3_000)) == [], "nor with a run that claims many source messages"
     jump = packet(at, at, 1)
     jump = jump._replace(first_input_seq=1 << 60, runs=(jump.runs[0]._replace(first_input_seq=1 << 60),))
-    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor by a place far ahead in the channel's input"
+    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor with a position far ahead in the channel's input"
 
 
-def test_the_start_of_a_takeover_is_believed_with_the_heartbeat_that_tells_of_it() -> None:
+def test_the_start_of_a_takeover_is_accepted_with_the_heartbeat_that_announces_it() -> None:
     scene = Scene()
     scene.begin()
     beat = scene.sealed(heartbeat(6, lineage=((1, 1), (2, 6)), flags=OutputFlag.FROM_ACTIVE), 2)
@@ -379,7 +379,7 @@ def test_the_start_of_a_takeover_is_believed_with_the_heartbeat_that_tells_of_it
     assert first_seqs(scene.hear(scene.sealed(packet(11, 11, 5, epoch=2), 2))) == [11]
 
 
-def test_a_start_that_is_withdrawn_is_believed_no_longer_and_its_successor_is_trusted() -> None:
+def test_packets_of_a_withdrawn_start_are_refused_and_its_successor_is_trusted() -> None:
     scene = Scene()
     scene.begin()
     scene.hear(scene.forged(other_content(packet(6, 6, 5)), 3), scene.sealed(packet(6, 6, 5)))
@@ -391,14 +391,14 @@ def test_a_start_that_is_withdrawn_is_believed_no_longer_and_its_successor_is_tr
     assert first_seqs(scene.hear(scene.sealed(packet(11, 11, 5)))) == [11]
 
 
-def test_what_a_replay_service_vouched_for_is_where_the_stream_goes_on() -> None:
+def test_the_stream_can_continue_where_replayed_packets_end() -> None:
     scene = Scene()
     scene.begin()
-    scene.trust.on_vouched(packet(6, 6, 95))
+    scene.trust.on_replayed(packet(6, 6, 95))
     assert first_seqs(scene.hear(scene.sealed(packet(101, 101, 5)))) == [101]
 
 
-def test_a_flood_of_forged_packets_costs_a_bounded_memory_and_no_true_packet() -> None:
+def test_a_flood_of_forged_packets_uses_bounded_memory_and_displaces_no_genuine_packet() -> None:
     scene = Scene("signed")
     scene.begin()
     true = scene.sealed(packet(6, 6, 5))
@@ -426,10 +426,10 @@ def forge_somehow(scene: Scene, number: int, kind: int) -> bytes:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 15), st.booleans(), st.booleans()), max_size=40))
-def test_in_signed_mode_a_forger_and_loss_together_never_get_a_forged_packet_believed(
+def test_in_signed_mode_no_forged_packet_is_ever_accepted_even_with_loss(
     story: list[tuple[int, bool, bool]],
 ) -> None:
-    scene, sent, believed = Scene("signed"), list[OutputPacket](), list[Verdict]()
+    scene, sent, accepted = Scene("signed"), list[OutputPacket](), list[Verdict]()
     scene.begin()
     for number, (kind, is_lost, is_signed) in enumerate(story):
         made = packet(6 + number, 6 + number, 1)
@@ -438,8 +438,8 @@ def test_in_signed_mode_a_forger_and_loss_together_never_get_a_forged_packet_bel
         datagrams += [scene.signature()] if is_signed else []
         for datagram in datagrams[: 1 if is_lost else None]:
             try:
-                believed += scene.hear(datagram)
+                accepted += scene.hear(datagram)
             except PacketRefused:
                 continue
-    assert [each for each in believed if each not in sent] == []
-    assert len(set(map(id, believed))) == len(first_seqs(believed)) == len(set(first_seqs(believed)))
+    assert [each for each in accepted if each not in sent] == []
+    assert len(set(map(id, accepted))) == len(first_seqs(accepted)) == len(set(first_seqs(accepted)))

@@ -1,4 +1,4 @@
-"""`tandemfeed subscribe` as a process."""
+"""`tandemfeed subscribe`, run as a process."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def start(cluster: ToyCluster, tmp_path: Path) -> Start:
 
 
 def feed_until_it_ends(cluster: ToyCluster, process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Say again and again that ten messages were all; what was sent too early comes from replay."""
+    """Announce the end after ten messages until the process exits; messages sent too early come from replay."""
     cluster.adapters[0].lose(packet(1, 1, 5), packet(6, 6, 5))
     while True:
         cluster.adapters[0].send(heartbeat(11, flags=OutputFlag.END_OF_STREAM | OutputFlag.FROM_ACTIVE))
         try:
             return process.communicate(timeout=0.1)
         except subprocess.TimeoutExpired:
-            if process.poll() is not None:  # it has ended since
+            if process.poll() is not None:  # it has exited meanwhile
                 return process.communicate()
 
 
@@ -81,7 +81,7 @@ def test_the_live_view_ends_cleanly_on_sigterm(cluster: ToyCluster, start: Start
     assert "Traceback" not in errors
 
 
-def test_a_refusal_is_said_in_one_line(start: Start) -> None:
+def test_a_refusal_is_reported_in_one_line(start: Start) -> None:
     process = start(secret="wrong")
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 2
@@ -89,7 +89,7 @@ def test_a_refusal_is_said_in_one_line(start: Start) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_divergence_is_an_alarm(cluster: ToyCluster, start: Start) -> None:
+def test_a_divergence_raises_an_alarm(cluster: ToyCluster, start: Start) -> None:
     process = start("--start", "1", "--json", "--until-end")
     assert process.stdout is not None
     a, b = cluster.adapters

@@ -1,4 +1,4 @@
-"""A subscription against real multicast, seals, TLS and replay."""
+"""A subscription with real multicast, seals, TLS and replay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from transport.start_keys import SealingKey
 MS = 1_000_000
 
 
-def test_two_adapters_streams_become_one_without_repetition(cluster: ToyCluster) -> None:
+def test_two_adapters_streams_are_merged_without_duplicates(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
@@ -65,7 +65,7 @@ def test_two_adapters_streams_become_one_without_repetition(cluster: ToyCluster)
             b.send(packet(1 + 5 * at, 1 + 5 * at, 5))
 
         def is_all_here(items: list[Item]) -> bool:
-            a.send(heartbeat(1001))  # a burst may overflow the kernel's buffer: the end of it would never be missed
+            a.send(heartbeat(1001))  # a burst may overflow the kernel's buffer, and only this shows the loss of its end
             return has_messages(1000)(items)
 
         items = collect(subscription, is_all_here)
@@ -86,7 +86,7 @@ def test_loss_on_one_adapters_stream_is_invisible(cluster: ToyCluster) -> None:
         assert message_seqs(collect(subscription, has_messages(500))) == list(range(1, 501))
 
 
-def test_what_both_streams_lost_comes_from_a_replay_service(cluster: ToyCluster) -> None:
+def test_packets_lost_on_both_streams_come_from_a_replay_service(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
@@ -103,7 +103,7 @@ def test_what_both_streams_lost_comes_from_a_replay_service(cluster: ToyCluster)
         assert a.replay_calls + b.replay_calls >= 1
 
 
-def test_replay_goes_to_the_next_adapter_when_one_is_gone(cluster: ToyCluster) -> None:
+def test_replay_uses_the_next_adapter_when_one_is_gone(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     a.rpc.stop(0)
     with cluster.connect() as client:
@@ -113,7 +113,7 @@ def test_replay_goes_to_the_next_adapter_when_one_is_gone(cluster: ToyCluster) -
         assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
 
 
-def test_what_nobody_has_is_a_gap_and_then_filled_if_it_turns_up(cluster: ToyCluster) -> None:
+def test_messages_that_no_adapter_has_are_a_gap_that_is_filled_if_they_arrive_later(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     patience = MergerConfig(retry_every_max_ns=50 * MS, declare_after_ns=200 * MS)
     with cluster.connect() as client:
@@ -129,7 +129,7 @@ def test_what_nobody_has_is_a_gap_and_then_filled_if_it_turns_up(cluster: ToyClu
         assert (filled.batch.first_message_seq, filled.batch.message_count) == (6, 5)
 
 
-def test_starting_at_a_message_seq_replays_what_is_past(cluster: ToyCluster) -> None:
+def test_starting_at_a_message_seq_replays_past_messages(cluster: ToyCluster) -> None:
     a, _ = cluster.adapters
     a.lose(*(packet(1 + 5 * at, 1 + 5 * at, 5) for at in range(40)))
     with cluster.connect() as client:
@@ -141,7 +141,7 @@ def test_starting_at_a_message_seq_replays_what_is_past(cluster: ToyCluster) -> 
         assert message_seqs(items) == list(range(101, 201))
 
 
-def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) -> None:
+def test_messages_numbered_in_two_epochs_are_delivered_once(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
@@ -150,7 +150,7 @@ def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) 
         collect(subscription, has_messages(10))
         b.send(
             heartbeat(6, lineage=((1, 1), (2, 6)), flags=OutputFlag.FROM_ACTIVE),
-            packet(6, 1, 2, stream=2, epoch=2),  # numbered afresh where epoch 1 had stream 1
+            packet(6, 1, 2, stream=2, epoch=2),  # renumbered: epoch 1 had messages of stream 1 here
             packet(8, 6, 8, epoch=2),
         )
         items = collect(subscription, has_messages(5))
@@ -159,7 +159,7 @@ def test_a_takeover_delivers_once_what_two_epochs_numbered(cluster: ToyCluster) 
         assert spans == [(2, 1, 3), (1, 11, 14)]
 
 
-def test_the_end_of_the_feed_is_an_event(cluster: ToyCluster) -> None:
+def test_the_end_of_the_feed_is_delivered_as_an_event(cluster: ToyCluster) -> None:
     a, _ = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
@@ -174,19 +174,19 @@ def test_a_wrong_secret_is_refused(cluster: ToyCluster) -> None:
         cluster.connect(secret="wrong")
 
 
-def test_a_topic_that_the_policy_does_not_grant_is_refused_by_name(cluster: ToyCluster) -> None:
+def test_the_refusal_of_a_topic_names_the_topic_and_the_identity(cluster: ToyCluster) -> None:
     with cluster.connect() as client, pytest.raises(AuthorizationRefused, match=r"futures\.ticks.*" + IDENTITY):
         client.subscribe("equities", ["futures.ticks"])
 
 
-def test_an_administration_server_that_is_not_there_is_said_so(cluster: ToyCluster) -> None:
+def test_the_error_for_an_unreachable_administration_server_names_its_address(cluster: ToyCluster) -> None:
     from client_lib import connect
 
     with pytest.raises(AdminUnavailable, match=r"127\.0\.0\.1:1:"):
         connect(admin="127.0.0.1:1", ca=cluster.ca_pem, identity=IDENTITY, secret="x", timeout_s=0.5)
 
 
-def test_joining_the_group_without_the_key_reads_no_plaintext(cluster: ToyCluster) -> None:
+def test_a_receiver_without_the_key_cannot_read_the_plaintext(cluster: ToyCluster) -> None:
     a = cluster.adapters[0]
     eavesdropper = MulticastReceiver(cluster.context, INTERFACE, a.group)
     poller = zmq.Poller()
@@ -206,7 +206,7 @@ def test_joining_the_group_without_the_key_reads_no_plaintext(cluster: ToyCluste
     eavesdropper.close()
 
 
-def test_bad_datagrams_are_counted_by_reason_and_the_stream_goes_on(cluster: ToyCluster) -> None:
+def test_bad_datagrams_are_counted_by_reason_and_the_stream_continues(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
@@ -247,7 +247,7 @@ def shown(subscription: Subscription, items: list[Item]) -> str:
 
 
 @pytest.mark.parametrize("verify", ["alarm", "signed"])
-def test_another_readers_forgeries_are_not_believed_and_the_stream_goes_on(
+def test_another_readers_forgeries_are_detected_and_the_stream_continues(
     cluster: ToyCluster, verify: Literal["alarm", "signed"]
 ) -> None:
     a, _ = cluster.adapters
@@ -270,7 +270,7 @@ def test_another_readers_forgeries_are_not_believed_and_the_stream_goes_on(
         assert statistics.refusals["bad_signature"] == 1
         evil = [item for item in items if isinstance(item, Batch) and b"evil" in bytes(item.payload)]
         if verify == "alarm":
-            assert len(evil) == 1, "delivered at once"
+            assert len(evil) == 1, "delivered immediately"
             assert alarms == [(1, a.start.incarnation)] == list(statistics.channels[CHANNEL_ID].distrusted)
             assert f"sent as adapter 1 (incarnation {a.start.incarnation})" in shown(subscription, items)
         else:
@@ -280,7 +280,7 @@ def test_another_readers_forgeries_are_not_believed_and_the_stream_goes_on(
         assert message_seqs(collect(subscription, has_messages(5))) == list(range(16, 21))
 
 
-def test_old_packets_that_are_sent_again_to_a_fresh_subscription_are_not_live(cluster: ToyCluster) -> None:
+def test_old_packets_sent_again_to_a_new_subscription_are_refused(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     old = [a.sealer.seal(packet(1 + 5 * at, 1 + 5 * at, 5), time.time_ns()) for at in range(3)]
     old.append(a.sealer.sign(CHANNEL_ID, time.time_ns()))
@@ -292,10 +292,10 @@ def test_old_packets_that_are_sent_again_to_a_fresh_subscription_are_not_live(cl
         items = collect(subscription, has_messages(5))
         assert message_seqs(items) == list(range(101, 106))
         hear_out(cluster, subscription)
-        assert subscription.statistics().refusals["replayed"] == 3  # the signature says nothing new
+        assert subscription.statistics().refusals["replayed"] == 3  # the old signature contains nothing new
 
 
-def test_the_stream_outlives_the_administration_server_and_learns_of_changes_when_it_is_back(
+def test_the_stream_continues_without_the_administration_server_and_receives_updates_when_it_returns(
     cluster: ToyCluster,
 ) -> None:
     a, _ = cluster.adapters
@@ -339,19 +339,19 @@ def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
 
 
 def hear_out(cluster: ToyCluster, subscription: Subscription) -> None:
-    """Poll until nothing of what the adapters have sent is under way: behind all of it each sends what is refused."""
+    """Poll until everything that the adapters have sent has arrived: each adapter's last datagram is a refused one."""
     heard = sum(subscription.counters.refusals.values())
     for adapter in cluster.adapters:
-        adapter.send_raw(b"the last of what is under way")
+        adapter.send_raw(b"the last datagram in flight")
     while sum(subscription.counters.refusals.values()) < heard + len(cluster.adapters):
         subscription.poll(0.05)
 
 
-def test_a_revocation_is_the_last_item_also_of_a_turn_in_which_a_stream_falls_silent(cluster: ToyCluster) -> None:
+def test_a_revocation_is_the_last_item_even_if_a_stream_falls_silent_in_the_same_turn(cluster: ToyCluster) -> None:
     with cluster.connect() as client:
         config = MergerConfig(stale_after_ns=1000 * MS)
         subscription = subscribe_and_hear_all(cluster, client, merger_config=config)
-        hear_out(cluster, subscription)  # a heartbeat still under way would break the silence
+        hear_out(cluster, subscription)  # a heartbeat in flight would break the silence
         silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
         cluster.admin.send(None)
@@ -381,7 +381,7 @@ def test_close_from_another_thread_ends_a_waiting_poll(cluster: ToyCluster) -> N
         subscription.close()
 
 
-def test_the_messages_of_a_batch_say_where_they_come_from(cluster: ToyCluster) -> None:
+def test_the_messages_of_a_batch_have_their_source_sequence_numbers(cluster: ToyCluster) -> None:
     a, _ = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
@@ -395,7 +395,7 @@ def test_the_messages_of_a_batch_say_where_they_come_from(cluster: ToyCluster) -
         ]
 
 
-def test_batches_without_messages_come_too_so_that_the_input_is_seen_to_be_whole(cluster: ToyCluster) -> None:
+def test_batches_without_messages_are_delivered_so_that_the_input_has_no_gaps(cluster: ToyCluster) -> None:
     a, b = cluster.adapters
     run = Run(1, 6, 6, 1, 6, 4, 0)
     silent = packet(6, 6, 4)._replace(message_count=0, runs=(run,), payload=encode_runs((run,)))
@@ -405,7 +405,7 @@ def test_batches_without_messages_come_too_so_that_the_input_is_seen_to_be_whole
         subscription = subscribe_and_hear_all(cluster, client)
         for adapter in (a, b):
             adapter.send(packet(1, 1, 5))
-            adapter.lose(silent)  # on both streams: only input_seq shows it
+            adapter.lose(silent)  # lost on both streams, which only input_seq shows
             adapter.send(after)
         items = collect(subscription, has_messages(10))
         batches = [item for item in items if isinstance(item, Batch)]

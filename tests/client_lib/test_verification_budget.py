@@ -1,4 +1,4 @@
-"""A reader that floods signature datagrams costs the others little, and keeps no true signature from them."""
+"""A reader that floods signature datagrams costs other readers little, and does not suppress genuine signatures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_HEARD: Callable[[], bool] = lambda: False  # noqa: E731
 
 
 def exhaust(budget: VerificationBudget, sender: str, lists_heard: Callable[[], bool], now_ns: int) -> list[Lane]:
-    """Let verifications fail until none is open; the lanes that they took."""
+    """Let verifications fail until every lane is closed; return the lanes that they used."""
     taken = []
     while (lane := budget.lane_for(sender, lists_heard, now_ns)) is not None:
         taken.append(lane)
@@ -37,13 +37,13 @@ def known(now_ns: int = SECOND) -> VerificationBudget:
     return budget
 
 
-def test_a_flood_from_elsewhere_leaves_the_lane_of_the_known_sender_open() -> None:
+def test_a_flood_from_another_sender_leaves_the_lane_of_the_known_sender_open() -> None:
     budget = known()
     assert exhaust(budget, FLOODER, HEARD, SECOND) == [Lane.LISTS_HEARD] * FAILED_AT_ONCE + [Lane.ANY] * FAILED_AT_ONCE
     assert budget.lane_for(ADAPTER, NOT_HEARD, SECOND) is Lane.KNOWN_SENDER
 
 
-def test_a_flood_of_random_lists_from_the_adapters_own_address_leaves_the_lane_of_what_was_heard_open() -> None:
+def test_a_flood_of_random_lists_from_the_adapters_address_leaves_the_lane_of_awaited_packets_open() -> None:
     budget = known()
     assert (
         exhaust(budget, ADAPTER, NOT_HEARD, SECOND)
@@ -60,7 +60,7 @@ def test_good_signatures_are_never_limited() -> None:
 
 
 @pytest.mark.parametrize("pause_ns", [SECOND // 50_000, SECOND // 1_000, SECOND])
-def test_a_flood_that_fills_every_lane_costs_no_more_than_the_limit(pause_ns: int) -> None:
+def test_a_flood_in_every_lane_costs_no_more_than_the_limit(pause_ns: int) -> None:
     budget, now_ns, failed = known(), SECOND, 0
     while now_ns < 11 * SECOND:
         failed += len(exhaust(budget, ADAPTER, HEARD, now_ns))
@@ -68,14 +68,14 @@ def test_a_flood_that_fills_every_lane_costs_no_more_than_the_limit(pause_ns: in
     assert failed <= len(Lane) * (FAILED_AT_ONCE + 10 * FAILED_PER_SECOND)
 
 
-def test_a_sender_that_is_not_known_to_the_network_has_no_lane_of_its_own() -> None:
+def test_an_unknown_sender_has_no_lane_for_known_senders() -> None:
     budget = VerificationBudget()
     budget.on_verified("")
     assert budget.lane_for("", NOT_HEARD, SECOND) is Lane.ANY
 
 
 class Flood:
-    """Bad signatures as of adapter 1, with valid tags, all new to the reader."""
+    """Bad signatures in the name of adapter 1, with valid tags, all new to the reader."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.start = scene, scene.starts[1]
@@ -96,7 +96,7 @@ class Flood:
         )
 
     def hear(self, datagram: bytes, count: int, sender: str) -> dict[Refusal, int]:
-        """The reader hears it so often; how it was refused."""
+        """Send the reader a datagram `count` times; return the number of refusals by reason."""
         refused: dict[Refusal, int] = {}
         self.scene.sender, former = sender, self.scene.sender
         for _ in range(count):
@@ -115,7 +115,7 @@ def begun(verify: VerifyMode) -> tuple[Scene, Flood]:
 
 @pytest.mark.parametrize("verify", ["alarm", "signed"])
 @pytest.mark.parametrize("sender", [ADAPTER, FLOODER])
-def test_a_flood_of_signatures_over_packets_that_were_never_sent_delays_no_message(
+def test_a_flood_of_signatures_for_packets_that_were_never_sent_delays_no_message(
     verify: VerifyMode, sender: str
 ) -> None:
     scene, flood = begun(verify)
@@ -132,7 +132,7 @@ def test_a_flood_of_signatures_over_packets_that_were_never_sent_delays_no_messa
 
 
 @pytest.mark.parametrize("verify", ["alarm", "signed"])
-def test_a_flood_of_signatures_over_what_the_flooder_hears_delays_no_message(verify: VerifyMode) -> None:
+def test_a_flood_of_signatures_for_packets_that_the_flooder_hears_delays_no_message(verify: VerifyMode) -> None:
     scene, flood = begun(verify)
     for seq in range(6, 36):
         datagrams = [scene.sealed(packet(seq, seq, 1)), scene.sealed(heartbeat(seq + 1))]
@@ -144,7 +144,7 @@ def test_a_flood_of_signatures_over_what_the_flooder_hears_delays_no_message(ver
         assert sum(isinstance(each, OutputPacket) for each in verdicts) == 2
 
 
-def test_a_reader_that_begins_during_a_flood_of_random_lists_believes_the_first_true_signature() -> None:
+def test_a_reader_that_begins_during_a_flood_of_random_lists_accepts_the_first_genuine_signature() -> None:
     scene = Scene("signed")
     flood = Flood(scene)
     flood.hear(flood.signature(1_000, [bytes(DIGEST_SIZE)] * 20), 200, FLOODER)

@@ -1,5 +1,5 @@
-"""A feed's other side for the client's tests: an administration server and two adapters, small but with real parts
-(TLS, SCRAM, tokens, seals, multicast, replay over gRPC). What goes wrong, and when, the test decides.
+"""A small cluster for the client's tests: an administration server and two adapters, with real TLS, SCRAM, tokens,
+seals, multicast, and replay over gRPC. The test decides what goes wrong, and when.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MESSAGE_MODEL = b"""<?xml version="1.0" encoding="UTF-8"?>
 
 
 def note(number: int) -> bytes:
-    """One application message of the toy model: SBE header and body."""
+    """An application message of the toy model: SBE header and body."""
     body = number.to_bytes(8, "little") + f"note-{number:09d}".encode().ljust(16, b"\0")
     return b"".join(value.to_bytes(2, "little") for value in (len(body), 1, 7, 0)) + body
 
@@ -79,8 +79,8 @@ def packet(
     adapter_id: int = 1,
     flags: int = OutputFlag.FROM_ACTIVE,
 ) -> OutputPacket:
-    """`count` messages, one for each source message, `input_seq` equal to `message_seq`; their content is a function of
-    stream and source_seq."""
+    """A packet with `count` messages, one for each source message, whose `input_seq` equals the `message_seq`. The
+    content of a message depends only on its stream and source_seq."""
     run = Run(epoch, first_message_seq, first_message_seq, stream, first_source_seq, count, count)
     frames = b"".join(
         OUTPUT_FRAME.pack(len(body) + OUTPUT_FRAME.size, offset) + body
@@ -95,16 +95,16 @@ def packet(
 def heartbeat(
     next_message_seq: int, *, lineage: Sequence[tuple[int, int]] = ((1, 1),), adapter_id: int = 1, flags: int = 0
 ) -> OutputPacket:
-    """An idle adapter's packet."""
-    told = Lineage(tuple(EpochStart(epoch, first, first) for epoch, first in lineage))
+    """A heartbeat packet."""
+    full_lineage = Lineage(tuple(EpochStart(epoch, first, first) for epoch, first in lineage))
     return OutputPacket(
-        OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, told.epoch, next_message_seq,
-        next_message_seq, 0, (), 0, 0, told.encode(1_000),
+        OutputFlag.HEARTBEAT | flags, FEED_ID, CHANNEL_ID, adapter_id, SESSION, full_lineage.epoch, next_message_seq,
+        next_message_seq, 0, (), 0, 0, full_lineage.encode(1_000),
     )  # fmt: skip
 
 
 def channel_key(key_id: int) -> SealingKey:
-    """A channel's key, with the adapters' half."""
+    """A channel's key, including the adapters' half."""
     return SealingKey(key_id, CHANNEL_ID, os.urandom(32), os.urandom(32))
 
 
@@ -141,7 +141,7 @@ class ToyAdmin(
     admin_pb2_grpc.AuthenticationServicer,
     admin_pb2_grpc.StreamAdministrationServicer,
 ):
-    """Authenticates one identity, grants "equities.#", and sends what the test puts into `send`."""
+    """Authenticates one identity, grants "equities.#", and sends the updates that the test passes to `send`."""
 
     def __init__(self, cluster: ToyCluster) -> None:
         self._cluster = cluster
@@ -195,12 +195,12 @@ class ToyAdmin(
             yield update
 
     def send(self, update: admin_pb2.SubscriptionUpdate | None) -> None:
-        """To every subscriber; None ends their streams."""
+        """Send an update to every subscriber; None ends their streams."""
         for updates in self._streams:
             updates.put(update)
 
 
-def _is_asked_for(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
+def _is_requested(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool:
     if each.flags & OutputFlag.PROVISIONAL:
         return any(
             run.source_stream_id == wanted.source_stream_id
@@ -216,7 +216,7 @@ def _is_asked_for(each: OutputPacket, request: replay_pb2.ReplayRequest) -> bool
 
 
 class ToyAdapter(replay_pb2_grpc.ReplayServicer):
-    """One adapter's output: seals, signs, multicasts, remembers, replays."""
+    """One adapter's output: it seals, signs, multicasts, keeps and replays packets."""
 
     def __init__(self, cluster: ToyCluster, adapter_id: int, group: str) -> None:
         self.adapter_id = adapter_id
@@ -230,12 +230,12 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.sealer.use_key(cluster.key)
         self.journal: list[OutputPacket] = []
         self.replay_calls = 0
-        self.replay_fault = ""  # "refuse", "silent": takes the call and says nothing; "impostor": as another adapter
+        self.replay_fault = ""  # "refuse"; "silent": never answers; "impostor": replays in another adapter's name
         self.asked: list[replay_pb2.ReplayRequest] = []
         self.rpc = cluster.serve(self, replay_pb2_grpc.add_ReplayServicer_to_server, "tandemfeed.v1.Replay")
 
     def send(self, *packets: OutputPacket) -> None:
-        """Journal and multicast."""
+        """Journal and multicast packets."""
         for each in packets:
             own = each._replace(adapter_id=self.adapter_id)
             if own.runs:
@@ -244,15 +244,15 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.send_signature()
 
     def send_signature(self) -> None:
-        """Sign what was sealed; a real adapter does so at least every 10 ms."""
+        """Sign the packets sealed so far; a real adapter does so at least every 10 ms."""
         self.send_raw(self.sealer.sign(CHANNEL_ID, time.time_ns()))
 
     def lose(self, *packets: OutputPacket) -> None:
-        """Journal, and let the network lose it."""
+        """Journal packets that the network loses."""
         self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
 
     def send_raw(self, datagram: bytes) -> None:
-        """Any bytes."""
+        """Multicast any bytes."""
         self._sender.send(self.group.encode(), datagram)
 
     def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
@@ -264,7 +264,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
             ended = threading.Event()
             context.add_callback(ended.set)
             ended.wait()
-        found = [each for each in self.journal if _is_asked_for(each, request)]
+        found = [each for each in self.journal if _is_requested(each, request)]
         sender_id = 99 if self.replay_fault == "impostor" else self.adapter_id
         yield replay_pb2.ReplayChunk(
             packets=[
@@ -280,7 +280,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
 
 @dataclass
 class ToyCluster:
-    """Everything of one test."""
+    """The cluster of one test."""
 
     context: zmq.Context[Any] = field(default_factory=zmq.Context)
     key: SealingKey = field(default_factory=lambda: channel_key(77))
@@ -313,7 +313,7 @@ class ToyCluster:
         )
 
     def whole_grant(self) -> admin_pb2.SubscriptionUpdate:
-        """The first update."""
+        """The first update of a subscription."""
         return admin_pb2.SubscriptionUpdate(
             feed=common_pb2.FeedDescription(
                 feed_id=FEED_ID,
@@ -329,7 +329,7 @@ class ToyCluster:
         )
 
     def describe(self, adapter: ToyAdapter) -> common_pb2.AdapterDescription:
-        """The adapter as a grant names it."""
+        """The adapter's description in a grant."""
         return common_pb2.AdapterDescription(
             adapter_id=adapter.adapter_id,
             name=f"toy-{adapter.adapter_id}",
@@ -347,22 +347,22 @@ class ToyCluster:
 
     @staticmethod
     def describe_key(key: SealingKey) -> common_pb2.StreamKey:
-        """The key as a grant names it."""
+        """The key's form in a grant."""
         return common_pb2.StreamKey(key_id=key.key_id, channel_id=key.channel_id, key=key.key)
 
     def connect(self, secret: str = SECRET) -> Client:
-        """As an application would."""
+        """Connect as an application does."""
         return connect(
             admin=self.admin_rpc.endpoint, ca=self.ca_pem, identity=IDENTITY, secret=secret, interface=INTERFACE
         )
 
     def stop_admin(self) -> None:
-        """The administration server goes away."""
+        """Stop the administration server."""
         self.admin.send(None)
         self.admin_rpc.stop(0)
 
     def restart_admin(self) -> None:
-        """… and comes back at the same address, knowing no conversation of before."""
+        """Start a new administration server at the same address, without the old one's state."""
         self.admin = ToyAdmin(self)
         self.admin_rpc = self._serve_admin(self.admin_rpc.endpoint)
 
@@ -390,7 +390,7 @@ def subscribe_and_hear_all(
     confirm: Literal[1, 2] = 1,
     verify: Literal["alarm", "signed"] = "alarm",
 ) -> Subscription:
-    """Subscribe, and go on once every adapter's group is heard: joining a group takes effect in the background."""
+    """Subscribe, and return once every adapter's group is received, because joining takes effect in the background."""
     subscription = client.subscribe(
         "equities", [TOPIC], start, confirm=confirm, verify=verify, merger_config=merger_config
     )
@@ -403,7 +403,7 @@ def subscribe_and_hear_all(
 
 
 def collect(subscription: Subscription, until: Callable[[list[Item]], bool], timeout_s: float = 30) -> list[Item]:
-    """Items until the condition holds on all of them; fails after the time-out."""
+    """Poll until the condition is true for all items so far; fail after the time-out."""
     items: list[Item] = []
     give_up_at = time.monotonic() + timeout_s
     while not until(items):
@@ -413,12 +413,12 @@ def collect(subscription: Subscription, until: Callable[[list[Item]], bool], tim
 
 
 def message_seqs(items: Iterable[Item]) -> list[int]:
-    """Of every delivered message, in order of delivery."""
+    """The `message_seq` of every delivered message, in delivery order."""
     return [
         item.first_message_seq + at for item in items if isinstance(item, Batch) for at in range(item.message_count)
     ]
 
 
 def has_messages(count: int) -> Callable[[list[Item]], bool]:
-    """A condition for `collect`."""
+    """A condition for `collect`: at least `count` messages."""
     return lambda items: len(message_seqs(items)) >= count

@@ -213,7 +213,7 @@ class AdminActor:
         attendance, now_ns = self._attending.get(adapter.adapter_id), self._world.now_ns
         if not self.is_up or attendance is None or attendance.life != life:
             return
-        refusal = self.lease.refusal_to_fail(adapter.adapter_id, now_ns, is_own_wish=True)
+        refusal = self.lease.refusal_to_fail(adapter.adapter_id, now_ns, is_own_request=True)
         if refusal is not None:
             self._world.tell("{} is not failed: it {}", adapter.name, refusal)
             return
@@ -269,7 +269,7 @@ class AdminActor:
     def _renew(self, adapter: AdapterActor, adapter_id: int, epoch: int) -> list[LeaseDecision]:
         decisions = self.lease.renew(adapter_id, epoch, self._world.now_ns)
         if not decisions:
-            self._send(adapter, adapter.engine.on_lease_lost, epoch, "the lease is not this adapter's any more")
+            self._send(adapter, adapter.engine.on_lease_lost, epoch, "this adapter no longer holds the lease")
         return decisions
 
     def _hand_over_from(self, adapter_id: int, wish: RequestHandOver) -> list[LeaseDecision]:

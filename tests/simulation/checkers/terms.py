@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from admin_server.lease_decisions import HOLDER_WENT_ON
+from admin_server.lease_decisions import HOLDER_CONTINUED
 from admin_server.takeovers import TakeoverReason
 from feedcore.replica.states import ReplicaState
 from feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
@@ -50,7 +50,7 @@ class TermChecker:
 
     def on_withdrawn(self, epoch: int, reason: str) -> None:
         """An offer ended at the store: with its term, or with the stream of its heir."""
-        if reason != HOLDER_WENT_ON:
+        if reason != HOLDER_CONTINUED:
             self._ended_otherwise.add(epoch)
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:

@@ -39,7 +39,9 @@ def believes_a_restored_holder(right: Method) -> Method:
 
 def takes_the_worst(right: Method) -> Method:
     def best(self: Candidates, now_ns: int) -> int | None:
-        return max(((self._place(each), key) for key, each in self.eligible(now_ns).items()), default=(None, None))[1]
+        return max(((self._rank_key(each), key) for key, each in self.eligible(now_ns).items()), default=(None, None))[
+            1
+        ]
 
     return best
 
