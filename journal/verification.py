@@ -1,8 +1,8 @@
-"""A journal checked as a whole: each file against itself, each against the next, all against the control file.
+"""Checks a whole journal: each file by itself, each against the next, all against the control file.
 
-Yields findings, prints nothing, changes nothing, works while an appender runs: it checks what was there when it began,
-and whatever came since in the file that was appended to then. Without the key of an encrypted journal everything but
-the records is checked.
+Yields findings, prints and changes nothing, and can run while appenders do: it checks all files that existed when it
+began, including later appends to the newest of them. Without the key of an encrypted journal it checks everything but
+the records.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ PART_MASK = (1 << PART_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Former:
-    """The block before, as the next one needs to know it."""
+    """The previous block and its check."""
 
     name: BlockName
     check: BlockCheck
 
 
 class Verification:
-    """One check of one journal.
+    """A check of one journal.
 
     Args:
         files: of the journal.
-        key: of an encrypted one; without it, its records are not opened.
-        rule: where records have the sequence numbers of their sources; those must then go on one by one.
+        key: of an encrypted journal; without it, records are not decrypted.
+        rule: where records have the sequence numbers of their sources, which must then increase by one.
 
     Attributes:
-        segment_count, record_count: that were whole.
+        segment_count, record_count: whole ones.
         continuity: of source sequence numbers.
 
     Raises:
-        WrongKey: another key than the journal's.
+        WrongKey: the key is not the journal's.
     """
 
     def __init__(self, files: JournalFiles, *, key: bytes | None = None, rule: SequenceRule | None = None) -> None:
@@ -69,13 +69,13 @@ class Verification:
         self._former: _Former | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Everything there is to find."""
+        """All findings."""
         for name in self.names:
             yield from self.check_file(name)
         yield from self.check_end()
 
     def check_file(self, name: BlockName) -> Iterator[Finding]:
-        """One file, and how it follows the one checked before. In order, each once."""
+        """Check a file, and whether it continues the one checked before. Call it once per file, in order."""
         words = self.files.words()
         try:
             block = self.files.open(name)
@@ -83,7 +83,7 @@ class Verification:
             self._former = None
             yield FileUnreadable(name.path, 0, None, str(reason))
             return
-        if block is None:  # released meanwhile, and with it everything older
+        if block is None:  # released meanwhile, and so are all older ones
             self._former = None
             return
         if self._former is not None:
@@ -105,7 +105,7 @@ class Verification:
         self._former = _Former(name, check)
 
     def check_end(self) -> Iterator[Finding]:
-        """The newest file against the control file, and where its end mark leads."""
+        """Check the newest file against the control file, and the link in its end mark."""
         if self._former is None:
             return
         former, names = self._former, self.files.names()
@@ -116,25 +116,25 @@ class Verification:
             return
         is_clean, words = self.files.control.word(IS_CLEAN) == 1, self.files.words()
         if self.files.appenders() or not is_clean or not isinstance(end, OpenEnd):
-            return  # who opens it next looks for the end anew
+            return  # the next appender finds the end itself
         if words.ordinal != former.name.ordinal:
             missing = _name_of(words.ordinal)
-            yield ControlWrong(path, 0, None, f"the newest file should be {missing}, and is {former.name.path.name}")
+            yield ControlWrong(path, 0, None, f"the newest file is {former.name.path.name}; expected {missing}")
         elif (words.end, words.next_sequence) != (end.offset, former.check.due):
             yield ControlWrong(
                 *(path, 0, None),
-                f"says that {former.name.path.name} ends at offset {words.end} before sequence {words.next_sequence}; "
-                f"it does at {end.offset} before {former.check.due}",
+                f"{former.name.path.name} ends at offset {words.end} before sequence {words.next_sequence}; "
+                f"expected offset {end.offset} before sequence {former.check.due}",
             )
 
     def _check_link(self, former: _Former, block: Block) -> Iterator[Finding]:
-        """Whether a block is the one behind the one before."""
+        """Check that a block continues the previous one."""
         header, end = block.header, former.check.end
         is_same = former.name.cycle == header.cycle
         due_part = (former.name.ordinal & PART_MASK) + 1 if is_same else 0
         due_ordinal = end.link if isinstance(end, EndMark) else header.cycle << PART_BITS | due_part
         if self.files.settings.face == "queue" and due_ordinal < header.ordinal:
-            return  # a queue's blocks go round: one in the middle that held nothing active is used anew
+            return  # a queue recycles blocks in the middle once they have no active items
         if due_ordinal != header.ordinal:
             yield self._missing(former, due_ordinal)
             return
@@ -150,7 +150,7 @@ class Verification:
         return FileMissing(former.name.path, check.end.offset, index, _name_of(ordinal))
 
     def _check_records(self, block: Block, rows: SegmentRows) -> Iterator[Finding]:
-        """Encrypted segments opened; sequence numbers of sources followed."""
+        """Check that encrypted segments can be decrypted, and that sources' sequence numbers are continuous."""
         if self._rule is None and self._key is None:
             return
         for segment in rows.views():

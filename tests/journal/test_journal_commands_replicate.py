@@ -84,8 +84,8 @@ def test_what_makes_no_sense_is_refused_in_a_line(tmp_path: Path, capsys: pytest
         (["lead", str(tmp_path / "journal"), *bind, "--allow", "x" * 40], "needs --secret-key-file"),
         (["lead", str(tmp_path / "journal"), *bind, "--secret-key-file", str(tmp_path / "no.key")], "40 characters"),
         (["lead", str(tmp_path / "journal"), *bind, "--secret-key-file", str(tmp_path / "gone")], "keygen"),
-        (["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1", "--leader-key", "k"], "go together"),
-        (["keygen", str(tmp_path / "no.key")], "there already"),
+        (["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1", "--leader-key", "k"], "given together"),
+        (["keygen", str(tmp_path / "no.key")], "exists"),
     ):
         assert main(arguments) == 2
         assert text in capsys.readouterr().err

@@ -81,7 +81,7 @@ def test_verify_says_whole_with_the_sums_and_progress_on_stderr(
     made(tmp_path, numbered(25))
     assert main(["verify", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    assert out == "3 files, 25 segments, 25 records; whole\n"
+    assert out == "3 files, 25 segments, 25 records; no findings\n"
     assert err.splitlines()[-1] == f"files checked: 3 of 3, {files_of(tmp_path)[-1].name}"
 
 
@@ -113,7 +113,7 @@ def test_verify_follows_source_sequence_numbers(tmp_path: Path, capsys: pytest.C
     indices = made(tmp_path, [f"{stream} seq={number}".encode() for stream, number in numbers] + [b"other"])
     rule = r"(?P<stream>\w+) seq=(?P<seq>\d+)"
     gap, sums = output(capsys, "verify", tmp_path, "--sequence", rule, status=1).splitlines()
-    assert f"index {format_index(indices[3])}: source stream 'XN' goes on with 5; missing: 3 to 4 (2)" in gap
+    assert f"index {format_index(indices[3])}: source stream 'XN' continues with 5; missing: 3 to 4 (2)" in gap
     assert "5 with a sequence number, of 2 source streams" in sums
     assert "OFFSET:TYPE" in refusal(capsys, "verify", tmp_path, "--sequence", "seq")
 
@@ -127,9 +127,9 @@ def test_verify_against_another_journal_says_what_is_missing(
     (tmp_path / "key").write_text(KEY.hex())
     arguments = ("verify", here, "--key-file", tmp_path / "key", "--against", other)
     missing, sums = output(capsys, *arguments, status=1).splitlines()
-    assert missing == f"record {format_index(indices[12])} of the other journal is missing here"
-    assert sums.endswith(f"whole; 1 record of {other} missing")
-    assert output(capsys, "verify", other, "--against", other).endswith(f"all of {other} is here\n")
+    assert missing == f"record {format_index(indices[12])} of the other journal is missing from this one"
+    assert sums.endswith(f"no findings; 1 record of {other} missing")
+    assert output(capsys, "verify", other, "--against", other).endswith(f"all of {other} found\n")
 
 
 def test_verify_of_an_encrypted_journal_without_its_key_checks_all_but_the_records(
@@ -137,7 +137,7 @@ def test_verify_of_an_encrypted_journal_without_its_key_checks_all_but_the_recor
 ) -> None:
     made(tmp_path, numbered(5), key=KEY)
     assert main(["verify", str(tmp_path)]) == 0
-    assert "its records are not opened" in capsys.readouterr().err
+    assert "its records are not decrypted" in capsys.readouterr().err
     assert "encrypted: give its key" in refusal(capsys, "verify", tmp_path, "--sequence", "0:u8").replace("\n", "")
 
 
@@ -161,7 +161,7 @@ def test_info_tells_settings_files_appenders_tailers_and_disk(
     assert [each["is_compressed"] for each in found["files"]] == [True, True, False]
     assert found["files"][0]["cycle"] == "20261118-110640"
     assert found["disk_free"] > 0
-    for expected in ("rolls SECONDLY in UTC", f"process {os.getpid()}", "audit", "appended to", "replicated  until"):
+    for expected in ("rolls SECONDLY in UTC", f"process {os.getpid()}", "audit", "appended to", "replicated  up to"):
         assert expected in text
 
 
@@ -197,7 +197,7 @@ def test_dump_of_an_encrypted_journal_shows_records_only_with_the_key(
 ) -> None:
     made(tmp_path / "j", numbered(2), key=KEY)
     (tmp_path / "key").write_bytes(KEY)
-    assert "not opened: give --key-file" in output(capsys, "dump", tmp_path / "j")
+    assert "not decrypted: give --key-file" in output(capsys, "dump", tmp_path / "j")
     assert "8 bytes: record 1" in output(capsys, "dump", tmp_path / "j", "--key-file", tmp_path / "key")
 
 
@@ -263,12 +263,12 @@ def test_unlock_refuses_while_the_holder_lives_and_says_how_to_end_it(
     with holding_the_lock(tmp_path) as holder:
         assert main(["unlock", str(tmp_path)]) == 1
         out, err = capsys.readouterr()
-        assert f"held by process {holder.pid}, which lives; nothing was changed" in out
+        assert f"held by process {holder.pid}, which is alive; nothing was changed" in out
         assert f"kill {holder.pid}" in err
         assert main(["unlock", str(tmp_path), "--force"]) == 0
         out, err = capsys.readouterr()
         assert err.startswith("warning:")
-        assert "which lives; it is free now" in out
+        assert "which is alive; it is free now" in out
         assert output(capsys, "unlock", tmp_path).splitlines()[-1] == "the lock is free"
 
 
@@ -356,10 +356,10 @@ def test_prune_without_bounds_or_with_none_that_can_be_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, numbered(3))
-    assert "give --age, --size or --files" in refusal(capsys, "prune", tmp_path)
-    assert "no size" in refusal(capsys, "prune", tmp_path, "--size", "many")
-    assert "no age" in refusal(capsys, "prune", tmp_path, "--age", "7y")
-    assert "from 1 on" in refusal(capsys, "prune", tmp_path, "--files", "0")
+    assert "give --age, --size, --files" in refusal(capsys, "prune", tmp_path)
+    assert "not a size" in refusal(capsys, "prune", tmp_path, "--size", "many")
+    assert "not an age" in refusal(capsys, "prune", tmp_path, "--age", "7y")
+    assert "positive integer" in refusal(capsys, "prune", tmp_path, "--files", "0")
 
 
 @pytest.mark.parametrize("name", ["dump", "tail", "info", "verify", "history", "unlock", "prune", "replay"])
@@ -372,7 +372,7 @@ def test_every_subcommand_has_help_with_examples_and_refuses_what_is_no_journal(
     assert ended.value.code == 0
     assert f"tandemfeed journal {name} DIR" in capsys.readouterr().out
     more = ["--to", "-"] if name == "replay" else ["--files", "1"] if name == "prune" else []
-    assert "no journal" in refusal(capsys, name, tmp_path, *more)
+    assert "is not a journal" in refusal(capsys, name, tmp_path, *more)
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -234,7 +234,7 @@ def test_a_full_disk_is_a_clear_error_and_appending_resumes_when_there_is_room(t
 def test_blocks_leave_the_room_that_is_to_stay_free(tmp_path: Path) -> None:
     disk = os.statvfs(tmp_path)
     everything = disk.f_bavail * disk.f_frsize
-    with pytest.raises(DiskFull, match="are to stay free"):
+    with pytest.raises(DiskFull, match="must stay free"):
         Journal.open(tmp_path / "journal", block_size=BLOCK, upkeep=Upkeep(free_disk_min=2 * everything))
     Journal.open(tmp_path / "journal", block_size=BLOCK).close()  # what the refusal left behind is no obstacle
 

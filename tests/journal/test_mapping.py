@@ -38,7 +38,7 @@ def test_pages_behind_the_appends_are_let_go_and_keep_what_was_written(tmp_path:
     spare.map_around(DATA_OFFSET + 4 * MB, AHEAD)
     assert AHEAD <= mapped_bytes(spare.path) <= 3 * AHEAD
     assert bytes(spare.view[DATA_OFFSET : DATA_OFFSET + 4 * MB]) == written
-    spare.let_go_all()
+    spare.release_pages()
     assert mapped_bytes(spare.path) == 0
     spare.flush()
     assert spare.path.read_bytes()[DATA_OFFSET : DATA_OFFSET + 4 * MB] == written

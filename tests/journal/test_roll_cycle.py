@@ -252,15 +252,15 @@ def test_what_does_not_fit_an_index_is_refused() -> None:
         with pytest.raises(ValueError, match="DAILY has"):
             DAILY.index_of(number, sequence)
     for index in (-1, 1 << 63):
-        with pytest.raises(ValueError, match="is no index"):
+        with pytest.raises(ValueError, match="is not an index"):
             DAILY.cycle_of(index)
-        with pytest.raises(ValueError, match="is no index"):
+        with pytest.raises(ValueError, match="is not an index"):
             format_index(index)
 
 
 @pytest.mark.parametrize("text", ["", "0x", "12ab", "-1", "0x1ffffffffffffffff", "0xffffffffffffffff", "1_000", "٣"])
 def test_text_that_is_no_index_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no index"):
+    with pytest.raises(ValueError, match="is not an index"):
         parse_index(text)
 
 

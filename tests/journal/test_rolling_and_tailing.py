@@ -74,7 +74,7 @@ def test_time_that_goes_back_stays_in_its_cycle_and_never_goes_back_in_the_journ
 
 def test_another_roll_cycle_warns_and_the_persisted_one_stays(tmp_path: Path, clock: Clock) -> None:
     _fill(tmp_path, clock, 2)
-    with pytest.warns(UserWarning, match=r"SECONDLY.*as it was made.*HOURLY"):
+    with pytest.warns(UserWarning, match=r"SECONDLY.*as it was created.*HOURLY"):
         journal = Journal.open(tmp_path, block_size=BLOCK, roll_cycle="HOURLY", clock_ns=clock)
     assert journal.settings.roll_cycle == "SECONDLY"
     journal.close()

@@ -146,7 +146,7 @@ def test_any_arguments_come_back(symbol: str, quantity: int, side: Side) -> None
     [
         ((), {}, "Missing required argument 'symbol'"),
         (("ABC", "5"), {}, r"Orders.place: Expected `int`, got `str` - at `\$.quantity`"),
-        (("ABC", 5, Side.BUY, []), {}, "4 positional arguments, it takes 3"),
+        (("ABC", 5, Side.BUY, []), {}, "takes 3 positional arguments, not 4"),
         (("ABC", 5), {"colour": "red"}, "Unexpected keyword argument 'colour'"),
         (("ABC", 5), {"symbol": "ABC"}, "multiple values"),
         (("ABC", 1 << 70), {}, "Orders.place"),
@@ -278,7 +278,7 @@ def test_a_history_goes_along_and_gains_a_hop_at_each_process() -> None:
 
 def test_describe_refuses_what_no_method_writer_made() -> None:
     for record in (b"", b"\x05", msgspec.msgpack.encode(["cancel", [1]]), b"\xc1TH\x01\x02abc"):
-        with pytest.raises(NotAMethodRecord, match="no record of a method"):
+        with pytest.raises(NotAMethodRecord, match="not a method record"):
             describe(record)
 
 
@@ -386,18 +386,18 @@ class NoProtocol:
         (PositionalOnly, r"PositionalOnly\.place: symbol is positional only"),
         (Answering, r"Answering\.place: annotate it with -> None"),
         (Unsaid, r"Unsaid\.place: annotate it with -> None"),
-        (Waiting, r"Waiting\.place: it is no plain method"),
-        (Stateful, r"Stateful\.symbol: it is no plain method"),
-        (Computed, r"Computed\.symbol: it is no plain method"),
-        (Private, r"Private\._place: a method that begins with an underscore"),
+        (Waiting, r"Waiting\.place: it is not a plain method"),
+        (Stateful, r"Stateful\.symbol: it is not a plain method"),
+        (Computed, r"Computed\.symbol: it is not a plain method"),
+        (Private, r"Private\._place: a method whose name begins with an underscore"),
         (Unresolved, r"Unresolved\.place: its annotations cannot be resolved .*Nowhere"),
-        (Unencodable, r"Unencodable\.place: .*Foreign.* is no type MessagePack can hold"),
+        (Unencodable, r"Unencodable\.place: .*Foreign.* is not a type that MessagePack can encode"),
         (Ambiguous, r"Ambiguous\.place: Type unions may not contain"),
         (WrongDefault, r"WrongDefault\.place: the default of quantity does not fit"),
         (MutableDefault, r"MutableDefault\.place: Using a non-empty mutable"),
         (Empty, "Empty has no methods"),
-        (NoProtocol, "no Protocol class"),
-        (len, "no Protocol class"),
+        (NoProtocol, "not a Protocol class"),
+        (len, "not a Protocol class"),
     ],
 )
 def test_a_bad_protocol_is_refused_with_method_and_reason(protocol: Any, reason: str) -> None:

@@ -54,7 +54,7 @@ def test_foreign_newer_and_damaged_blocks_are_refused_unchanged(tmp_path: Path) 
 
 def test_a_foreign_name_a_copy_and_a_block_of_another_queue_are_refused(tmp_path: Path) -> None:
     path = make(tmp_path / "queue", [b"item"])
-    for name, text in (("notes.tfj", "name"), ("000000000-000007.tfj", "its name back")):
+    for name, text in (("notes.tfj", "name"), ("000000000-000007.tfj", "restore the file's name")):
         stray = path.with_name(name)
         stray.write_bytes(path.read_bytes())
         with pytest.raises(ForeignFile, match=text):
@@ -64,7 +64,7 @@ def test_a_foreign_name_a_copy_and_a_block_of_another_queue_are_refused(tmp_path
     path.with_name("000000000-000001.tfj").write_bytes(other.read_bytes())
     with pytest.raises(ForeignFile, match="another journal"):
         PersistentQueue.open(tmp_path / "queue", block_size=BLOCK)
-    with pytest.raises(ForeignFile, match="holds a journal"):
+    with pytest.raises(ForeignFile, match="contains a journal"):
         PersistentQueue.open(tmp_path / "third", more_paths=[tmp_path / "other"], block_size=BLOCK)
 
 

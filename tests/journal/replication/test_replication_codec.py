@@ -114,18 +114,18 @@ def test_a_stranger_with_a_right_check_is_understood_or_refused_and_nothing_else
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (HEAD.pack(2, 1, 0) + bytes(16), "replication format 2; this release speaks 1"),
+        (HEAD.pack(2, 1, 0) + bytes(16), "replication format 2; expected 1"),
         (HEAD.pack(1, 99, 0), "unknown kind 99"),
-        (HEAD.pack(1, 1, 0) + bytes(17), "1 bytes too many behind Hello"),
-        (HEAD.pack(1, 1, 0) + bytes(15), "16 bytes were announced and 15 are there"),
-        (HEAD.pack(1, 6, 0) + struct.pack("<QI", 0, 1 << 30), "segments were announced"),
-        (HEAD.pack(1, 3, 0) + bytes(24) + b"\x05", "5 digests; at most"),
+        (HEAD.pack(1, 1, 0) + bytes(17), "1 unexpected bytes after Hello"),
+        (HEAD.pack(1, 1, 0) + bytes(15), "16 bytes announced, but only 15 present"),
+        (HEAD.pack(1, 6, 0) + struct.pack("<QI", 0, 1 << 30), "segments announced"),
+        (HEAD.pack(1, 3, 0) + bytes(24) + b"\x05", "5 digests; the maximum"),
         (HEAD.pack(1, 5, 0) + bytes(8) + b"\x02", "2 digests"),
-        (HEAD.pack(1, 10, 0) + b"\x63" + bytes(10), "unknown reason 99"),
+        (HEAD.pack(1, 10, 0) + b"\x63" + bytes(10), "unknown reason for a refusal: 99"),
         (HEAD.pack(1, 10, 0) + b"\x01" + bytes(8) + b"\x02\x00\xff\xff", "not UTF-8"),
         (HEAD.pack(1, 10, 0) + b"\x01" + bytes(8) + b"\xff\xff", "a text of 65535 bytes"),
         (HEAD.pack(1, 9, 0) + b"\xff" * 8, "63 bits"),
-        (HEAD.pack(1, 2, 0) + bytes(32) + b"\x07" + bytes(12), "neither yes nor no"),
+        (HEAD.pack(1, 2, 0) + bytes(32) + b"\x07" + bytes(12), "must be 0 or 1"),
     ],
 )
 def test_what_breaks_a_bound_is_refused_and_says_why(body: bytes, why: str) -> None:

@@ -151,7 +151,7 @@ def test_a_former_leader_follows_the_promoted_one_if_it_has_nothing_else(tmp_pat
         promoted = follower.promote()
     with promoted, _leader(tmp_path / "new") as leader:
         last = promoted.append(b"from the new leader")
-        with _follower(tmp_path / "old", leader) as refused, pytest.raises(JournalError, match="follows nobody"):
+        with _follower(tmp_path / "old", leader) as refused, pytest.raises(JournalError, match="without a leader"):
             refused.wait_for(lambda _: False, WAIT_S)
         with _follower(tmp_path / "old", leader, adopt=True) as former:
             assert _reaches(former, last)
@@ -251,7 +251,7 @@ def test_a_follower_without_room_says_so_and_tries_again(tmp_path: Path) -> None
         index = journal.append(b"one")
         with _follower(tmp_path / "follower", leader, upkeep=Upkeep(free_disk_min=1 << 62)) as follower:
             assert follower.wait_for(lambda status: status.failure_count >= 2, WAIT_S)
-            assert "are to stay free" in follower.status.reason
+            assert "must stay free" in follower.status.reason
         with _follower(tmp_path / "follower", leader) as follower:
             assert _reaches(follower, index)
 

@@ -55,7 +55,7 @@ def check_refused(folder: Path, error: type[JournalError], text: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"SQLite format 3\0", os.urandom(10_000)])
 def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
-    check_refused(tmp_path, ForeignStore, "store.db is no transactional store")
+    check_refused(tmp_path, ForeignStore, "store.db is not a transactional store")
     assert not (tmp_path / "store.lock").exists()
 
 
@@ -80,9 +80,9 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_or_has_no_parent_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     for folder in (tmp_path / "file", tmp_path / "file" / "store"):
-        with pytest.raises(ForeignStore, match="no folder"):
+        with pytest.raises(ForeignStore, match="is not a folder"):
             TransactionalStore.open(folder)
-    with pytest.raises(ForeignStore, match="make it first"):
+    with pytest.raises(ForeignStore, match="create it first"):
         TransactionalStore.open(tmp_path / "missing" / "store")
     assert (tmp_path / "file").read_bytes() == b"content"
 
@@ -215,7 +215,7 @@ def test_what_may_not_be_written_is_refused(public_folder: Path, what: str) -> N
     process.join()
     public_folder.chmod(0o755)
     assert error is StoreReadOnly
-    assert "Let this user" in text
+    assert "writable for this user" in text
     assert str(public_folder) in text
     if what != "parent":
         folder.chmod(0o755)
