@@ -64,9 +64,9 @@ def private_file(path: str) -> bool:
 
 
 def keep_in(folder: Path, dispatcher: Any) -> None:
-    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there.
+    """Cache what a numba dispatcher compiles in a private folder, and load it from there.
 
-    A function whose source cannot be read is compiled at every start: nothing says what its entries were compiled from.
+    A function whose source cannot be read is not cached, because its entries could not be checked against the source.
     """
     if not linecache.getlines(dispatcher.py_func.__code__.co_filename):
         return
@@ -74,7 +74,7 @@ def keep_in(folder: Path, dispatcher: Any) -> None:
 
 
 class _Locator:
-    """Where a function's entries lie, and what their source must be. The interface is numba's."""
+    """Implements numba's cache locator: the folder of a function's entries, and the digest of their source."""
 
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
         self._py_file = function.__code__.co_filename
@@ -83,25 +83,25 @@ class _Locator:
         self._disambiguator = f"{function.__code__.co_firstlineno}-{place}"
 
     def get_cache_path(self) -> str:
-        """The folder."""
+        """The cache folder."""
         return str(self._folder)
 
     def ensure_cache_path(self) -> None:
-        """Make the folder again if it was removed since the start."""
+        """Create the folder again if it was removed since the start."""
         private_folder(self._folder)
 
     def get_source_stamp(self) -> str:
-        """Digest of the source that the function stands in, the whole of it: it names constants and other functions."""
+        """Digest of the function's whole source file, because the function uses constants and functions in it."""
         linecache.checkcache(self._py_file)
         return hashlib.sha256("".join(linecache.getlines(self._py_file)).encode()).hexdigest()
 
     def get_disambiguator(self) -> str:
-        """Functions of one name and file name are told apart by it."""
+        """Distinguishes functions with the same name and file name."""
         return self._disambiguator
 
 
 class _Reduction(CompileResultCacheImpl):  # type: ignore[misc]  # numba has no types
-    """How numba turns what it compiled into bytes; only the place is ours."""
+    """Numba's serialisation of compiled code, with another location."""
 
     def __init__(self, locator: _Locator, function: Callable[..., Any]) -> None:
         self._locator = locator
@@ -122,14 +122,12 @@ class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # as above
     def _load_data(self, name: str) -> Any:
         path = self._data_path(name)
         if not private_file(path):
-            raise FileNotFoundError(
-                f"{path} is not a regular file that only this user can write"
-            )  # numba compiles anew
+            raise FileNotFoundError(f"{path} is not a private file of this user")  # numba then compiles the function
         return super()._load_data(name)
 
     @contextlib.contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
-        """Written beside and put in its place, whatever lies there; no one else may read or write it."""
+        """Write a private temporary file and move it into place, replacing any existing file."""
         beside = f"{filepath}.tmp.{uuid.uuid4().hex[:16]}"
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -142,7 +140,7 @@ class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # as above
 
 
 class _PrivateCache(FunctionCache):  # type: ignore[misc]  # as above
-    """Numba's cache of a function, with our place and files."""
+    """Numba's cache of a function, with the private location and files."""
 
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
         locator = _Locator(folder, function)

@@ -40,7 +40,7 @@ def items_body(items: Sequence[bytes]) -> tuple[bytes, int, int]:
     """
     size, count = len(items[0]), len(items)
     if max(sum(map(len, items)) + 4 * count, ITEM_ROOM * count) > RECORD_SIZE_MAX + 4:
-        raise RecordTooLong(f"{count} items exceed {RECORD_SIZE_MAX} bytes together; put fewer at once")
+        raise RecordTooLong(f"{count} items exceed {RECORD_SIZE_MAX} bytes together; put fewer")
     if len(set(map(len, items))) == 1:
         body, flags = (items[0] if count == 1 else b"".join(items)), count
     else:

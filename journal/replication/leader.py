@@ -242,7 +242,7 @@ class ReplicationLeader:
                 self._changed.notify_all()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        """Wait for something, and do what it asks for."""
+        """Wait for an event or a deadline, and handle it."""
         now_ns = time.monotonic_ns()
         poll_ms = self._poll_ms if self._core.peers else IDLE_MS
         ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, poll_ms)))
