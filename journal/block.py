@@ -88,7 +88,7 @@ class Block:
 
     def __init__(self, path: Path, *, writable: bool, journal_id: UUID | None = None) -> None:
         self.path = path
-        self.was_cut = False  # the file was truncated; the missing bytes are zeros now
+        self.was_truncated = False  # the file was truncated; the missing bytes are zeros now
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
             self._fd = os.open(path, flags | os.O_CLOEXEC)
@@ -99,7 +99,7 @@ class Block:
             if size < DATA_OFFSET:
                 raise ForeignFile(f"{path}: too short for a block file ({size} bytes); move it away")
             if writable and (whole := self._whole_size(size)) > size:
-                self.was_cut = True
+                self.was_truncated = True
                 os.ftruncate(self._fd, whole)
                 size = whole
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
@@ -235,7 +235,7 @@ def read_header(view: memoryview, path: Path) -> Header:
     return header
 
 
-def is_void(path: Path) -> bool:
+def has_no_header(path: Path) -> bool:
     """True if a file with a block's name has no block header: it is empty, or a spare that was never begun."""
     with path.open("rb") as file:
         head = file.read(HEADER.size)

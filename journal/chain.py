@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, is_void
+from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, has_no_header
 from journal.compression import open_to_read
 from journal.control import Control
 from journal.errors import RecordTooLong
@@ -69,7 +69,7 @@ class BlockChain:
         """
         names = blocks_in(self._folder)
         if not was_clean:
-            names = [name for name in names if not self._set_aside_if_void(name)]
+            names = [name for name in names if not self._rename_if_no_header(name)]
         if not names:
             self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
             self._set_words(DATA_OFFSET, 0, 0)
@@ -86,7 +86,7 @@ class BlockChain:
         self._set_words(end, sequence, max(at_ns, former_at_ns))
         if status == ENDED:  # the roll was interrupted after the end mark
             self.roll(max(self.schedule.cycle_at(self._clock_ns()), newest.header.cycle))
-        elif not was_clean or newest.was_cut:
+        elif not was_clean or newest.was_truncated:
             newest.clear_after(end)
 
     @property
@@ -173,9 +173,9 @@ class BlockChain:
     def _open(self, name: BlockName) -> Block:
         return Block(name.path, writable=True, journal_id=self._control.journal_id)
 
-    def _set_aside_if_void(self, name: BlockName) -> bool:
+    def _rename_if_no_header(self, name: BlockName) -> bool:
         """Rename a block without a header: its name reached the disk before its header, so it has no synced record."""
-        if name.path.suffix == COMPRESSED_SUFFIX or not is_void(name.path):
+        if name.path.suffix == COMPRESSED_SUFFIX or not has_no_header(name.path):
             return False
         aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
         name.path.rename(aside)
@@ -199,7 +199,7 @@ class BlockChain:
     def _end_of(self, block: Block, *, searching: bool = True) -> tuple[Place, int]:
         """Roll forward to the end of the whole segments, skipping damage."""
         state, checkpoint = new_state(), block.checkpoint()
-        if block.was_cut:
+        if block.was_truncated:
             LOG.warning("%s was truncated; scanning all of it for whole records", block.path)
             state[AT_OFFSET], state[AT_SEQUENCE] = DATA_OFFSET, block.header.first_sequence
         else:

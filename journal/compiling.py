@@ -17,7 +17,7 @@ from numba import njit
 from numba.core import config
 from numba.core.typeinfer import register_dispatcher
 
-from journal.private_cache import keep_in, private_folder
+from journal.private_cache import cache_in, private_folder
 
 PACKAGE = Path(__file__).parent
 SOURCES = (
@@ -56,7 +56,7 @@ def compile_into(folder: Path | None, function: Callable[..., Any], *signature: 
     if config.DISABLE_JIT:
         return dispatcher
     if folder is not None:
-        keep_in(folder, dispatcher)
+        cache_in(folder, dispatcher)
     if signature:
         with register_dispatcher(dispatcher):  # registered with the compiler meanwhile, as njit does
             for each in signature:

@@ -54,7 +54,7 @@ class CompressedBlock(Block):
 
     def __init__(self, path: Path, journal_id: UUID | None = None) -> None:
         self.path = path
-        self.was_cut = False
+        self.was_truncated = False
         try:
             data = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=BLOCK_SIZE_MAX)
         except zstandard.ZstdError as damaged:

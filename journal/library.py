@@ -92,7 +92,7 @@ class Library:
         """The sequence in an index."""
         return index & ((1 << self.sequence_bits) - 1)
 
-    def may_hold(self, block: Block, index: int) -> bool:
+    def may_contain(self, block: Block, index: int) -> bool:
         """False if the control file or the block's tail show that the block has no such index."""
         control, tail = self.control, block.tail()
         if control is not None and control.word(ORDINAL) == block.ordinal:
@@ -153,7 +153,7 @@ class Library:
                 high = middle
         return self._block(names[low]) if names else None
 
-    def approach(self, block: Block, target: int, state: NDArray[np.int64], *, by_time: bool = False) -> bool:
+    def go_to(self, block: Block, target: int, state: NDArray[np.int64], *, by_time: bool = False) -> bool:
         """Go to a sequence, or to the first record from a time on, in a block: by index, then lengths, skipping damage.
 
         Returns:
@@ -163,7 +163,7 @@ class Library:
         seek(block.address, target, by_time, state)
         while not (found := walk_to(block.address, target, by_time, state)) and state[AT_STATUS] != ENDED:
             broken_at, due = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
-            if state[AT_STATUS] == WAIT and not self.is_passed(block, broken_at):
+            if state[AT_STATUS] == WAIT and not self.is_written(block, broken_at):
                 break
             if not find_after_damage(block.address, broken_at, self.data_limit(block), due, state):
                 break
@@ -172,7 +172,7 @@ class Library:
 
     def walk_to_end(self, block: Block, state: NDArray[np.int64]) -> None:
         """After the last visible record of a block."""
-        self.approach(block, min(self.sequence_limit(block), UNLIMITED), state)
+        self.go_to(block, min(self.sequence_limit(block), UNLIMITED), state)
 
     def end_index(self, block: Block) -> int:
         """After the last visible record of a block."""
@@ -199,7 +199,7 @@ class Library:
         base = self.index_of(block, 0)
         return min(max(visible - base, 0), UNLIMITED)
 
-    def is_passed(self, block: Block, offset: int) -> bool:
+    def is_written(self, block: Block, offset: int) -> bool:
         """True if the control file shows that something was written here, or that a later block exists."""
         control = self.control
         if control is None:

@@ -63,7 +63,7 @@ def private_file(path: str) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
 
 
-def keep_in(folder: Path, dispatcher: Any) -> None:
+def cache_in(folder: Path, dispatcher: Any) -> None:
     """Cache what a numba dispatcher compiles in a private folder, and load it from there.
 
     A function whose source cannot be read is not cached, because its entries could not be checked against the source.

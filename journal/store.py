@@ -378,7 +378,7 @@ class Journal:
 def _check_settings(path: Path, wanted: Settings, found: Settings, key: bytes | None) -> None:
     require_key(key, found.key_check, path)
     if wanted.face != found.face:
-        raise SettingsDiffer(f"{path} is a {found.face}, not a {wanted.face}; open it as one, or give another folder")
+        raise SettingsDiffer(f"{path} is a {found.face}, not a {wanted.face}; open it as a {found.face}")
     for name in ("block_size", "state_size"):
         was, now = getattr(found, name), getattr(wanted, name)
         if was != now:

@@ -102,9 +102,9 @@ class Tailer:
         block = self._library.containing(index)
         if not self._reenter(block) or block is None:
             raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}; it is not written, or was released")
-        self._library.approach(block, self._library.sequence_of(index), self._state)
+        self._library.go_to(block, self._library.sequence_of(index), self._state)
         self._settle()
-        if self._position != index and self._library.may_hold(block, index):
+        if self._position != index and self._library.may_contain(block, index):
             self._read_on_to(block, index)
         if self._position != index:
             raise NoSuchRecord(f"{self.folder}: index {index:#018x} is not written, or was damaged")
@@ -114,7 +114,7 @@ class Tailer:
         """Go to the first record appended at or after a time (nanoseconds since 1970), by binary search."""
         block = self._library.at_time(at_ns)
         if self._reenter(block) and block is not None:
-            self._library.approach(block, at_ns, self._state, by_time=True)
+            self._library.go_to(block, at_ns, self._state, by_time=True)
             self._settle()
         return self
 
@@ -293,7 +293,7 @@ class Tailer:
                 return count
             state[AT_SEQUENCE] = due
             if state[AT_STATUS] == WAIT:
-                if due >= limit or not library.is_passed(block, int(state[AT_OFFSET])):
+                if due >= limit or not library.is_written(block, int(state[AT_OFFSET])):
                     return 0
                 if not was_passed:  # a record may have arrived between the two checks
                     was_passed = True
@@ -355,7 +355,7 @@ class Tailer:
             if wanted > block.header.first_index:
                 is_same = library.index_of(block, 0) == wanted >> library.sequence_bits << library.sequence_bits
                 sequence = wanted - library.index_of(block, 0) if is_same else UNLIMITED
-                library.approach(block, sequence, self._state)
+                library.go_to(block, sequence, self._state)
             self._settle()
 
     def _read_from(self, index: int, count: int) -> list[tuple[int, bytes]]:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
                 is_whole = False
                 continue
             for line, is_damage in _dump_lines(files, block, key, arguments.hex_bytes) if block is not None else ():
-                if interruption.is_asked:
+                if interruption.is_requested:
                     return 0
                 streams.say(line)
                 is_whole = is_whole and not is_damage

@@ -190,7 +190,7 @@ def run_history(arguments: argparse.Namespace, streams: Streams) -> int:
     wanted = Range.of(arguments)
     with Interruption() as interruption, Tailer(arguments.folder, key=read_key(arguments.key_file)) as tailer:
         to_begin(tailer, wanted, arguments.folder)
-        for entries in forward(tailer, wanted, is_over=lambda: interruption.is_asked):
+        for entries in forward(tailer, wanted, is_over=lambda: interruption.is_requested):
             for entry in entries[: None if arguments.max is None else arguments.max - read_count]:
                 read_count += 1
                 try:

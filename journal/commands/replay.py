@@ -87,7 +87,7 @@ class _Replay:
         """Send until the range ends, the receiver is gone, or the user interrupts."""
         left = count_max
         try:
-            for entries in forward(tailer, wanted, is_over=lambda: self._interruption.is_asked):
+            for entries in forward(tailer, wanted, is_over=lambda: self._interruption.is_requested):
                 for entry in entries[:left]:
                     self._await(entry)
                     self._destination.send(RecordView(*entry))
@@ -99,7 +99,7 @@ class _Replay:
             self.why = "interrupted"
         except ReceiverGone as gone:
             self.why = f"the receiver is gone ({gone})"
-        if self._interruption.is_asked:
+        if self._interruption.is_requested:
             self.why = "interrupted"
 
     def _await(self, entry: Entry) -> None:
@@ -111,7 +111,7 @@ class _Replay:
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             if self._interruption.wait(left_ns / NS_PER_S):
                 break
-        if self._interruption.is_asked:
+        if self._interruption.is_requested:
             raise Interrupted
 
     def end(self) -> None:

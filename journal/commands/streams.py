@@ -59,7 +59,7 @@ class Interruption:
     """SIGINT and SIGTERM as a request to stop, which also ends a wait. Only the main thread receives signals."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_requested = False
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
@@ -76,28 +76,28 @@ class Interruption:
         self._wake.close()
         self._waker.close()
 
-    def ask(self) -> None:
+    def request_stop(self) -> None:
         """Request a stop."""
-        self.is_asked = True
+        self.is_requested = True
         self._waker.send(b"\0")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.is_asked:  # a second signal ends the process immediately
+        if self.is_requested:  # a second signal ends the process immediately
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.ask()
+        self.request_stop()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s`; True as soon as a stop is requested."""
-        if not self.is_asked and timeout_s > 0:
+        if not self.is_requested and timeout_s > 0:
             select.select([self._wake], [], [], timeout_s)
-        return self.is_asked
+        return self.is_requested
 
     def wait_writable(self, descriptor: int) -> bool:
         """Wait until the descriptor is writable; False if a stop is requested first."""
         while True:
             _, ready, _ = select.select([self._wake], [descriptor], [])
-            if ready or self.is_asked:
+            if ready or self.is_requested:
                 return bool(ready)
 
 

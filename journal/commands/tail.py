@@ -116,7 +116,7 @@ def _show_forward(
         to_begin(tailer, wanted, arguments.folder)
 
     def is_over() -> bool:
-        return interruption.is_asked or streams.is_out_closed()
+        return interruption.is_requested or streams.is_out_closed()
 
     for entries in forward(tailer, wanted, follow=arguments.follow, is_over=is_over):
         for entry in entries:
@@ -142,7 +142,7 @@ def _show_back(
 ) -> None:
     shown_count = 0
     for place, entry in enumerate(entries):
-        if interruption.is_asked or place == arguments.last:
+        if interruption.is_requested or place == arguments.last:
             break
         shown_count += show(entry)
         if shown_count == arguments.max:

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
             for missing in _compared(arguments, key, streams, interruption):
                 missing_count += 1
                 streams.say(_shown(missing, arguments))
-        if interruption.is_asked:
+        if interruption.is_requested:
             streams.note("interrupted: not everything was checked")
             return EXIT_INTERRUPTED
         streams.say(_sums(verification, arguments, found_count, missing_count))
@@ -100,10 +100,10 @@ def _findings(verification: Verification, streams: Streams, interruption: Interr
             for finding in verification.check_file(name):
                 progress.hide()
                 yield finding
-                if interruption.is_asked:
+                if interruption.is_requested:
                     return
             progress.advance(1, name.path.name)
-            if interruption.is_asked:
+            if interruption.is_requested:
                 return
         yield from verification.check_end()
     finally:
@@ -160,7 +160,7 @@ def _compared(
     # The other journal first: a record appended to both meanwhile must not count as missing from this one.
     theirs = _digests(arguments.against, other_key, streams, interruption)
     ours = _digests(arguments.folder, key, streams, interruption)
-    if not interruption.is_asked:
+    if not interruption.is_requested:
         yield from compare(*ours, *theirs)
 
 
@@ -171,7 +171,7 @@ def _digests(
     digests, indices = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     progress = meter(streams, f"records of {folder} read", None)
     with Tailer(folder, key=key) as tailer:
-        while not interruption.is_asked and (batch := tailer.read_batch(READ_AT_ONCE)) is not None:
+        while not interruption.is_requested and (batch := tailer.read_batch(READ_AT_ONCE)) is not None:
             found = [digest(record) for record in batch.records()]
             digests.append(np.array(found, np.uint64))
             indices.append(np.arange(batch.first_index, batch.next_index, dtype=np.int64))

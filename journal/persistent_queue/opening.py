@@ -51,7 +51,7 @@ def open_control(path: Path, block_size: int) -> Control:
 
 def _check_settings(path: Path, wanted: Settings, found: Settings) -> None:
     if found.face != FACE:
-        raise SettingsDiffer(f"{path} is a {found.face}, not a {FACE}; open it as one, or give another folder")
+        raise SettingsDiffer(f"{path} is a {found.face}, not a {FACE}; open it as a {found.face}")
     for (name, was), now in zip(asdict(found).items(), asdict(wanted).values(), strict=True):
         if was != now:
             raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}; give {name} {was}, or another folder")

@@ -31,7 +31,7 @@ from journal.persistent_queue.log import QueueLog
 from journal.persistent_queue.members import join
 from journal.persistent_queue.opening import open_control
 from journal.persistent_queue.recovery import recover
-from journal.persistent_queue.scheduling import leave_alone, prefer_batches
+from journal.persistent_queue.scheduling import keep_policy, use_batch_policy
 from journal.persistent_queue.spares import Spares
 from journal.persistent_queue.statistics import QueueStatistics
 from journal.persistent_queue.upkeep import Checkpointer, Upkeep
@@ -78,7 +78,7 @@ class PersistentQueue:
             blocks_max=blocks_max, reclaim=self._reclaim, clock_ns=clock_ns,
         )  # fmt: skip
         self._checkpointer = Checkpointer(self._log, self._catalogue, self._registry, self._spares, states)
-        prepare = prefer_batches if batch_scheduling else leave_alone
+        prepare = use_batch_policy if batch_scheduling else keep_policy
         self._groups = GroupCommit(self._write, group_size_max, group_delay_s, self._call_committer, prepare)
         self._upkeep = Upkeep(
             self._log, self._checkpointer, self._spares, self._commit_if_needed, self._groups.fail,

@@ -74,12 +74,12 @@ def recover(folders: Sequence[Path], catalogue: Catalogue, queue_id: UUID) -> Re
     position, is_ended = None, False
     for place, (block, _) in enumerate(found):
         mapped = Block(block.path, writable=True, journal_id=queue_id)
-        if mapped.was_cut:
+        if mapped.was_truncated:
             LOG.warning("%s was truncated; its remaining items are pending again", block.path)
         if place < anchor and (tail := mapped.tail()) is not None:
             block.end_id = tail[2]
         else:
-            walk = _walk(mapped, from_checkpoint=place >= anchor and not mapped.was_cut)
+            walk = _walk(mapped, from_checkpoint=place >= anchor and not mapped.was_truncated)
             block.end_id = walk.next_id
             stretches += walk.stretches
             lost += walk.lost

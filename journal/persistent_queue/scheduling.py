@@ -12,12 +12,12 @@ import os
 from contextlib import suppress
 
 
-def prefer_batches() -> None:
+def use_batch_policy() -> None:
     """Give the calling thread the batch policy, unless its policy was set explicitly."""
     with suppress(OSError):  # a sandbox may forbid it: slower, but correct
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def leave_alone() -> None:
+def keep_policy() -> None:
     """Keep the calling thread's policy."""

@@ -80,7 +80,7 @@ class SegmentReader:
         newest = self._library.newest()
         if newest is None:
             return 0
-        self._library.approach(newest, UNLIMITED, self._state)
+        self._library.go_to(newest, UNLIMITED, self._state)
         return self._library.index_of(newest, int(self._state[AT_SEQUENCE]))
 
     def oldest_index(self) -> int:
@@ -100,7 +100,7 @@ class SegmentReader:
         else:
             target = index - base if index >> library.sequence_bits == block.header.cycle else UNLIMITED
         state = self._state
-        library.approach(block, target, state)
+        library.go_to(block, target, state)
         return Place(block, int(state[AT_OFFSET]), int(state[AT_SEQUENCE] - state[AT_SKIP]))
 
     def read(self, place: Place, size_max: int) -> list[Segment]:
@@ -116,7 +116,7 @@ class SegmentReader:
                 continue
             status = int(self._state[AT_STATUS])
             if status == WAIT:
-                if not self._library.is_passed(place.block, place.offset):
+                if not self._library.is_written(place.block, place.offset):
                     break
                 if not looked_again:  # a segment may have arrived between the two checks
                     looked_again = True
@@ -138,7 +138,7 @@ class SegmentReader:
         block = library.before_index(index)
         while block is not None:
             base = library.index_of(block, 0)
-            library.approach(block, UNLIMITED, self._state)
+            library.go_to(block, UNLIMITED, self._state)
             end = base + int(self._state[AT_SEQUENCE])
             wanted = min(index, end) - 1
             if wanted >= block.header.first_index:
@@ -159,7 +159,7 @@ class SegmentReader:
             return cycle << self.sequence_bits  # nothing was appended in this cycle
         if (tail := block.tail()) is not None:  # it includes records that are now damaged
             return library.index_of(block, tail[2])
-        library.approach(block, UNLIMITED, self._state)
+        library.go_to(block, UNLIMITED, self._state)
         return library.index_of(block, int(self._state[AT_SEQUENCE]))
 
     def tail(self, count_max: int) -> tuple[SegmentDigest, ...]:
