@@ -139,7 +139,7 @@ def append_pieces(
     control: int, block: int, now_ns: int, cycle_end_ns: int,
     table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
 ) -> int:  # fmt: skip
-    """Append a segment whose body is a table and data at their addresses. The caller holds the appenders' lock.
+    """Append a segment whose body is a table and data, given by address. The caller holds the lock; other threads run.
 
     Returns:
         The index of the first record, or STALE, FULL, ROLL.

@@ -118,7 +118,7 @@ class Journal:
         Raises:
             JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
             NetworkFileSystem: nothing was changed.
-            ValueError: an argument makes no sense.
+            ValueError: an argument is invalid.
         """
         if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
             raise ValueError(

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     whole = Parser(
         prog="tandemfeed journal",
         description="Read, check and maintain a journal. All sub-commands except unlock, prune and follow only read. "
-        "All can run while appenders do.",
+        "They can run while appenders do.",
         epilog="run tandemfeed journal SUBCOMMAND --help for options and examples",
     )
     subcommands = whole.add_subparsers(

@@ -39,7 +39,7 @@ def add_to(subcommands: Any) -> None:
     parser.add_argument("--to", required=True, metavar="WHERE",
                         help="tcp://HOST:PORT, udp://HOST:PORT, unix:PATH, FILE, or - for stdout")  # fmt: skip
     parser.add_argument("--speed", type=_speed, default=Fraction(1), metavar="FACTOR",
-                        help="1 as recorded (default), 10 ten times as fast, 0.5, max without waiting")  # fmt: skip
+                        help="1 as recorded (default), 10 ten times as fast, max without waiting")  # fmt: skip
     parser.add_argument(
         "--lines", action="store_true", help="send each record as a line of text, with line breaks escaped"
     )

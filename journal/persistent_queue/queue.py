@@ -124,12 +124,12 @@ class PersistentQueue:
             in_flight_max: the maximum number of items in flight.
             batch_scheduling: give threads that put the scheduler's batch policy permanently, which allows 50 % more
                 puts per second (see scheduling.py); False keeps their policy.
-            clock_ns: wall-clock time, noted with each group.
+            clock_ns: wall-clock time, stored with each group.
 
         Raises:
             JournalLocked, SettingsDiffer, PathMissing, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
             NetworkFileSystem: nothing was lost; the text says what to do.
-            ValueError: an argument makes no sense.
+            ValueError: an argument is invalid.
         """
         if blocks_max is not None and blocks_max < 2:
             raise ValueError(f"blocks_max is {blocks_max}; it must be at least 2, because one is always being written")

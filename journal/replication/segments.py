@@ -133,7 +133,7 @@ class SegmentReader:
         return found[0] if found else None
 
     def segment_before(self, index: int) -> Segment | None:
-        """The last segment that begins before an index; None if there is none. Not found if damage follows it."""
+        """The last segment that begins before an index; None if there is none. Not found right before damage."""
         library = self._library
         block = library.before_index(index)
         while block is not None:
