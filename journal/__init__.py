@@ -1,8 +1,8 @@
-"""A storage engine for messages: mapped block files that record everything, in one order, for any number of readers.
+"""A storage engine for messages: memory-mapped block files record everything, in one order, for any number of readers.
 
-Three faces over one format: `Journal` (append and tail, as Chronicle Queue does), `PersistentQueue` (items pending,
-delivered, cancelled) and `TransactionalStore` (several queues changed at once). Usable by itself: imports nothing else
-of this project. docs/journal.md is the manual, docs/journal-format.md the format, byte by byte.
+It has three faces: `Journal` (append and tail, like Chronicle Queue), `PersistentQueue` (items are pending, delivered
+or cancelled) and `TransactionalStore` (atomic changes to several queues). The package imports nothing else of this
+project and can be used alone. docs/journal.md is the manual; docs/journal-format.md defines the format byte by byte.
 """
 
 from journal.batch import Batch

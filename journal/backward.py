@@ -1,4 +1,4 @@
-"""Reading backward: segments lead only forward, so a stretch is read forward and handed out from its end."""
+"""Reading backward: segments link only forward, so a stretch is read forward and returned from its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READ_BACK = 1_024  # records in a stretch
 def records_before(
     library: Library, before: int | None, read_from: Callable[[int, int], list[tuple[int, bytes]]]
 ) -> list[tuple[int, bytes]]:
-    """A stretch of records before an index, ascending; none if there are none.
+    """A stretch of records before an index, ascending; empty if there are none.
 
     Args:
         read_from: reads a number of records from an index on.

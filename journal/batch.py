@@ -1,4 +1,4 @@
-"""Many records at once, as numpy views of the block they lie in: nothing is copied until somebody asks for bytes."""
+"""Many records as numpy views of their block: nothing is copied until bytes are requested."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 class Rows(NamedTuple):
-    """Records of one size, as they lie in segments.
+    """Records of one size, by segment.
 
     Attributes:
-        size: of each record.
-        starts, counts: where each segment's records begin in the block, and how many there are, int64.
+        size: of each record, in bytes.
+        starts, counts: offset of each segment's first record in the block, and number of its records, int64.
         appended_at_ns: when each segment was appended, int64.
     """
 
@@ -28,10 +28,10 @@ class Rows(NamedTuple):
 
 
 class Batch:
-    """Records that follow one another. Keeps its block mapped as long as it, or a view of it, is referred to.
+    """Consecutive records. The block stays mapped as long as the batch, or a view of it, is referenced.
 
     Attributes:
-        first_index: of the first record; the others follow it.
+        first_index: index of the first record; the others follow it.
         data: the whole block, uint8, read-only.
     """
 
@@ -53,7 +53,7 @@ class Batch:
 
     @classmethod
     def of_rows(cls, first_index: int, data: NDArray[np.uint8], rows: Rows) -> Self:
-        """Records of one size; what each record's place is, is worked out only if somebody asks."""
+        """A batch of records of one size. The offsets of single records are computed only on demand."""
         batch = cls.__new__(cls)
         batch.first_index, batch.data, batch._count = first_index, data, int(rows.counts.sum())
         batch._rows, batch._columns = rows, None
@@ -61,12 +61,12 @@ class Batch:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where each record begins in `data`."""
+        """The offset of each record in `data`."""
         return self._each()[0]
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How long each record is."""
+        """The size of each record."""
         return self._each()[1]
 
     @property
@@ -96,17 +96,17 @@ class Batch:
 
     @property
     def next_index(self) -> int:
-        """Behind the last record."""
+        """The index after the last record."""
         return self.first_index + len(self)
 
     def until(self, index: int) -> Batch:
-        """The part before an index."""
+        """The records before an index."""
         count = min(max(index - self.first_index, 0), len(self))
         columns = (column[:count] for column in (self.starts, self.sizes, self.appended_at_ns))
         return Batch(self.first_index, self.data, *columns)
 
     def heads(self, size: int) -> NDArray[np.uint8]:
-        """The first bytes of each record, a row each, copied; zeros where a record is shorter."""
+        """The first `size` bytes of each record, one row each, copied; shorter records are filled with zeros."""
         if len(self) and int(self.sizes.min()) >= size:
             heads: NDArray[np.uint8] = self.data[self.starts[:, None] + np.arange(size)]
             return heads
@@ -117,13 +117,13 @@ class Batch:
         return found
 
     def rows(self, dtype: Any = np.uint8) -> NDArray[Any] | None:
-        """The records as one array, a row each, without copying; None if they are not of one size and evenly spaced.
+        """The records as one array, one row each, not copied; None unless they have one size and even spacing.
 
         Args:
             dtype: a structured type of the records' size, or uint8 for rows of bytes.
 
         Raises:
-            ValueError: the type's size is not the records'.
+            ValueError: the type's size differs from the records' size.
         """
         kind = np.dtype(dtype)
         if not len(self):
@@ -135,14 +135,16 @@ class Batch:
         if kind == np.uint8:
             return as_strided(self.data[start:], (len(self), size), (step, 1), writeable=False)
         if kind.itemsize != size:
-            raise ValueError(f"records of {size} bytes are no {kind}, which has {kind.itemsize}")
+            raise ValueError(
+                f"the type {kind} has {kind.itemsize} bytes, but each record has {size} bytes; give a type of that size"
+            )
         base = self.data[start : start + size].view(kind)
         return as_strided(base, (len(self),), (step,), writeable=False)
 
     def _spacing(self) -> tuple[int, int, int] | None:
-        """(start of the first, size, distance) of records of one size that lie evenly."""
+        """(offset of the first, size, distance) if the records have one size and even spacing."""
         rows = self._rows
-        if rows is not None and len(rows.starts) == 1:  # one segment: nothing is to be worked out
+        if rows is not None and len(rows.starts) == 1:  # one segment: no offsets to compute
             return int(rows.starts[0]), rows.size, rows.size
         start, size = int(self.starts[0]), int(self.sizes[0])
         if len(self) == 1:
@@ -152,7 +154,7 @@ class Batch:
         return (start, size, step) if is_even else None
 
     def packed(self) -> NDArray[np.uint8]:
-        """All bytes one behind the other; copied, unless they lie so."""
+        """All bytes, concatenated; copied unless the records are adjacent."""
         rows = self._rows
         if rows is not None and len(rows.starts) == 1:
             return self.data[int(rows.starts[0]) :][: self._count * rows.size]
@@ -162,7 +164,7 @@ class Batch:
         return np.concatenate([*self]) if len(self) else self.data[:0]
 
     def records(self) -> list[bytes]:
-        """Copies."""
+        """Copies of the records."""
         data = self.data.data
         return [
             bytes(data[a:b]) for a, b in zip(self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True)

@@ -1,6 +1,6 @@
-"""One block file, mapped: made, opened, checked, flushed. docs/journal-format.md has it byte by byte.
+"""A mapped block file: creating, opening, checking, flushing. docs/journal-format.md defines every byte.
 
-Knows headers, checkpoints and the tail; segments are the kernels' affair (kernels.py).
+Handles headers, checkpoints and the tail; kernels.py handles segments.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class BlockName(NamedTuple):
 
 
 def blocks_in(folder: Path) -> list[BlockName]:
-    """The block files in a folder, oldest first, compressed ones as well.
+    """The block files in a folder, oldest first, including compressed ones.
 
     Raises:
-        ForeignFile: a block file's name is none of ours.
+        ForeignFile: a file's name is not the name of a block file.
     """
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -76,19 +76,19 @@ def blocks_in(folder: Path) -> list[BlockName]:
         try:
             ordinal = ordinal_of(int(cycle, 16), int(part, 16))
         except ValueError:
-            raise ForeignFile(f"{path}: no name of a block file (CYCLE-PART{SUFFIX}); move it away") from None
-        # While a block is being compressed both are there; the plain one is whole for certain.
+            raise ForeignFile(f"{path}: not the name of a block file (CYCLE-PART{SUFFIX}); move it away") from None
+        # While a block is being compressed both files exist; the plain one is certainly complete.
         if ordinal not in found or path.name == name:
             found[ordinal] = path
     return [BlockName(ordinal, found[ordinal]) for ordinal in sorted(found)]
 
 
 class Block:
-    """A mapped block file. `address` is for the kernels; `view` and `array` for everybody else."""
+    """A mapped block file. `address` is for the kernels, `view` and `array` for other code."""
 
     def __init__(self, path: Path, *, writable: bool, journal_id: UUID | None = None) -> None:
         self.path = path
-        self.was_cut = False  # the file was shorter than it says: what was cut off is zeros now
+        self.was_truncated = False  # the file was truncated; the missing bytes are zeros now
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
             self._fd = os.open(path, flags | os.O_CLOEXEC)
@@ -97,9 +97,9 @@ class Block:
         try:
             size = os.fstat(self._fd).st_size
             if size < DATA_OFFSET:
-                raise ForeignFile(f"{path}: {size} bytes are no block file; move it away")
+                raise ForeignFile(f"{path}: too short for a block file ({size} bytes); move it away")
             if writable and (whole := self._whole_size(size)) > size:
-                self.was_cut = True
+                self.was_truncated = True
                 os.ftruncate(self._fd, whole)
                 size = whole
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
@@ -129,7 +129,7 @@ class Block:
 
     @property
     def ordinal(self) -> int:
-        """Its place among the journal's blocks."""
+        """The block's place among the journal's blocks."""
         return self.header.ordinal
 
     def checkpoint(self) -> Checkpoint:
@@ -145,7 +145,7 @@ class Block:
         return best
 
     def write_checkpoint(self, end: int, next_sequence: int, last_at_ns: int, extra: int = 0) -> None:
-        """Remember that everything before `end` is whole; the older of the two slots is overwritten."""
+        """Record that everything before `end` is whole; overwrites the older of two slots."""
         generation = self.checkpoint().generation + 1
         fields = CHECKPOINT.pack(generation, end, next_sequence, last_at_ns, extra)
         offset = CHECKPOINT_OFFSETS[generation % 2]
@@ -153,7 +153,7 @@ class Block:
         CRC.pack_into(self.view, offset + CHECKPOINT.size, google_crc32c.value(fields))
 
     def write_tail(self, end: int, next_sequence: int, last_at_ns: int) -> None:
-        """Sum the block up when nothing more comes."""
+        """Write the summary of an ended block."""
         count = next_sequence - self.header.first_sequence
         fields = TAIL.pack(TAIL_MAGIC, VERSION, end, count, next_sequence, last_at_ns)
         offset = self.header.block_size - TAIL_SIZE
@@ -172,12 +172,12 @@ class Block:
 
     @property
     def state(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The area for the face's own use."""
+        """The area reserved for the face, such as a queue's item states."""
         header = self.header
         return self.array[header.state_offset : header.state_offset + header.state_size]
 
-    def clear_behind(self, end: int) -> None:
-        """Zero what follows the last whole segment, and its entries in the sparse index: it was never acknowledged."""
+    def clear_after(self, end: int) -> None:
+        """Clear what follows the last whole segment, and its sparse index entries: it was never acknowledged."""
         data_end = self.header.data_end
         for start in range(end, data_end, ZERO_CHUNK):
             chunk = self.array[start : min(start + ZERO_CHUNK, data_end)]
@@ -188,27 +188,27 @@ class Block:
         entries[entries[:, 2] >= end] = 0
 
     def write(self, offset: int, data: bytes) -> None:
-        """Store bytes by a call instead of through the map: for who flushes after each, since the first store through
-        the map behind a flush stops for a page fault."""
+        """Store bytes with a system call, not through the map: for callers that flush often, because the first store
+        through the map after a flush causes a page fault."""
         if os.pwrite(self._fd, data, offset) != len(data):
-            raise OSError(errno.EIO, f"{self.path}: the file system took only a part of {len(data)} bytes")
+            raise OSError(errno.EIO, f"{self.path}: the file system wrote only part of {len(data)} bytes")
 
     def flush(self) -> None:
-        """Everything in the map is on the disk when this returns. Lets other threads run meanwhile."""
+        """Flush the map to the disk. Other threads can run meanwhile."""
         os.fdatasync(self._fd)
 
     def map_around(self, end: int, ahead: int) -> None:
-        """Have only those pages there that appends from `end` on touch within the next `ahead` bytes."""
+        """Keep mapped only the pages that appends from `end` on need for the next `ahead` bytes."""
         header = self.header
         mapping.populate(self.address, end, min(end + ahead, header.data_end))
-        mapping.let_go(self.address, DATA_OFFSET, end - LINK_SIZE)
+        mapping.release(self.address, DATA_OFFSET, end - LINK_SIZE)
 
-    def let_go_all(self) -> None:
-        """Have no page there; for who appends no more and may not unmap it yet."""
-        mapping.let_go(self.address, 0, self.header.block_size)
+    def release_pages(self) -> None:
+        """Release all pages; for a block that is full but may still be in use."""
+        mapping.release(self.address, 0, self.header.block_size)
 
     def __del__(self) -> None:
-        # The map goes with its last reference: a thread in the middle of an append may hold one, or an array.
+        # The map is freed with its last reference, which a running append or an array may have.
         if (descriptor := getattr(self, "_fd", -1)) >= 0:
             self._fd = -1
             os.close(descriptor)
@@ -219,14 +219,14 @@ def _crc(data: bytes) -> bytes:
 
 
 def read_header(view: memoryview, path: Path) -> Header:
-    """Check and take a block's header.
+    """Read and check a block's header.
 
     Raises:
         ForeignFile, NewerFormat, BlockCorrupt.
     """
     header = Header(*HEADER.unpack_from(view))
     if header.magic != BLOCK_MAGIC:
-        raise ForeignFile(f"{path}: no block file (it begins with {header.magic!r}); move it away")
+        raise ForeignFile(f"{path}: not a block file (it begins with {header.magic!r}); move it away")
     if header.version != VERSION:
         raise NewerFormat(f"{path}: format version {header.version}; this release reads and writes {VERSION}")
     (crc,) = CRC.unpack_from(view, HEADER.size)
@@ -235,8 +235,8 @@ def read_header(view: memoryview, path: Path) -> Header:
     return header
 
 
-def is_void(path: Path) -> bool:
-    """True if a file under a block's name has no header yet: it holds nothing, or is a spare that never began."""
+def has_no_header(path: Path) -> bool:
+    """True if a file with a block's name has no block header: it is empty, or a spare that was never begun."""
     with path.open("rb") as file:
         head = file.read(HEADER.size)
     if len(head) < HEADER.size or not head.strip(b"\0"):
@@ -253,21 +253,21 @@ def make_spare(
     mapped_ahead: int | None = None,
     pause: Callable[[], object] = lambda: None,
 ) -> Block:
-    """A block's room on the disk, under a name of its own, mapped; `begin` makes a block of it.
+    """Create a mapped spare file of a block's size; `begin` turns it into a block.
 
     Args:
-        flushed: put it on the disk now, for who flushes often: else the first flush would write the whole block.
-            Otherwise pages are mapped for writing instead, so that no append stops for a page fault.
-        mapped_ahead: bytes of records that are mapped; None: all.
-        pause: called every now and then while it is written, for who is not in a hurry.
+        flushed: flush it now, for callers that flush often: otherwise their first flush would write the whole block.
+            If False, its pages are mapped for writing, so that no append causes a page fault.
+        mapped_ahead: bytes of the data area to map; None: all.
+        pause: called between pieces while the file is written, to slow it down.
 
     Raises:
-        DiskFull: nothing is left behind.
+        DiskFull: no file is left.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     except OSError as full:
-        raise DiskFull(f"{path}: {full.strerror}: free some room or inodes") from full
+        raise DiskFull(f"{path}: {full.strerror}; free disk space or inodes") from full
     try:
         reserve(descriptor, block_size, path, pause)
         os.pwrite(descriptor, _header(block_size, UUID(int=0), 0, 0, 0, 0, 0, 0), 0)
@@ -299,7 +299,7 @@ def begin(
     flags: int,
     state_size: int,
 ) -> Block:
-    """Make a spare the block it is to be; it appears under its name only when complete."""
+    """Turn a spare into a block; it gets its name only when complete."""
     size = spare.header.block_size
     head = _header(size, journal_id, cycle, part, first_sequence, sequence_bits, flags, state_size)
     spare.view[: len(head)] = head
@@ -311,18 +311,18 @@ def begin(
 
 
 def recycle(block: Block, path: Path) -> Block:
-    """Make a block that nobody needs any more a spare again; on the disk when this returns.
+    """Turn an unneeded block into a spare again; durable on return.
 
-    Its old segments stay where they are: the salt of the next header makes every one of them fail its check.
+    The old segments are not cleared: with the salt of the next header, their CRCs no longer match.
     """
     block.path.rename(path)
     block.path = path
     header = block.header
     head = _header(header.block_size, UUID(int=0), 0, 0, 0, 0, 0, 0)
     block.view[: len(head)] = head
-    block.flush()  # first of all: under its old header, cleared states would be believed
+    block.flush()  # first, because with the old header the cleared states would look valid
     block.array[len(head) : DATA_OFFSET + LINK_SIZE] = 0
-    block.array[header.state_offset :] = 0  # and the index and the tail, which lie behind
+    block.array[header.state_offset :] = 0  # and the index and the tail, which follow it
     block.header = read_header(block.view, path)
     block.flush()
     return block
@@ -350,6 +350,6 @@ def _header(
 
 
 def remove_spares(folder: Path) -> None:
-    """Take away what killed appenders had made ahead of need; only when none lives."""
+    """Delete spares that killed appenders left. Call it only when there is no appender."""
     for path in folder.glob(f".*{SPARE_SUFFIX}"):
         path.unlink(missing_ok=True)

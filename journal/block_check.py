@@ -1,7 +1,7 @@
-"""One block file held against itself: segments, sparse index, checkpoints, tail. Yields findings; changes nothing.
+"""Checks a block file for consistency: segments, sparse index, checkpoints, tail. Yields findings; changes nothing.
 
-May run beside an appender: what is read before the walk over the segments (words, checkpoints) is never ahead of it,
-and what is read behind it (sparse index) is never behind.
+Can run beside an appender: words and checkpoints are read before the walk over the segments, so they are never ahead of
+it; the sparse index is read after it, so it is never older.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from journal.layout import (
 )
 from journal.segment_walk import APPENDED_AT, FIRST_SEQUENCE, FLAGS, IS_CONSISTENT, OFFSET
 
-READS_MAX = 1_000  # of a checkpoint that an appender may be writing: it writes each only once a sync
+READS_MAX = 1_000  # reads of a checkpoint that an appender may be writing: it writes one per sync
 
 
 @dataclass(slots=True)
 class BlockCheck:
-    """The check of one block.
+    """A check of one block.
 
     Args:
         block: to check.
-        index_of: a sequence's index.
-        written_end: something is written up to this offset for certain.
-        written_sequence: the sequence due behind the last record, if that is known from elsewhere.
-        last_at_ns: of the block before.
-        on_rows: gets the whole segments, a stretch at a time, and may find more.
+        index_of: gives the index of a sequence.
+        written_end: data certainly exist up to this offset.
+        written_sequence: the sequence after the last record, if known from the control file.
+        last_at_ns: time of the last record of the previous block.
+        on_rows: called with each stretch of whole segments; may yield more findings.
 
     Attributes:
-        end: what the walk came to at last.
-        due: next sequence behind the last segment.
+        end: where the walk ended.
+        due: the sequence expected after the last segment.
     """
 
     block: Block
@@ -74,7 +74,7 @@ class BlockCheck:
     _damaged: list[tuple[int, int]] = field(default_factory=list)
 
     def findings(self) -> Iterator[Finding]:
-        """All of them, in the order of the file, then of its index, checkpoints and tail."""
+        """All findings, in the order of the file, then those of its index, checkpoints and tail."""
         checkpoints = list(self._checkpoints())
         self.due = self.block.header.first_sequence
         for stretch in stretches(self.block, self.written_end):
@@ -151,13 +151,15 @@ class BlockCheck:
             place = header.index_offset + entry * INDEX_ENTRY_SIZE
             due_sequence, _, due_offset = expected[entry].tolist()
             due = f"the segment at offset {due_offset}" if due_offset else "nothing"
-            reason = f"has sequence {sequence}, offset {offset}; due: {due}" if offset else f"is empty; due: {due}"
+            reason = (
+                f"has sequence {sequence}, offset {offset}; expected {due}" if offset else f"is empty; expected {due}"
+            )
             yield IndexEntryWrong(
                 self.block.path, place, self.index_of(due_sequence) if due_offset else None, entry, reason
             )
 
     def _checkpoints(self) -> Iterator[tuple[int, Checkpoint | None]]:
-        """Those that were written; None for a damaged one."""
+        """The checkpoints that were written; None for a damaged one."""
         view = self.block.view
         for offset in CHECKPOINT_OFFSETS:
             for _ in range(READS_MAX):
@@ -173,7 +175,7 @@ class BlockCheck:
 
     def _checkpoint_reason(self, checkpoint: Checkpoint | None) -> str | None:
         if checkpoint is None:
-            return "its check does not agree"
+            return "its CRC does not match"
         assert self.end is not None
         if self._is_damaged(checkpoint.end):
             return None
@@ -183,21 +185,21 @@ class BlockCheck:
         else:
             place = int(np.searchsorted(offsets, checkpoint.end))
             if place == len(offsets) or offsets[place] != checkpoint.end:
-                return f"says that all is whole up to offset {checkpoint.end}, where no segment begins"
+                return f"ends at offset {checkpoint.end}, where no segment begins"
             due = int(firsts[place])
         if checkpoint.next_sequence != due:
-            return f"says that sequence {checkpoint.next_sequence} is next at offset {checkpoint.end}; it is {due}"
+            return f"the next sequence at offset {checkpoint.end} is {checkpoint.next_sequence}; expected {due}"
         return None
 
     def _tail_reason(self, mark: EndMark) -> str | None:
         tail = self.block.tail()
         if tail is None:
-            return "not there, or its check does not agree"
+            return "missing, or its CRC does not match"
         end, count, next_sequence, last_at_ns = tail
         if end != mark.offset:
-            return f"says that the data end at offset {end}; the end mark is at {mark.offset}"
+            return f"the data end at offset {end}; the end mark is at {mark.offset}"
         if next_sequence != self.due or count != next_sequence - self.block.header.first_sequence:
-            return f"says {count} records, the next being {next_sequence}; that is {self.due}"
+            return f"has {count} records and next sequence {next_sequence}; expected next sequence {self.due}"
         if self.segment_count and not self._damaged and last_at_ns != self.last_at_ns:
-            return f"says that the last record is of {last_at_ns} ns; it is of {self.last_at_ns} ns"
+            return f"the last record is from {last_at_ns} ns; expected {self.last_at_ns} ns"
         return None

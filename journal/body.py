@@ -1,4 +1,4 @@
-"""What a segment holds, in the forms in which callers have it: one record, many of one size, many of several sizes."""
+"""A segment's body, made from one record, many of one size, or many of several sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_TABLE = np.empty(0, np.uint8)
 
 
 class Body(NamedTuple):
-    """A segment's body, in two pieces, neither of which is copied before it is appended."""
+    """A segment's body in two pieces, neither of which is copied before it is appended."""
 
     table: NDArray[np.uint8]
     data: NDArray[np.uint8]
@@ -26,7 +26,7 @@ class Body(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.table.size + self.data.size
 
     @classmethod
@@ -34,14 +34,14 @@ class Body(NamedTuple):
         """One record."""
         data = as_bytes(record)
         if data.size > RECORD_SIZE_MAX:
-            raise RecordTooLong(f"{data.size} bytes; a record has at most {RECORD_SIZE_MAX}")
+            raise RecordTooLong(f"the record has {data.size} bytes; the maximum is {RECORD_SIZE_MAX}")
         return cls(NO_TABLE, data, 1, data.size)
 
     @classmethod
     def of_rows(cls, rows: NDArray[Any]) -> Self:
         """Records of one size: the elements along the first axis."""
         if rows.ndim == 0 or not len(rows):
-            raise ValueError("a batch has at least one record")
+            raise ValueError("a batch needs at least one record")
         _check(len(rows), rows.nbytes)
         return cls(NO_TABLE, as_bytes(rows), len(rows), rows.nbytes // len(rows))
 
@@ -49,21 +49,21 @@ class Body(NamedTuple):
     def of_columns(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> Self:
         """Records of several sizes: their bytes, and where each ends in them."""
         if not len(ends):
-            raise ValueError("a batch has at least one record")
+            raise ValueError("a batch needs at least one record")
         if int(ends[-1]) != data.size or ends[0] < 0 or (np.diff(ends) < 0).any():
-            raise ValueError(f"the records' ends must ascend to the data's, {data.size}")
+            raise ValueError(f"the records' ends must ascend to {data.size}, the size of the data")
         _check(len(ends), data.size)
         return cls(as_bytes(ends.astype("<u4")), as_bytes(data), len(ends) | HAS_TABLE, 0)
 
     @classmethod
     def of_records(cls, records: Sequence[bytes]) -> Self:
-        """Records as Python has them."""
+        """A list of records."""
         ends = np.fromiter(accumulate(map(len, records)), np.int64, len(records))
         return cls.of_columns(as_bytes(b"".join(records)), ends)
 
 
 def as_bytes(data: Record) -> NDArray[np.uint8]:
-    """Any contiguous buffer, as bytes, without copying."""
+    """The bytes of any contiguous buffer, not copied."""
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
             raise ValueError("an array of records must be C-contiguous")
@@ -73,6 +73,6 @@ def as_bytes(data: Record) -> NDArray[np.uint8]:
 
 def _check(count: int, size: int) -> None:
     if count > COUNT_MASK:
-        raise RecordTooLong(f"{count} records at once; a segment holds at most {COUNT_MASK}: make several batches")
+        raise RecordTooLong(f"the batch has {count} records; the maximum is {COUNT_MASK}: split it")
     if size > BLOCK_SIZE_MAX:
-        raise RecordTooLong(f"{size} bytes at once; a block holds at most {BLOCK_SIZE_MAX}: make several batches")
+        raise RecordTooLong(f"the batch has {size} bytes; a block has at most {BLOCK_SIZE_MAX}: split it")

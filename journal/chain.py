@@ -1,9 +1,9 @@
-"""The appender's side of a journal's blocks: which is appended to, the roll to the next, and recovery.
+"""A journal's blocks on the appender's side: the current block, the roll to the next one, and recovery.
 
-Everything here happens under the appenders' lock. A roll is three steps, each of which may be the last before a crash:
-the next block appears under its name; the old one gets its end mark with a link; the words in the control file move on.
-Recovery is part of opening, and of taking over a dead appender's lock: it rolls forward from the newest checkpoint,
-goes around damage, clears what was never acknowledged, and completes a roll.
+Callers hold the appenders' lock. A roll has three steps, and a crash can happen after each: the next block gets its
+name; the old one gets its end mark with a link; the words in the control file change. Recovery is part of opening and
+of taking over a dead appender's lock: it rolls forward from the newest checkpoint, skips damage, clears what was never
+acknowledged, and completes a roll.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, is_void
+from journal.block import COMPRESSED_SUFFIX, Block, BlockName, begin, blocks_in, has_no_header
 from journal.compression import open_to_read
 from journal.control import Control
 from journal.errors import RecordTooLong
@@ -31,7 +31,7 @@ from journal.layout import (
     ORDINAL,
     block_size_for,
 )
-from journal.reading import find_behind
+from journal.reading import find_after_damage
 from journal.roll_cycle import RollSchedule
 
 LOG = logging.getLogger("journal")
@@ -57,19 +57,19 @@ class BlockChain:
         self._clock_ns = clock_ns
         self._current: Block | None = None
         self.cycle_end_ns = 0
-        # Left behind by a roll, and not on the disk for certain. Only their names: a journal that is never synced must
-        # not keep every block mapped, nor released ones on the disk.
+        # Ended blocks that may not be on the disk yet. Only paths: a journal that is never synced must not keep all
+        # blocks mapped, nor released ones on the disk.
         self.unflushed: list[Path] = []
 
     def recover(self, *, was_clean: bool = False) -> None:
-        """Find where the journal ends, whatever happened to who appended last, and set the words by it.
+        """Find the journal's end, whatever happened to the last appender, and set the words in the control file.
 
         Args:
-            was_clean: the last appender said that it went in order, so nothing can lie behind the end.
+            was_clean: the last appender closed cleanly, so nothing can be after the end.
         """
         names = blocks_in(self._folder)
         if not was_clean:
-            names = [name for name in names if not self._set_aside_if_void(name)]
+            names = [name for name in names if not self._rename_if_no_header(name)]
         if not names:
             self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
             self._set_words(DATA_OFFSET, 0, 0)
@@ -79,29 +79,29 @@ class BlockChain:
         suspects = names[-2:] if was_clean else names
         for name, following in pairwise(suspects):
             if name.path.suffix == COMPRESSED_SUFFIX and following is not names[-1]:
-                continue  # it was ended, or it would not be compressed; and decompressing takes long
+                continue  # only ended blocks are compressed, and decompressing takes long
             former_at_ns = self._complete_roll(name, following.ordinal)
         (end, sequence, at_ns), status = self._end_of(newest, searching=not was_clean)
         self._adopt(newest)
         self._set_words(end, sequence, max(at_ns, former_at_ns))
-        if status == ENDED:  # the roll got no further than the end mark
+        if status == ENDED:  # the roll was interrupted after the end mark
             self.roll(max(self.schedule.cycle_at(self._clock_ns()), newest.header.cycle))
-        elif not was_clean or newest.was_cut:
-            newest.clear_behind(end)
+        elif not was_clean or newest.was_truncated:
+            newest.clear_after(end)
 
     @property
     def current(self) -> Block:
-        """The block that is appended to."""
+        """The block to append to."""
         assert self._current is not None
         return self._current
 
     def lend(self, ordinal: int) -> Block | None:
-        """The block that is appended to, for a reader in this process: it need not map it a second time."""
+        """The current block if it has this ordinal, so that a reader in this process need not map it again."""
         block = self._current
         return block if block is not None and block.ordinal == ordinal else None
 
     def catch_up(self) -> None:
-        """Another appender rolled, or was here before: go on in its block."""
+        """Continue in the newest block: another appender may have rolled."""
         ordinal = self._control.word(ORDINAL)
         if self._current is None or ordinal != self._current.ordinal:
             if self._current is not None:
@@ -110,7 +110,7 @@ class BlockChain:
             self._adopt(self._open(name))
 
     def roll_to_time(self, now_ns: int) -> None:
-        """Begin the cycle of now. Time that went back stays in the present cycle."""
+        """Begin the cycle of this time. If the time went back, stay in the current cycle."""
         cycle = self.schedule.cycle_at(now_ns)
         if cycle > self.current.header.cycle:
             self.roll(cycle)
@@ -118,10 +118,10 @@ class BlockChain:
             self.cycle_end_ns = self.schedule.end_ns(self.current.header.cycle)
 
     def roll(self, cycle: int, body_size: int = 0, first_sequence: int = 0) -> None:
-        """End the current block and begin the next, of this cycle or its next part, with room for a segment.
+        """End the current block and begin the next one, with room for a segment.
 
         Args:
-            first_sequence: sequences below it are left out; for a follower, whose leader has them no more.
+            first_sequence: skip the sequences before it; for a follower whose leader no longer has them.
 
         Raises:
             DiskFull, RecordTooLong: nothing was changed.
@@ -131,7 +131,7 @@ class BlockChain:
         is_same = cycle == former.header.cycle
         size = max(self._settings.block_size, block_size_for(body_size, self._settings.state_size))
         if size > BLOCK_SIZE_MAX:
-            raise RecordTooLong(f"{body_size} bytes at once: a block holds at most {BLOCK_SIZE_MAX}; make several")
+            raise RecordTooLong(f"the batch has {body_size} bytes; a block has at most {BLOCK_SIZE_MAX}: split it")
         part, first_sequence = (
             (former.header.part + 1, max(sequence, first_sequence)) if is_same else (0, first_sequence)
         )
@@ -157,7 +157,7 @@ class BlockChain:
 
     def _leave(self, block: Block) -> None:
         self.unflushed.append(block.path)
-        self._keeper.let_go(block)
+        self._keeper.retire(block)
 
     def _adopt(self, block: Block) -> None:
         self._current = block
@@ -173,17 +173,17 @@ class BlockChain:
     def _open(self, name: BlockName) -> Block:
         return Block(name.path, writable=True, journal_id=self._control.journal_id)
 
-    def _set_aside_if_void(self, name: BlockName) -> bool:
-        """A block whose name got to the disk before its header did holds nothing that was ever synced."""
-        if name.path.suffix == COMPRESSED_SUFFIX or not is_void(name.path):
+    def _rename_if_no_header(self, name: BlockName) -> bool:
+        """Rename a block without a header: its name reached the disk before its header, so it has no synced record."""
+        if name.path.suffix == COMPRESSED_SUFFIX or not has_no_header(name.path):
             return False
         aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
         name.path.rename(aside)
-        LOG.warning("%s never became a block; it was set aside as %s", name.path, aside.name)
+        LOG.warning("%s has no header and no records; renamed to %s", name.path, aside.name)
         return True
 
     def _complete_roll(self, name: BlockName, next_ordinal: int) -> int:
-        """Give a block that another one follows its end mark if a crash prevented that; returns its last time."""
+        """Complete a block's end mark if a crash prevented it and another block follows; return its last time."""
         block = open_to_read(name.path, self._control.journal_id)
         tail = block.tail()
         if tail is not None and int.from_bytes(block.view[tail[0] : tail[0] + 4], "little") == END_MARK:
@@ -191,16 +191,16 @@ class BlockChain:
         block = self._open(name)
         (end, sequence, at_ns), status = self._end_of(block)
         if status != ENDED:
-            block.clear_behind(end)
+            block.clear_after(end)
             _end(block, end, sequence, at_ns, next_ordinal)
             self.unflushed.append(block.path)
         return at_ns
 
     def _end_of(self, block: Block, *, searching: bool = True) -> tuple[Place, int]:
-        """Roll forward to the end of what is whole, around damage."""
+        """Roll forward to the end of the whole segments, skipping damage."""
         state, checkpoint = new_state(), block.checkpoint()
-        if block.was_cut:
-            LOG.warning("%s was cut short; its records are looked for one by one", block.path)
+        if block.was_truncated:
+            LOG.warning("%s was truncated; scanning all of it for whole records", block.path)
             state[AT_OFFSET], state[AT_SEQUENCE] = DATA_OFFSET, block.header.first_sequence
         else:
             state[AT_OFFSET], state[AT_SEQUENCE] = checkpoint.end, checkpoint.next_sequence
@@ -208,15 +208,15 @@ class BlockChain:
         while True:
             roll_forward(block.address, state)
             broken_at, sequence = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
-            # Zeros are the end, unless something lies behind them: damage may have hit just the length.
+            # Zeros mark the end, unless a segment follows: damage may have hit just a length.
             if (
                 state[AT_STATUS] == ENDED
                 or not searching
-                or not find_behind(block.address, broken_at, block.header.data_end, sequence, state)
+                or not find_after_damage(block.address, broken_at, block.header.data_end, sequence, state)
             ):
                 break
             LOG.warning(
-                "%s: damage at offset %d; the records with the sequences %d to %d are lost",
+                "%s: damage at offset %d; lost the records with sequences %d to %d",
                 *(block.path, broken_at, sequence, int(state[AT_SEQUENCE]) - 1),
             )
         status = ENDED if state[AT_STATUS] == ENDED else 0
@@ -224,7 +224,7 @@ class BlockChain:
 
 
 def _end(block: Block, end: int, next_sequence: int, last_at_ns: int, next_ordinal: int) -> None:
-    """Mark a block's end, with the link to the next one before the mark."""
+    """Mark a block's end; the link to the next block is written before the mark."""
     assert end + LINK_SIZE <= block.header.data_end
     block.write_tail(end, next_sequence, last_at_ns)
     block.write_checkpoint(end, next_sequence, last_at_ns, block.checkpoint().extra)

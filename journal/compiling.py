@@ -1,8 +1,8 @@
-"""`compiled`: numba's njit, cached on disk under a digest of every source that goes into the kernels.
+"""`compiled`: numba's njit with a cache on disk, keyed by a digest of all sources of the kernels.
 
-Numba itself asks only whether the function's own file changed, and freezes constants of others into what it compiles: a
-release with another layout would go on with the former one's offsets. So the folder of the cache carries the digest of
-all of them, and a second start compiles nothing. The folder is private to its owner (`journal.private_cache`).
+Numba checks only whether the function's own file changed, but compiles constants from other files into it: after a
+change of the layout it would still use the old offsets. So the name of the cache folder includes the digest of all
+sources. A second start compiles nothing. The folder is private to its owner (`journal.private_cache`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba import njit
 from numba.core import config
 from numba.core.typeinfer import register_dispatcher
 
-from journal.private_cache import keep_in, private_folder
+from journal.private_cache import cache_in, private_folder
 
 PACKAGE = Path(__file__).parent
 SOURCES = (
@@ -32,33 +32,33 @@ SOURCES = (
 
 
 def kernel_folder(digest: str, *parents: Path) -> Path | None:
-    """Where kernels of this digest are kept: the first of these folders that is this user's alone; None: there is none.
+    """The cache folder for kernels of this digest, in the first parent where it is private to this user, or None.
 
-    What numba loads from there it runs, so a folder of another user, or that others may write to, is passed over.
+    Numba executes what it loads from there, so folders that other users own or can write to are skipped.
     """
     folders = (parent / f"kernels-{digest}" for parent in parents)
     return next((folder for folder in folders if private_folder(folder)), None)
 
 
 def user_cache(name: str) -> Path:
-    """This user's folder of that name for what can be made again."""
+    """This user's cache folder of that name."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / name
 
 
 def compile_into(folder: Path | None, function: Callable[..., Any], *signature: object, **options: bool) -> Any:
-    """Compile a function, or load it from the folder; None: nothing is kept.
+    """Compile a function, or load it from the cache folder; None: no cache.
 
     Args:
-        signature: its types, to have it compiled or loaded at once; without, at the first call.
+        signature: its types, to compile or load it now; without, at the first call.
         options: numba's.
     """
     dispatcher = njit(**options)(function)
     if config.DISABLE_JIT:
         return dispatcher
     if folder is not None:
-        keep_in(folder, dispatcher)
+        cache_in(folder, dispatcher)
     if signature:
-        with register_dispatcher(dispatcher):  # known to the compiler while it compiles, as njit does it
+        with register_dispatcher(dispatcher):  # registered with the compiler meanwhile, as njit does
             for each in signature:
                 dispatcher.compile(each)
             dispatcher.disable_compile()
@@ -70,10 +70,10 @@ CACHE_FOLDER = kernel_folder(_DIGEST, PACKAGE / "__pycache__", user_cache("tande
 
 
 def compiled(*, nogil: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function, or load it.
+    """Compile a function, or load it from the cache.
 
     Args:
-        nogil: other threads run meanwhile; worth its hundred nanoseconds for what takes longer.
+        nogil: release the interpreter lock; costs about 100 ns, so only for longer functions.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

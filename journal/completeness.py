@@ -1,8 +1,8 @@
-"""Whether one journal has every record of another, in the same order, by content. Pure.
+"""Checks whether one journal has every record of another, in the same order, by content. Pure.
 
-Each record counts as its digest, eight bytes; what is alike at both ends is taken off, and what is between is aligned
-by the contents that occur once on both sides (as patience diff does), then, between those, by the longest common
-subsequence. So a record that is missing does not make those behind it look missing, however often a content repeats.
+Compares digests of eight bytes per record. Equal records at both ends are removed. The rest is aligned at contents that
+occur once on both sides (as in patience diff), and between those by the longest common subsequence. So a missing record
+does not make later ones look missing, however often contents repeat.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from journal.roll_cycle import format_index
 
-DIGEST_SIZE = 8  # of 100 million records, two that differ look alike once in some 4,000 journals
-PAIRS_MAX = 2_000_000  # of equal contents between two anchors; beyond, the first that fits is taken
+DIGEST_SIZE = 8  # among 100 million records a collision occurs in about one of 4,000 journals
+PAIRS_MAX = 2_000_000  # pairs of equal contents between two anchors; with more, the first that fits is taken
 Digests = NDArray[np.uint64]
 
 
@@ -30,7 +30,7 @@ class RecordMissing:
     index: int
 
     def __str__(self) -> str:
-        return f"record {format_index(self.index)} of the other journal is missing here"
+        return f"record {format_index(self.index)} of the other journal is missing from this one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class RecordOutOfOrder:
 
 
 def digest(record: bytes | memoryview) -> int:
-    """What stands for a record's content."""
+    """The digest of a record's content."""
     return int.from_bytes(hashlib.blake2b(record, digest_size=DIGEST_SIZE).digest(), "little")
 
 
 def compare(
     here: Digests, here_indices: NDArray[np.int64], other: Digests, other_indices: NDArray[np.int64]
 ) -> Iterator[RecordMissing | RecordOutOfOrder]:
-    """What this journal lacks of the other, in the other's order.
+    """Records of the other journal that are missing here or out of order, in the other's order.
 
     Args:
         here, other: digests in order.
@@ -77,7 +77,7 @@ def compare(
 
 
 def _aligned(here: Digests, other: Digests) -> Iterator[tuple[int | slice, int | slice]]:
-    """Which places of the other are which of here, ascending in both."""
+    """Matching places, (other's, here), ascending in both."""
     head = _alike(here, other)
     tail = _alike(here[head:][::-1], other[head:][::-1])
     yield slice(0, head), slice(0, head)
@@ -93,14 +93,14 @@ def _aligned(here: Digests, other: Digests) -> Iterator[tuple[int | slice, int |
 
 
 def _alike(left: Digests, right: Digests) -> int:
-    """How many are alike at the beginning."""
+    """Number of equal digests at the beginning."""
     count = min(len(left), len(right))
     differing = np.flatnonzero(left[:count] != right[:count])
     return int(differing[0]) if len(differing) else count
 
 
 def _anchors(left: list[int], right: list[int]) -> list[tuple[int, int]]:
-    """Places of the contents that are once in each, as many as ascend in both."""
+    """Places of contents that occur once on both sides: the longest list that ascends on both."""
     once_left = {content for content, count in Counter(left).items() if count == 1}
     once_right = {content for content, count in Counter(right).items() if count == 1}
     places = {content: place for place, content in enumerate(right) if content in once_right}
@@ -109,13 +109,13 @@ def _anchors(left: list[int], right: list[int]) -> list[tuple[int, int]]:
 
 
 def _between(left: list[int], right: list[int]) -> list[tuple[int, int]]:
-    """The longest common subsequence (Hunt and Szymanski 1977), or a common one if that would take too long."""
+    """The longest common subsequence (Hunt and Szymanski 1977), or any common one if that would take too long."""
     places: defaultdict[int, list[int]] = defaultdict(list)
     for place, content in enumerate(right):
         places[content].append(place)
     if sum(len(places[content]) for content in left if content in places) > PAIRS_MAX:
         return list(_first_that_fits(left, places))
-    # Of one record on the left only one pair may count: descending on the right, no two of them ascend.
+    # Each record on the left may be in only one pair: with descending places on the right, no two of its pairs ascend.
     return _longest_ascending([(a, b) for a, content in enumerate(left) for b in reversed(places.get(content, ()))])
 
 
@@ -130,9 +130,9 @@ def _first_that_fits(left: list[int], places: dict[int, list[int]]) -> Iterator[
 
 
 def _longest_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of pairs in the order of their first, the most whose second ascends strictly."""
-    ends: list[int] = []  # the smallest second that ends an ascent of each length
-    last: list[int] = []  # and which pair that is
+    """The longest sublist of pairs (ordered by their first) whose second ascends strictly."""
+    ends: list[int] = []  # per length, the smallest second that ends such a sublist
+    last: list[int] = []  # and the number of that pair
     before: list[int] = []
     for number, (_, b) in enumerate(pairs):
         length = bisect_left(ends, b)

@@ -1,58 +1,58 @@
-"""What can go wrong with a journal, each with what to do about it in its text."""
+"""Errors of a journal. Each message says what to do."""
 
 from __future__ import annotations
 
 
 class JournalError(Exception):
-    """Any of the below."""
+    """Base class of all errors of this package."""
 
 
 class JournalLocked(JournalError):
-    """Another process appends to this journal."""
+    """Another process holds a lock of this journal."""
 
 
 class ForeignFile(JournalError):
-    """A file in the journal's folder is no block file, or belongs to another journal."""
+    """A file in the journal's folder is not a block file, or belongs to another journal."""
 
 
 class NewerFormat(JournalError):
-    """A file of another format version: read it with the release that wrote it, or a later one."""
+    """A file has another format version: read it with the release that wrote it, or a later one."""
 
 
 class BlockCorrupt(JournalError):
-    """A block file's header is damaged, so nothing in it can be trusted."""
+    """A file's header is damaged, so its contents cannot be used."""
 
 
 class DiskFull(JournalError):
-    """No room for another block; nothing appended so far is lost, and appending resumes when there is room."""
+    """The disk has no space for another block. No record is lost; appending succeeds again once there is space."""
 
 
 class RecordTooLong(JournalError):
-    """The record, or the batch, is longer than a block can be."""
+    """The record or batch is larger than the largest block."""
 
 
 class NoSuchRecord(JournalError):
-    """No record at this index: never written, damaged, or released by retention."""
+    """There is no record at this index: it was never written, is damaged, or was released by retention."""
 
 
 class SettingsDiffer(JournalError):
-    """The journal was made with other settings than it is opened with."""
+    """The journal was created with other settings."""
 
 
 class WrongKey(JournalError):
-    """The journal is encrypted with another key, or with one where none was given, or not at all."""
+    """The key is wrong, or missing for an encrypted journal, or given for one that is not encrypted."""
 
 
 class NetworkFileSystem(JournalError):
-    """The folder is on a network file system, where mapped files of several hosts do not agree."""
+    """The folder is on a network file system, where mapped memory is not shared between hosts."""
 
 
 class ReadOnly(JournalError):
-    """The folder cannot be written."""
+    """The folder is not writable."""
 
 
 class NotReplicated(JournalError):
-    """No follower acknowledged in time; the record is in this journal all the same.
+    """Followers did not acknowledge in time; the record is in this journal nevertheless.
 
     Attributes:
         index: of the record.
@@ -64,7 +64,7 @@ class NotReplicated(JournalError):
 
 
 class Diverged(JournalError):
-    """A follower holds other records than its leader at the same index: one of the two must be made anew.
+    """A follower's records differ from its leader's at the same index: one of the two journals must be recreated.
 
     Attributes:
         index: of the first segment that differs; -1 if not known.
@@ -76,4 +76,4 @@ class Diverged(JournalError):
 
 
 class JournalClosed(JournalError):
-    """It was closed, or this process was forked from the one that opened it: open it again."""
+    """The journal was closed, or opened before this process was forked: open it again."""

@@ -1,4 +1,4 @@
-"""What the journal asks of the file system: a local one, room, a folder it can write; and what it does about each."""
+"""Checks and operations on the file system: local disks, free space, writable folders, flushing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from journal.errors import DiskFull, NetworkFileSystem, ReadOnly
 
 MOUNTS = Path("/proc/self/mountinfo")
-OCTAL = re.compile(r"\\([0-7]{3})")  # how it writes spaces and the like
-# Mapped files there are not one memory for all hosts, and their locks may not tell who lives.
+OCTAL = re.compile(r"\\([0-7]{3})")  # the escapes of spaces and some other characters in mountinfo
+# On these, mapped memory is not shared between hosts, and locks may not show whether a process is alive.
 NETWORK_TYPES = frozenset(
     {
         "nfs",
@@ -65,13 +65,13 @@ def require_local(folder: Path, mounts: str | None = None) -> None:
     kind = file_system_type(folder.resolve(), mounts)
     if kind in NETWORK_TYPES:
         raise NetworkFileSystem(
-            f"{folder} is on a network file system ({kind}), where appenders and tailers of several hosts would not "
-            "see one memory: use a local disk, and replication between hosts"
+            f"{folder} is on a network file system ({kind}), where mapped memory is not shared between hosts: "
+            "use a local disk, and replication to copy the journal to other hosts"
         )
 
 
 def make_folder(folder: Path) -> None:
-    """Make a journal's folder if it is not there.
+    """Create a journal's folder if needed.
 
     Raises:
         NetworkFileSystem, ReadOnly.
@@ -79,16 +79,16 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise ReadOnly(f"{folder} is a file: give a folder") from None
+        raise ReadOnly(f"{folder} is a file; give a folder") from None
     except OSError as refused:
-        raise ReadOnly(f"{folder}: cannot be made ({refused.strerror}); give a folder you may write") from None
+        raise ReadOnly(f"{folder}: cannot be created ({refused.strerror}); give a writable folder") from None
     require_local(folder)
 
 
 def reserve(descriptor: int, size: int, path: Path, pause: Callable[[], object] = lambda: None) -> None:
-    """Give a new file all its bytes now, as zeros on its pages.
+    """Allocate a new file and fill it with zeros.
 
-    A page that was only reserved would stop the append that touches it first for the file system, some microseconds.
+    If a page were only reserved, the first append to it would wait some microseconds for the file system.
 
     Args:
         pause: called after each quarter of a megabyte.
@@ -103,13 +103,13 @@ def reserve(descriptor: int, size: int, path: Path, pause: Callable[[], object] 
             pause()
     except OSError as full:
         raise DiskFull(
-            f"{path}: no room for a block of {size} bytes ({full.strerror}): free some, or set a retention; appending "
-            "resumes then, and nothing appended is lost"
+            f"{path}: no space for a block of {size} bytes ({full.strerror}): free some, or set a retention; appending "
+            "then resumes, and no record is lost"
         ) from full
 
 
 def flush_file(path: Path) -> None:
-    """A file's bytes are on the disk when this returns; whoever wrote them. One that has gone has nothing to flush."""
+    """Flush a file to the disk, whichever process wrote it. Does nothing if it was deleted."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def flush_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in the folder are on the disk when this returns."""
+    """Flush a folder's entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""What can be wrong with a journal, each a type; as text: what, in which file, where, at which index.
+"""The findings of a verification, a type for each kind. As text: file, offset, index and what is wrong.
 
-`offset` is in the block file, as it is when not compressed; `index` is of the record at, or next behind, that place.
+`offset` is in the uncompressed block file; `index` is of the record at, or next after, that offset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from journal.source_sequence import Stream
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """Base class of findings."""
 
     path: Path
     offset: int
@@ -22,7 +22,7 @@ class Finding:
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -32,41 +32,41 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FileUnreadable(Finding):
-    """Header damaged, cut short, does not decompress, another journal's: nothing in it can be read."""
+    """The file is unreadable: damaged header, truncated, not decompressible, or of another journal."""
 
     reason: str
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         return f"the file cannot be read: {self.reason.removeprefix(f'{self.path}: ')}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileMissing(Finding):
-    """The journal goes on in a file that is not there."""
+    """The journal continues in a file that is missing."""
 
     missing: str
 
     @property
     def what(self) -> str:
-        """In words."""
-        return f"the journal goes on in {self.missing}, which is not there"
+        """What is wrong, as text."""
+        return f"the journal continues in {self.missing}, which is missing"
 
 
 @dataclass(frozen=True, slots=True)
 class BytesDamaged(Finding):
-    """Bytes that are no whole segment; `end` is where the next one begins, None if none does."""
+    """Bytes that are not a whole segment; `end` is where the next whole segment begins, None if there is none."""
 
     end: int | None
     lost_count: int | None
 
     @property
     def what(self) -> str:
-        """In words."""
-        to = "nothing whole behind it" if self.end is None else f"whole again from offset {self.end}"
+        """What is wrong, as text."""
+        to = "no whole segment after it" if self.end is None else f"the next whole segment is at offset {self.end}"
         if self.lost_count is None:
-            lost = "how many records it took is not known"
+            lost = "unknown number of records lost"
         else:
             lost = f"{self.lost_count} record{'' if self.lost_count == 1 else 's'} lost"
         return f"damaged, {lost}, {to}"
@@ -74,34 +74,34 @@ class BytesDamaged(Finding):
 
 @dataclass(frozen=True, slots=True)
 class SegmentNotOpened(Finding):
-    """An encrypted segment that its key does not open."""
+    """An encrypted segment that cannot be decrypted with the journal's key."""
 
     @property
     def what(self) -> str:
-        """In words."""
-        return "the encrypted segment was changed: its key does not open it"
+        """What is wrong, as text."""
+        return "the encrypted segment cannot be decrypted with the journal's key"
 
 
 @dataclass(frozen=True, slots=True)
 class LengthsDiffer(Finding):
-    """The lengths of a segment's records do not add up to its own."""
+    """The lengths of a segment's records do not add up to its length."""
 
     @property
     def what(self) -> str:
-        """In words."""
-        return "the lengths of the records do not add up to the segment's"
+        """What is wrong, as text."""
+        return "the lengths of the records do not add up to the segment's length"
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceJumps(Finding):
-    """A segment, or a file, does not go on with the index that was due."""
+    """A segment or a file does not continue with the expected index."""
 
     due_index: int
 
     @property
     def what(self) -> str:
-        """In words."""
-        return f"goes on with this index where {format_index(self.due_index)} was due"
+        """What is wrong, as text."""
+        return f"continues with this index; expected {format_index(self.due_index)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,66 +113,66 @@ class TimeGoesBack(Finding):
 
     @property
     def what(self) -> str:
-        """In words."""
-        return f"appended at {self.at_ns} ns, {self.before_ns - self.at_ns} ns before the segment in front of it"
+        """What is wrong, as text."""
+        return f"appended at {self.at_ns} ns, {self.before_ns - self.at_ns} ns earlier than the segment before it"
 
 
 @dataclass(frozen=True, slots=True)
 class EndMarkMissing(Finding):
-    """The journal went on in a later file, and this one does not say so."""
+    """A file has no end mark, although a later file exists."""
 
     @property
     def what(self) -> str:
-        """In words."""
-        return "no end mark, though the journal goes on in a later file; the next appender to open it puts that right"
+        """What is wrong, as text."""
+        return "no end mark, although a later file exists; the next appender to open the journal adds it"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntryWrong(Finding):
-    """An entry of the sparse index is not the first segment of its stretch; looking up goes astray."""
+    """A sparse index entry does not name the first segment of its stretch, which misleads lookups."""
 
     entry: int
     reason: str
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         return f"entry {self.entry} of the sparse index {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWrong(Finding):
-    """A checkpoint does not agree with the data."""
+    """A checkpoint contradicts the data."""
 
     reason: str
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         return f"checkpoint: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class TailWrong(Finding):
-    """The summary at a file's end does not agree with the data."""
+    """The summary at a file's end contradicts the data."""
 
     reason: str
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         return f"tail: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class ControlWrong(Finding):
-    """The control file does not agree with the files, and no appender lives who could be in the middle of it."""
+    """The control file contradicts the block files, and there is no appender that could be changing it."""
 
     reason: str
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         return self.reason
 
 
@@ -186,15 +186,15 @@ class SourceGap(Finding):
 
     @property
     def what(self) -> str:
-        """In words."""
+        """What is wrong, as text."""
         missing = self.found - self.due
         numbers = f"{self.due}" if missing == 1 else f"{self.due} to {self.found - 1} ({missing})"
-        return f"source stream {self.stream!r} goes on with {self.found}; missing: {numbers}"
+        return f"source stream {self.stream!r} continues with {self.found}; missing: {numbers}"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceGoesBack(Finding):
-    """A source stream's sequence number was there before, or comes late."""
+    """A sequence number of a source stream is repeated or late."""
 
     stream: Stream
     due: int
@@ -202,5 +202,5 @@ class SourceGoesBack(Finding):
 
     @property
     def what(self) -> str:
-        """In words."""
-        return f"source stream {self.stream!r} goes back to {self.found}; due: {self.due}"
+        """What is wrong, as text."""
+        return f"source stream {self.stream!r} goes back to {self.found}; expected {self.due}"

@@ -1,12 +1,12 @@
-"""Where a record has been: each process that passes it on adds a hop, so that latencies can be read off the journal.
+"""The history of a record: each process that passes it on adds a hop, so that the journal shows latencies.
 
-A history stands before a record's own bytes. Layout (little-endian)::
+A history precedes the record's bytes. Layout (little-endian)::
 
     0    magic C1 'T' 'H', version u8 = 1, hop_count u8 (0 to 15)
     5    hops of 28 bytes: source_id u32, source_index u64, received_at_ns u64, sent_at_ns u64
 
-The byte C1 begins no MessagePack value, so a typed record without a history is never taken for one with. Pure: times
-come from the caller. Invariant: at most HOPS_MAX hops; what `decode` takes, `encode` gives back byte for byte.
+No MessagePack value begins with the byte C1, so a typed record without a history is never mistaken for one with. Pure:
+times come from the caller. Invariant: at most HOPS_MAX hops; `encode` restores what `decode` read, byte for byte.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAGIC = b"\xc1TH"
 VERSION = 1
 HEADER = struct.Struct("<3sBB")
 HOP = struct.Struct("<IQQQ")
-# A record on its fifteenth hop goes round in a circle more likely than anywhere; 425 bytes is the most a record grows.
+# A record with more hops is probably going round in a circle. A history has at most 425 bytes.
 HOPS_MAX = 15
 SOURCE_ID_END = 1 << 32
 U64_END = 1 << 64
 
 
 class MalformedHistory(JournalError):
-    """Bytes that begin as a history and are none, or are of a later version."""
+    """Bytes that begin like a history but are malformed, or of a later version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Hop:
     """One process that passed a record on.
 
     Attributes:
-        source_id: which process, by a number that the system gives it; 32 bits.
-        source_index: index, in the journal this process read, of the record it answers; 0 if it answers none.
-        received_at_ns: when it read that record, in nanoseconds since 1970 by its own clock.
-        sent_at_ns: when it appended its own record, by the same clock.
+        source_id: the process's number, assigned by its operator; 32 bits.
+        source_index: index of the record that it answers, in the journal that it read; 0 if it answers none.
+        received_at_ns: when it read that record, in nanoseconds since 1970 by its clock.
+        sent_at_ns: when it appended its record, by the same clock.
 
     Raises:
         ValueError: a field is negative or too large.
@@ -55,19 +55,19 @@ class Hop:
 
     def __post_init__(self) -> None:
         if not 0 <= self.source_id < SOURCE_ID_END:
-            raise ValueError(f"source_id {self.source_id}: a hop holds 32 bits, unsigned")
+            raise ValueError(f"source_id is {self.source_id}; it must be an unsigned 32-bit integer")
         for name, value in (
             ("source_index", self.source_index),
             ("received_at_ns", self.received_at_ns),
             ("sent_at_ns", self.sent_at_ns),
         ):
             if not 0 <= value < U64_END:
-                raise ValueError(f"{name} {value}: a hop holds 64 bits, unsigned")
+                raise ValueError(f"{name} is {value}; it must be an unsigned 64-bit integer")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHistory:
-    """The hops of a record, the first one first.
+    """The hops of a record, in order.
 
     Raises:
         ValueError: more than HOPS_MAX hops.
@@ -78,29 +78,29 @@ class MessageHistory:
     def __post_init__(self) -> None:
         if len(self.hops) > HOPS_MAX:
             raise ValueError(
-                f"{len(self.hops)} hops: a history holds {HOPS_MAX}; "
+                f"the history has {len(self.hops)} hops; the maximum is {HOPS_MAX}: "
                 f"do the sources {sorted({hop.source_id for hop in self.hops})} answer each other in a circle?"
             )
 
     def with_hop(self, hop: Hop) -> MessageHistory:
-        """This history and one more hop.
+        """This history with one more hop.
 
         Raises:
-            ValueError: it is full.
+            ValueError: it has HOPS_MAX hops already.
         """
         return MessageHistory((*self.hops, hop))
 
     def encode(self) -> bytes:
-        """The bytes that stand before a record."""
+        """The encoded history, which precedes the record's bytes."""
         packed = (HOP.pack(h.source_id, h.source_index, h.received_at_ns, h.sent_at_ns) for h in self.hops)
         return HEADER.pack(MAGIC, VERSION, len(self.hops)) + b"".join(packed)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Self:
-        """The history that these bytes are, all of them.
+        """Decode a history that fills these bytes exactly.
 
         Raises:
-            MalformedHistory: they are none, or more follows.
+            MalformedHistory: they are not a history, or more bytes follow.
         """
         end = _encoded_size(data)
         if end != len(data):
@@ -109,10 +109,10 @@ class MessageHistory:
 
 
 def split_history(record: bytes | memoryview) -> tuple[MessageHistory | None, memoryview]:
-    """A record's history, None if it carries none, and a view of its own bytes.
+    """A record's history, None if it has none, and a view of the bytes after it.
 
     Raises:
-        MalformedHistory: the record begins as a history and does not go on as one.
+        MalformedHistory: the record begins like a history, but is malformed.
     """
     view = memoryview(record)
     if view[: len(MAGIC)] != MAGIC:
@@ -122,30 +122,30 @@ def split_history(record: bytes | memoryview) -> tuple[MessageHistory | None, me
 
 
 def _encoded_size(data: bytes | memoryview) -> int:
-    """How many bytes the history at the beginning of `data` takes."""
+    """The size of the history at the beginning of `data`."""
     if data[: len(MAGIC)] != MAGIC:
-        raise MalformedHistory(f"no history: it begins with {bytes(data[:4]).hex(' ') or 'nothing'}")
+        raise MalformedHistory(f"not a history: it begins with {bytes(data[:4]).hex(' ') or 'nothing'}")
     if len(data) < HEADER.size:
         raise MalformedHistory(f"the history is cut off after {len(data)} bytes")
     _, version, hop_count = HEADER.unpack_from(data)
     if version != VERSION:
         raise MalformedHistory(f"history version {version}: this release reads version {VERSION}")
     if hop_count > HOPS_MAX:
-        raise MalformedHistory(f"{hop_count} hops: a history holds {HOPS_MAX}")
+        raise MalformedHistory(f"the history has {hop_count} hops; the maximum is {HOPS_MAX}")
     end: int = HEADER.size + hop_count * HOP.size
     if len(data) < end:
-        raise MalformedHistory(f"the history is cut off: {hop_count} hops take {end} bytes, there are {len(data)}")
+        raise MalformedHistory(f"the history is cut off: {hop_count} hops take {end} bytes, but there are {len(data)}")
     return end
 
 
 class HopStamper:
-    """Gives what a process writes the history of what it read last, and a hop of its own. For one thread.
+    """Makes histories for a process's records: the history of the record it last read, plus a hop. Not thread-safe.
 
-    `on_read` goes to the reader, `next_history` to the writer (`journal.typed`).
+    Pass `on_read` to the reader, and `next_history` to the writer (`journal.typed`).
 
     Args:
-        source_id: this process.
-        clock_ns: nanoseconds since 1970; read once for a record read and once for a record written.
+        source_id: of this process.
+        clock_ns: nanoseconds since 1970; called once per record read and once per record written.
     """
 
     def __init__(self, source_id: int, clock_ns: Callable[[], int]) -> None:
@@ -154,14 +154,14 @@ class HopStamper:
         self._incoming: tuple[int, int, MessageHistory] | None = None
 
     def on_read(self, index: int, history: MessageHistory | None) -> None:
-        """From now on, what is written answers the record at this index."""
+        """Note that the following records answer the record at this index."""
         self._incoming = (index, self._clock_ns(), history or MessageHistory())
 
     def next_history(self) -> MessageHistory:
-        """The history of a record that is appended now.
+        """The history of a record to append now.
 
         Raises:
-            ValueError: it is full.
+            ValueError: it has HOPS_MAX hops already.
         """
         now_ns = self._clock_ns()
         index, received_at_ns, history = self._incoming or (0, now_ns, MessageHistory())
@@ -171,15 +171,15 @@ class HopStamper:
 # --- latencies -------------------------------------------------------------------------------------------------------
 
 PRECISION_BITS = 8  # a percentile is at most 1/256 (0.4 %) too high; below 512 ns it is exact
-VALUE_BITS = 44  # 4.9 hours; longer times share the last bucket, and only their maximum is exact
+VALUE_BITS = 44  # 4.9 hours; longer times share the last bucket, of which only the maximum is exact
 BUCKET_COUNT = (VALUE_BITS - PRECISION_BITS + 1) << PRECISION_BITS
-STAGES_MAX = 128  # four paths of fifteen hops that share nothing; 76 kB each, so 10 MB at most
+STAGES_MAX = 128  # four separate paths of fifteen hops; 76 kB per stage, so 10 MB at most
 PERMILLES = (500, 900, 990, 999)
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """What was measured of one stage, in nanoseconds; zeros if nothing was."""
+    """Measurements of one stage, in nanoseconds; zeros if there are none."""
 
     name: str
     count: int
@@ -192,7 +192,7 @@ class LatencySummary:
 
 
 class LatencyHistogram:
-    """Counts of times in buckets that widen with the time: each power of two is cut in 256. Memory never grows."""
+    """A histogram with bucket widths that grow with the time: 256 buckets per power of two. Its memory is constant."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BUCKET_COUNT, np.int64)
@@ -210,7 +210,7 @@ class LatencyHistogram:
         self._counts[min((shift << PRECISION_BITS) + (value_ns >> shift), BUCKET_COUNT - 1)] += 1
 
     def percentile_ns(self, permille: int) -> int:
-        """The smallest time that at least `permille` thousandths of all do not exceed, or up to 1/256 more.
+        """The smallest time that at least `permille` thousandths of all times do not exceed, or up to 1/256 more.
 
         It is never above the maximum. 0 if nothing was counted.
         """
@@ -224,13 +224,13 @@ class LatencyHistogram:
         return min(((bucket - (shift << PRECISION_BITS) + 1) << shift) - 1, self.max_ns)
 
     def summary(self, name: str) -> LatencySummary:
-        """All of it."""
+        """The summary of all times."""
         p50, p90, p99, p99_9 = (self.percentile_ns(permille) for permille in PERMILLES)
         return LatencySummary(name, self.count, self.min_ns, p50, p90, p99, p99_9, self.max_ns)
 
 
 class _Stage(NamedTuple):
-    """A part of a path. Sorts along the path: at each hop first the way to it, then its own work."""
+    """A part of a path. Sorts along the path: for each hop, first the way to it, then the hop itself."""
 
     hop: int
     is_work: bool
@@ -245,14 +245,14 @@ class _Stage(NamedTuple):
 class LatencyStatistics:
     """Latencies of many histories: of each hop, of each way between two hops, and end to end.
 
-    A hop's own is from received to sent; a way's is from one hop's sent to the next one's received; end to end is from
-    the first hop's received to the last one's sent. Ways between machines are as true as their clocks agree: a time
-    below zero is counted as 0, and in `negative_count`.
+    A hop's latency is from its `received` to its `sent`; a way's from one hop's `sent` to the next one's `received`;
+    end to end from the first hop's `received` to the last one's `sent`. Ways between machines are only as accurate as
+    their clocks: a negative time counts as 0, and in `negative_count`.
 
     Attributes:
-        history_count: how many histories were taken in.
-        negative_count: how many times were below zero.
-        unmeasured_count: how many times were left out because there were STAGES_MAX different stages already.
+        history_count: number of histories added.
+        negative_count: number of negative times.
+        unmeasured_count: number of times ignored because there were already STAGES_MAX different stages.
     """
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class LatencyStatistics:
         self._end_to_end = LatencyHistogram()
 
     def add(self, history: MessageHistory) -> None:
-        """Take one record's history in; one without hops says nothing."""
+        """Add one record's history."""
         self.history_count += 1
         for stage, value_ns in _latencies(history):
             histogram = self._stages.get(stage)
@@ -277,15 +277,15 @@ class LatencyStatistics:
             self._count(self._end_to_end, history.hops[-1].sent_at_ns - history.hops[0].received_at_ns)
 
     def stages(self) -> list[LatencySummary]:
-        """Hops (named by their source, "3") and ways ("3 to 5") in the order of the path."""
+        """Summaries of hops (named by their source, "3") and ways ("3 to 5"), in the order of the path."""
         return [self._stages[stage].summary(stage.name) for stage in sorted(self._stages)]
 
     def end_to_end(self) -> LatencySummary:
-        """From the first hop's received to the last hop's sent."""
+        """The summary from the first hop's `received` to the last hop's `sent`."""
         return self._end_to_end.summary("end to end")
 
     def __str__(self) -> str:
-        """A table in nanoseconds, a line for each stage."""
+        """A table in nanoseconds, one line per stage."""
         rows: list[tuple[str, ...]] = [("ns", "count", "min", "p50", "p90", "p99", "p99.9", "max")]
         for summary in (*self.stages(), self.end_to_end()):
             name, *values = astuple(summary)
@@ -293,7 +293,7 @@ class LatencyStatistics:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:]))).rstrip() for row in rows]
         if self.negative_count:
-            lines.append(f"{self.negative_count:,} times below zero counted as 0: the clocks of the hops disagree")
+            lines.append(f"{self.negative_count:,} negative times counted as 0: the clocks of the hops disagree")
         if self.unmeasured_count:
             lines.append(f"{self.unmeasured_count:,} times left out: more than {STAGES_MAX} different stages")
         return "\n".join(lines)

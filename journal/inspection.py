@@ -1,7 +1,6 @@
-"""A block looked at from outside: its segments, their records, what is damaged, where it ends. Pure reading.
+"""Inspects a block: its segments, their records, damage and its end. Read-only.
 
-Needs no key but for the records of an encrypted journal. What is damaged is listed as what it is, where the tailer
-would go around it.
+Needs a key only for the records of an encrypted journal. Lists damage, which a tailer would skip.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from journal.layout import (
     IS_SEALED,
     SEGMENT_SIZE,
 )
-from journal.reading import find_behind
+from journal.reading import find_after_damage
 from journal.sealing import BlockCipher
 from journal.segment_walk import FIRST_SEQUENCE, FLAGS, new_columns, walk_segments
 
@@ -42,35 +41,35 @@ class SegmentView:
 
     @property
     def record_count(self) -> int:
-        """How many records."""
+        """Number of records."""
         return self.flags & COUNT_MASK
 
     @property
     def has_table(self) -> bool:
-        """True if the records are of several sizes."""
+        """True if the records have several sizes."""
         return bool(self.flags & HAS_TABLE)
 
     @property
     def is_sealed(self) -> bool:
-        """True if encrypted."""
+        """True if the segment is encrypted."""
         return bool(self.flags & IS_SEALED)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """Whole segments that follow one another without a byte between them: `columns` as in segment_walk.py."""
+    """Adjacent whole segments; `columns` as in segment_walk.py."""
 
     columns: NDArray[np.int64]
 
     def views(self) -> Iterator[SegmentView]:
-        """One by one."""
+        """The segments one by one."""
         for offset, length, first, at_ns, flags, size, is_consistent in self.columns.T.tolist():
             yield SegmentView(offset, length, first, at_ns, flags, size, bool(is_consistent))
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedStretch:
-    """Bytes that are no whole segment, from `offset` to `end`, where the next one begins; None: none does."""
+    """Bytes that are not a whole segment, from `offset` to `end`, where the next one begins; None if there is none."""
 
     offset: int
     end: int | None
@@ -80,7 +79,7 @@ class DamagedStretch:
 
 @dataclass(frozen=True, slots=True)
 class EndMark:
-    """The block is ended, and goes on in the block `link`."""
+    """The block is ended; the journal continues in the block `link`."""
 
     offset: int
     sequence: int
@@ -89,7 +88,7 @@ class EndMark:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnd:
-    """Nothing is appended from here on, yet."""
+    """Nothing is appended from here on yet."""
 
     offset: int
     sequence: int
@@ -99,10 +98,10 @@ Stretch = SegmentRows | DamagedStretch | EndMark | OpenEnd
 
 
 def stretches(block: Block, written_end: int = 0) -> Iterator[Stretch]:
-    """What a block's data area holds, from its beginning; EndMark or OpenEnd come last, or damage without an end.
+    """The contents of a block's data area, from its beginning; EndMark, OpenEnd, or damage without an end comes last.
 
     Args:
-        written_end: something is written up to this offset for certain; nothing there is damage.
+        written_end: data certainly exist up to this offset; a zero length before it is damage.
     """
     state, columns, due = new_state(), new_columns(SEGMENTS_AT_ONCE), block.header.first_sequence
     state[AT_OFFSET] = DATA_OFFSET
@@ -121,14 +120,14 @@ def stretches(block: Block, written_end: int = 0) -> Iterator[Stretch]:
         if status == WAIT and offset >= written_end:
             yield OpenEnd(offset, due)
             return
-        if not find_behind(block.address, offset, block.header.data_end, due, state):
+        if not find_after_damage(block.address, offset, block.header.data_end, due, state):
             yield DamagedStretch(offset, None, due, None)
             return
         yield DamagedStretch(offset, int(state[AT_OFFSET]), due, int(state[AT_SEQUENCE]))
 
 
 def segments(block: Block, written_end: int = 0) -> Iterator[SegmentView | DamagedStretch | EndMark | OpenEnd]:
-    """As `stretches`, each segment by itself."""
+    """As `stretches`, with single segments."""
     for stretch in stretches(block, written_end):
         if isinstance(stretch, SegmentRows):
             yield from stretch.views()
@@ -137,8 +136,8 @@ def segments(block: Block, written_end: int = 0) -> Iterator[SegmentView | Damag
 
 
 def records_of(block: Block, segment: SegmentView, key: bytes | None = None) -> list[memoryview] | None:
-    """A segment's records; None if it is encrypted and the key is not given or does not open it, or if their lengths do
-    not add up."""
+    """A segment's records; None if their lengths do not add up, or if the segment is encrypted and the key is missing
+    or does not decrypt it."""
     if not segment.is_consistent:
         return None
     begin, end = segment.offset + SEGMENT_SIZE, segment.offset + segment.length

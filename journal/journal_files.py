@@ -1,6 +1,6 @@
-"""A journal looked at from outside: its files, appenders, lock, named tailers. Pure reading, beside any appender.
+"""Inspects a journal: its files, appenders, lock and named tailers. Read-only; can run beside appenders.
 
-Needs no key, takes no slot and no lock, makes no file.
+Needs no key, takes no slot or lock, creates no file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POSITION_SUFFIX = ".position"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the appenders agree on, as of one moment each."""
+    """The appenders' shared words, each read at one moment."""
 
     ordinal: int
     end: int
@@ -59,7 +59,7 @@ class Appender:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds the appenders' lock; the next appender takes it over from a dead one by itself."""
+    """The holder of the appenders' lock. The next appender takes the lock over if the holder is dead."""
 
     slot: int
     pid: int
@@ -68,7 +68,7 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """A block file, without its records. A time is 0 if there is no record."""
+    """A summary of a block file. Times are 0 if it has no record."""
 
     name: BlockName
     size: int
@@ -80,28 +80,28 @@ class FileSummary:
 
     @property
     def record_count(self) -> int:
-        """Records, with those that damage took."""
+        """Number of records, including damaged ones."""
         return self.end_index - self.first_index
 
     @property
     def is_compressed(self) -> bool:
-        """True for a `.zst`."""
+        """True for a `.zst` file."""
         return self.name.path.suffix == COMPRESSED_SUFFIX
 
 
 class JournalFiles:
-    """The files of a journal, for looking at.
+    """The files of a journal, for inspection.
 
     Raises:
-        ForeignFile: no journal is there.
-        NewerFormat, BlockCorrupt: the control file.
+        ForeignFile: the folder is not a journal.
+        NewerFormat, BlockCorrupt: of the control file.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not (folder / CONTROL_NAME).exists():
             what = f"it has no {CONTROL_NAME}" if folder.is_dir() else "no such folder"
-            raise ForeignFile(f"{folder} is no journal: {what}; give the folder of a journal")
+            raise ForeignFile(f"{folder} is not a journal: {what}; give the folder of a journal")
         self.control = Control(folder / CONTROL_NAME, writable=False)
         self.settings = self.control.settings
         self.schedule = RollSchedule.named(
@@ -110,24 +110,24 @@ class JournalFiles:
         self.sequence_bits = self.schedule.roll_cycle.sequence_bits
 
     def words(self) -> Words:
-        """The words in the control file. The place in a block is read first, and so is never ahead of the block."""
+        """The words in the control file, all of the same block."""
         word = self.control.word
         while True:
             ordinal = word(ORDINAL)
             words = Words(ordinal, word(END), word(NEXT_SEQUENCE), word(LAST_AT), word(VISIBLE))
-            if word(ORDINAL) == ordinal:  # else it rolled meanwhile, and these are of two blocks
+            if word(ORDINAL) == ordinal:  # otherwise it rolled meanwhile, and the words are of two blocks
                 return words
 
     def names(self) -> list[BlockName]:
-        """The block files, oldest first; without one that an appender is only just beginning."""
+        """The block files, oldest first, without one that an appender is just beginning."""
         ordinal, is_appended = self.words().ordinal, bool(self.appenders())
         return [name for name in blocks_in(self.folder) if name.ordinal <= ordinal or not is_appended]
 
     def open(self, name: BlockName) -> Block | None:
-        """A block, to read; None if it was released meanwhile.
+        """Open a block for reading; None if it was released meanwhile.
 
         Raises:
-            BlockCorrupt, ForeignFile, NewerFormat: nothing in it can be trusted.
+            BlockCorrupt, ForeignFile, NewerFormat: the block is unusable.
         """
         for path in paths_of(name):
             try:
@@ -141,12 +141,12 @@ class JournalFiles:
         return block.header.cycle << self.sequence_bits | sequence
 
     def label(self, name: BlockName) -> str:
-        """Cycle and part for people: "20261121" or "20261121/2"."""
+        """A readable cycle and part: "20261121" or "20261121/2"."""
         part = name.ordinal & ((1 << PART_BITS) - 1)
         return self.schedule.label(name.cycle) + (f"/{part}" if part else "")
 
     def written_end(self, block: Block, words: Words) -> int:
-        """Up to where something is written for certain."""
+        """The offset up to which data certainly exist."""
         if block.ordinal == words.ordinal:
             return words.end
         tail = block.tail()
@@ -162,7 +162,7 @@ class JournalFiles:
         if block is None:
             return None
         tail = block.tail()
-        if tail is not None:  # before the words: they move on in the middle of a roll, when the tail is there already
+        if tail is not None:  # first: in the middle of a roll the tail exists before the words change
             _, _, sequence, last_at_ns = tail
         elif block.ordinal == words.ordinal:
             sequence, last_at_ns = words.next_sequence, words.last_at_ns
@@ -182,13 +182,13 @@ class JournalFiles:
         )
 
     def appenders(self) -> list[Appender]:
-        """Who has it open for appending: of a slot with a process id, its byte-range lock tells whether that lives."""
+        """The living appenders: slots with a process id whose byte-range lock is held."""
         word = self.control.word
         taken = [(slot, pid) for slot in range(1, SLOT_COUNT + 1) if (pid := word(PIDS + 8 * slot))]
         return [Appender(slot, pid) for slot, pid in taken if self._is_locked(slot)]
 
     def lock_holder(self) -> LockHolder | None:
-        """Who holds the appenders' lock; None: nobody, as nearly always."""
+        """The holder of the appenders' lock; None if it is free."""
         slot = self.control.word(LOCK)
         if not slot:
             return None
@@ -196,13 +196,13 @@ class JournalFiles:
         return LockHolder(slot, pid, slot <= SLOT_COUNT and self._is_locked(slot))
 
     def named_positions(self) -> dict[str, int | None]:
-        """Named tailers, and the index that each reads next; None: it committed none yet."""
+        """The named tailers with the index that each reads next; None if it has committed none."""
         folder = self.folder / TAILERS_FOLDER
         paths = sorted(folder.glob(f"*{POSITION_SUFFIX}")) if folder.is_dir() else []
         return {path.name.removesuffix(POSITION_SUFFIX): read_position(path) for path in paths}
 
     def close(self) -> None:
-        """Let go of the control file."""
+        """Close the control file."""
         self.control.close()
 
     def __enter__(self) -> Self:
@@ -221,13 +221,13 @@ class JournalFiles:
 
 
 def paths_of(name: BlockName) -> tuple[Path, Path]:
-    """Where a block is, or is if it got compressed since the folder was listed."""
+    """A block's path, and its path if it was compressed since the folder was listed."""
     plain = name.path.name.removesuffix(COMPRESSED_SUFFIX)
     return name.path, name.path.with_name(plain + COMPRESSED_SUFFIX)
 
 
 def size_on_disk(name: BlockName) -> int:
-    """Bytes of a block's file; 0 if it was released."""
+    """Size of a block's file in bytes; 0 if it was released."""
     for path in paths_of(name):
         try:
             return path.stat().st_size
@@ -237,7 +237,7 @@ def size_on_disk(name: BlockName) -> int:
 
 
 def read_position(path: Path) -> int | None:
-    """What a NamedPosition keeps in a file, which is left as it is."""
+    """The position in a NamedPosition's file, without opening it for writing."""
     data, best = path.read_bytes(), (0, 0)
     for begin in (0, SLOT_SIZE):
         fields, crc = data[begin : begin + SLOT.size], data[begin + SLOT.size : begin + SLOT.size + CRC.size]
@@ -247,7 +247,7 @@ def read_position(path: Path) -> int | None:
 
 
 def _walked_end(block: Block) -> tuple[int, int]:
-    """Next sequence and last time of a block that nobody summed up."""
+    """Next sequence and last time of a block without a tail."""
     sequence, at_ns = block.header.first_sequence, 0
     for stretch in segments(block):
         if isinstance(stretch, SegmentView):

@@ -1,7 +1,7 @@
-"""Work beside the appender, on a thread of its own: blocks made ahead of need, old ones released or compressed.
+"""Background work of an appender, on a separate thread: makes blocks ahead of time, releases or compresses old ones.
 
-An append must never wait for the file system, so the next block is made, written with zeros and mapped while the
-present one is being filled. Never touches the block that is appended to.
+An append must never wait for the file system. So the next block is created, filled with zeros and mapped while the
+current one fills. The thread never changes the records of the current block.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from journal.compression import compress_block
 from journal.errors import DiskFull, JournalError
 
 LOG = logging.getLogger("journal")
-PAUSE_S = 0.001  # between two pieces of a spare that nobody waits for: writing it takes most of a processor
+PAUSE_S = 0.001  # between pieces of a spare that no append waits for: writing it uses most of a processor
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What may be released: whole files, oldest first, never the one that is appended to. None: no bound.
+    """Limits of what a journal keeps. Whole files are released, oldest first, never the newest. None: no limit.
 
     Args:
-        age_s: seconds since a file was last appended to.
-        size: bytes of all files.
-        files: how many.
+        age_s: maximum seconds since a file was last appended to.
+        size: maximum bytes of all files.
+        files: maximum number of files.
     """
 
     age_s: float | None = None
@@ -42,14 +42,13 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.files is not None and self.files < 1:
-            raise ValueError(f"retention of {self.files} files: the one that is appended to always stays")
+            raise ValueError(f"files is {self.files}; it must be at least 1, because the newest file is always kept")
 
     def surplus(self, blocks: list[BlockName], now_s: float) -> list[BlockName]:
-        """Which of the ended blocks are to go.
+        """The blocks to release.
 
         Args:
-            blocks: all of them, oldest first, the newest being appended to. Those that others released since they
-                were listed count for nothing.
+            blocks: all blocks, oldest first. Those that were released since they were listed are ignored.
         """
         stats = {}
         for each in blocks:
@@ -70,14 +69,14 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What the keeper does besides, and whom it tells.
+    """Settings of the keeper, and its listeners.
 
     Args:
         retention: what to release after each roll.
         compress: compress closed cycles after each roll.
-        free_disk_min: bytes of the disk that blocks leave to others.
-        mapped_ahead: bytes that are mapped ahead of the appends, and little behind them: a process that is killed holds
-            others up for less. None: whole blocks, which is faster where very much is appended.
+        free_disk_min: bytes of the disk to leave free.
+        mapped_ahead: bytes to keep mapped ahead of the appends, and little after them, so that the kernel has little to
+            unmap when the process is killed. None: whole blocks, which is faster at very high append rates.
         on_file_added, on_file_released: called with the file's path, on the appender's or the keeper's thread.
     """
 
@@ -99,10 +98,10 @@ class Keeper:
         self._next: Future[Block] | None = None
         self._is_awaited = threading.Event()
         self._left: Block | None = None
-        self._mapped: tuple[int, int] = (-1, 0)  # the ordinal of the block and where its pages are to be had again
+        self._mapped: tuple[int, int] = (-1, 0)  # block ordinal and offset from which to map pages again
 
     def look_ahead(self, block: Block, end: int, block_size: int) -> None:
-        """Records end here now: have the next block made when this one is half full, and pages mapped ahead."""
+        """After an append: make the next block once this one is half full, and map pages ahead."""
         if end * 2 > block.header.data_end:
             self.prepare(block_size)
         ahead = self._upkeep.mapped_ahead
@@ -111,13 +110,13 @@ class Keeper:
             self._pool.submit(block.map_around, end, ahead)
 
     def prepare(self, block_size: int) -> None:
-        """Begin to make the next block, unless that was begun."""
+        """Start to make the next block, unless already started."""
         if self._next is None:
             self._is_awaited.clear()
             self._next = self._pool.submit(self._make_spare, block_size)
 
     def take(self, block_size: int) -> Block:
-        """A spare of at least this size, made now if none is there.
+        """A spare of at least this size, made now if there is none.
 
         Raises:
             DiskFull: nothing was changed; the next call tries again.
@@ -128,30 +127,30 @@ class Keeper:
             try:
                 spare = prepared.result()
             except DiskFull:
-                LOG.warning("a block could not be made ahead of need; trying again", exc_info=True)
+                LOG.warning("could not make a block ahead of time; retrying", exc_info=True)
             else:
                 if spare.header.block_size >= block_size:
                     return spare
                 spare.path.unlink(missing_ok=True)
         return self._make_spare(block_size)
 
-    def let_go(self, block: Block) -> None:
-        """Unmap a block beside the appender, for it takes long: at the next roll, when nobody holds it any more."""
+    def retire(self, block: Block) -> None:
+        """Unmap a block on this thread, because it takes long: at the next roll, when no append uses it any more."""
         former, self._left = self._left, block
         if self._upkeep.mapped_ahead is not None:
-            self._pool.submit(block.let_go_all)
+            self._pool.submit(block.release_pages)
         if former is not None:
             self._pool.submit(_forget, former)
 
     def after_roll(self, added: Path) -> None:
-        """Tell of the new file; look after the old ones."""
+        """Report the new file to the listener; release and compress old ones."""
         if self._upkeep.on_file_added is not None:
             self._upkeep.on_file_added(added)
         if self._upkeep.compress or self._upkeep.retention != Retention():
             self._pool.submit(self._tidy)
 
     def close(self) -> None:
-        """Finish what was begun and take the spare away."""
+        """Finish the current work and delete the spare."""
         self._is_awaited.set()
         self._pool.shutdown(wait=True)
         if self._next is not None and self._next.exception() is None:
@@ -164,8 +163,8 @@ class Keeper:
         free = disk.f_bavail * disk.f_frsize
         if free - block_size < least:
             raise DiskFull(
-                f"{self._folder}: {free} bytes are free, a block takes {block_size} and {least} are to stay free: free "
-                "some, or set a retention; appending resumes then, and nothing appended is lost"
+                f"{self._folder}: {free} bytes are free; a block needs {block_size}, and {least} must stay free: free "
+                "some, or set a retention; appending then resumes, and no record is lost"
             )
         name = f".{os.getpid()}-{next(_numbers)}{SPARE_SUFFIX}"
         return make_spare(
@@ -181,10 +180,10 @@ class Keeper:
             if self._upkeep.compress:
                 self.compress()
         except (OSError, JournalError):
-            LOG.exception("the keeper could not tidy up; the journal goes on")
+            LOG.exception("could not release or compress old files; the journal continues")
 
     def release(self) -> list[Path]:
-        """Release what retention does not keep; returns what went."""
+        """Release the files beyond retention; return their paths."""
         gone = []
         for each in self._upkeep.retention.surplus(blocks_in(self._folder), time.time()):
             each.path.unlink(missing_ok=True)
@@ -202,4 +201,4 @@ class Keeper:
 
 
 def _forget(_block: Block) -> None:
-    """The reference ends with the call."""
+    """Drop the last reference to a block: unmaps it on the thread that runs this."""

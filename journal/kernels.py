@@ -1,10 +1,10 @@
-"""What appenders do once per record or segment, compiled: append, and roll forward. All writing of segments is here.
+"""Compiled code that appenders run per record or segment: append, and roll forward. Writes all of a journal's segments.
 
 Addresses are plain integers: of a mapped block (`block`) and of the mapped control file (`control`). The caller keeps
-the maps alive. Never waits: a lock that is held is an answer (BUSY), and waiting is the caller's.
+the maps alive. Never waits: if the lock is held, it returns BUSY, and the caller waits.
 
-Invariants: a segment's length word is stored last, after all its bytes and after the zero behind it; the words in the
-control file never point behind what is published.
+Invariants: a segment's length word is stored last, after all its bytes and the zero word after them; the words in the
+control file never point beyond published segments.
 """
 
 from __future__ import annotations
@@ -52,32 +52,32 @@ from journal.memory import (
     store64_release,
 )
 
-# Answers of the appending kernels that are no sequence.
+# Results of the appending kernels other than an index.
 BUSY, STALE, FULL, ROLL = -1, -2, -3, -4
 
-# How a walk over segments ended: nothing more yet; the block is ended; what is there fails its check; it is encrypted;
-# the caller's arrays are full; its records are of another size, or of several.
+# Why a walk over segments ended: nothing more yet; end mark; wrong CRC; encrypted segment; the caller's arrays are
+# full; records of another size, or of several sizes.
 WAIT, ENDED, BROKEN, SEALED, FILLED, MIXED = 0, 1, 2, 3, 4, 5
 
-# Places in the array in which a walk tells where it stands.
+# Places in the state array of a walk.
 AT_OFFSET, AT_SKIP, AT_SEQUENCE, AT_TIME, AT_STATUS, AT_LINK, AT_SIZE, AT_COUNT = range(8)
 STATE_SIZE = 8
 
 
 def new_state() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The array in which a walk tells where it stands."""
+    """The state array of a walk."""
     return np.zeros(STATE_SIZE, np.int64)
 
 
 @njit(inline="always")
 def checksum(block: int, offset: int, length: int) -> int:
-    """CRC-32C begun with the block's salt: what another block or journal holds is no segment here."""
+    """CRC-32C that begins with the block's salt, so that segments of other blocks or journals are invalid here."""
     return crc_of(load32(block + HEADER_SALT), block + offset + CRC_FROM, length - CRC_FROM)
 
 
 @njit(inline="always")
 def _index(block: int, offset: int, sequence: int, at_ns: int) -> None:
-    """Note the first segment that begins in each stretch of the data area."""
+    """Add a sparse index entry for the first segment of each stretch of the data area."""
     entry = (offset - DATA_OFFSET) // load64(block + HEADER_INDEX_STRIDE)
     place = block + load64(block + HEADER_INDEX_OFFSET) + entry * INDEX_ENTRY_SIZE
     if load64(place + 16) == 0:
@@ -91,7 +91,7 @@ def _publish(
     control: int, block: int, now_ns: int, cycle_end_ns: int,
     table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
 ) -> int:  # fmt: skip
-    """Append a segment and return the index of its first record; the caller holds the lock."""
+    """Append a segment and return the index of its first record. The caller holds the lock."""
     cycle = load64(block + HEADER_CYCLE)
     if load64(control + ORDINAL) != cycle << PART_BITS | load32(block + HEADER_PART):
         return STALE
@@ -125,7 +125,7 @@ def _publish(
 
 @compiled()
 def append_one(control: int, block: int, holder: int, now_ns: int, cycle_end_ns: int, record: Any) -> int:
-    """Append one record as a segment of its own; its index, or BUSY, STALE, FULL, ROLL."""
+    """Append one record as a segment; return its index, or BUSY, STALE, FULL or ROLL."""
     if compare_and_swap64(control + LOCK, 0, holder) != 0:
         return BUSY
     size = len(record)
@@ -139,7 +139,7 @@ def append_pieces(
     control: int, block: int, now_ns: int, cycle_end_ns: int,
     table: int, table_size: int, data: int, data_size: int, count_and_flags: int, record_size: int,
 ) -> int:  # fmt: skip
-    """Append a segment whose body is a table and data, at their addresses, under the lock. Other threads run meanwhile.
+    """Append a segment whose body is a table and data, given by address. The caller holds the lock; other threads run.
 
     Returns:
         The index of the first record, or STALE, FULL, ROLL.
@@ -151,32 +151,32 @@ def append_pieces(
 
 @compiled()
 def take_lock(control: int, expected: int, holder: int) -> bool:
-    """Take the appenders' lock if `expected` (0, or a dead holder) has it."""
+    """Take the appenders' lock if its holder is `expected` (0, or a dead holder)."""
     return compare_and_swap64(control + LOCK, expected, holder) == expected
 
 
 @compiled()
 def release_lock(control: int) -> None:
-    """Let the next appender in."""
+    """Release the appenders' lock."""
     store64_release(control + LOCK, 0)
 
 
 @compiled()
 def store_word(address: int, value: int) -> None:
-    """Store an aligned word that others watch."""
+    """Store an aligned word that other processes read."""
     store64_release(address, value)
 
 
 @compiled()
 def load_word(address: int) -> int:
-    """Load an aligned word that others store."""
+    """Load an aligned word that other processes write."""
     return load64_acquire(address)
 
 
 def load_appending(control: int, block: int, holder: int) -> None:
-    """Have what appends call loaded now: 3 to 5 ms each, which the first record, and the first roll, would wait for.
+    """Load the functions for appending now: 3 to 5 ms each, for which the first record and the first roll would wait.
 
-    Appends nothing: the time is 0, and so is the end of the cycle.
+    Appends nothing, because the time and the end of the cycle are 0.
     """
     if take_lock(control, 0, holder):
         release_lock(control)
@@ -186,7 +186,7 @@ def load_appending(control: int, block: int, holder: int) -> None:
 
 @compiled(nogil=True)
 def roll_forward(block: int, state: Any) -> int:
-    """Walk whole segments from AT_OFFSET, where AT_SEQUENCE is due; returns how many. AT_STATUS: why no more."""
+    """Walk whole segments from AT_OFFSET, where AT_SEQUENCE is expected; return their number, and set AT_STATUS."""
     data_end = load64(block + HEADER_DATA_END)
     offset, sequence, count, status = state[AT_OFFSET], state[AT_SEQUENCE], 0, WAIT
     while offset + LINK_SIZE <= data_end:

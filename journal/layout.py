@@ -1,7 +1,7 @@
-"""Where everything lies in the journal's files: offsets, words, limits. docs/journal-format.md is the text for people.
+"""The layout of a journal's files: offsets, words, limits. docs/journal-format.md describes it.
 
-Two kinds of file: block files hold the records, one control file per journal holds its settings and the few words by
-which its appenders agree. All integers are little-endian. Nothing here reads or writes.
+There are two kinds of file: block files have the records; one control file per journal has its settings and the few
+words that its appenders share. All integers are little-endian. Only definitions; nothing here reads or writes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ assert DATA_OFFSET + RESERVED_SIZE < BLOCK_SIZE_MIN
 # -- segment -----------------------------------------------------------------------------------------------------------
 SEGMENT = struct.Struct("<IIQQII")
 SEGMENT_SIZE = SEGMENT.size
-CRC_FROM = 8  # the CRC is of everything in the segment behind its own word
+CRC_FROM = 8  # the CRC covers everything in the segment after the CRC
 END_MARK = 0xFFFF_FFFF
 LINK = struct.Struct("<IIQ")  # end mark, 0, ordinal of the next block
 LINK_SIZE = LINK.size
@@ -56,17 +56,17 @@ CONTROL_SIZE = 16_384
 LOCK = 4_096  # 0: free, else the slot of the appender that holds it
 ORDINAL, END, NEXT_SEQUENCE, LAST_AT = 4_160, 4_168, 4_176, 4_184  # written under the lock
 VISIBLE = 4_224  # tailers read below this index; 0: everything
-IS_CLEAN = 4_288  # 1: the last appender went in order
+IS_CLEAN = 4_288  # 1: the last appender closed cleanly
 PIDS = 8_192  # a process id per slot
 SLOT_COUNT = 1_000
-SLOT_LOCKS = 1 << 40  # byte ranges behind the file's end, locked by the living
+SLOT_LOCKS = 1 << 40  # byte ranges after the file's end, locked by living appenders
 OPENING_LOCK = SLOT_LOCKS - 1
 PART_BITS = 24
 assert PIDS + 8 * (SLOT_COUNT + 1) <= CONTROL_SIZE
 
 
 class Header(NamedTuple):
-    """A block file's header, as packed."""
+    """The fields of a block file's header, in order."""
 
     magic: bytes
     version: int
@@ -88,7 +88,7 @@ class Header(NamedTuple):
 
     @property
     def ordinal(self) -> int:
-        """Blocks sort by it."""
+        """The block's place in the journal's order."""
         return ordinal_of(self.cycle, self.part)
 
     @property
@@ -103,7 +103,7 @@ class Header(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Everything before `end` is whole. `extra` is the face's own (a queue's count of active items)."""
+    """Everything before `end` is whole. The face uses `extra` (in a queue, the number of active items)."""
 
     generation: int
     end: int
@@ -113,12 +113,12 @@ class Checkpoint(NamedTuple):
 
 
 def ordinal_of(cycle: int, part: int) -> int:
-    """A cycle has a block file or more: its parts."""
+    """The ordinal of a block: each cycle has one or more block files, its parts."""
     return cycle << PART_BITS | part
 
 
 def block_name(cycle: int, part: int) -> str:
-    """Block files sort by name."""
+    """The name of a block file; names sort in the journal's order."""
     return f"{cycle:09x}-{part:06x}{SUFFIX}"
 
 
@@ -128,11 +128,11 @@ def aligned(offset: int) -> int:
 
 
 def block_size_for(body_size: int, state_size: int = 0) -> int:
-    """The smallest block, in whole pages, that holds a segment of so many bytes."""
+    """The size of the smallest block, in whole pages, for a segment with a body of this size."""
     size = DATA_OFFSET + aligned(SEGMENT_SIZE + body_size) + LINK_SIZE + state_size + RESERVED_SIZE
     return (size + 4_095) & ~4_095
 
 
 def index_stride(data_end: int) -> int:
-    """Bytes of data for each entry of the sparse index."""
+    """Bytes of the data area per entry of the sparse index."""
     return aligned((data_end - DATA_OFFSET) // INDEX_ENTRY_COUNT + 1)

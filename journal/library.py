@@ -1,7 +1,7 @@
-"""A journal's blocks, as readers find them: by index, by time, one behind the other. Read-only; knows no position.
+"""Finds a journal's blocks for readers: by index, by time, one after the other. Read-only, without a position.
 
-The folder is listed again only when the control file says that there is a newer block, or when a file has gone. An open
-block stays mapped as long as somebody refers to it.
+The folder is listed again only when the control file names a newer block, or when a file is gone. An open block stays
+mapped as long as it is referenced.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from journal.layout import (
     SEGMENT_SIZE,
     VISIBLE,
 )
-from journal.reading import find_behind, seek, walk_to
+from journal.reading import find_after_damage, seek, walk_to
 from journal.roll_cycle import RollSchedule
 from journal.sealing import BlockCipher, require_key
 
-OPEN_MAX = 4  # blocks kept for readers that go to and fro; a compressed one is in memory as a whole
+OPEN_MAX = 4  # blocks kept open; a compressed one is entirely in memory
 UNLIMITED = (1 << 62) - 1
 Lender = Callable[[int], Block | None] | None
 
 
 class Library:
-    """The blocks of a journal's folder, which need not exist yet.
+    """The blocks in a journal's folder. The folder need not exist yet.
 
     Args:
         key: of an encrypted journal.
-        lend: gives a block of this ordinal that the process has mapped already, if it has.
+        lend: returns the block of an ordinal if this process has already mapped it.
     """
 
     def __init__(self, folder: Path, key: bytes | None, lend: Lender = None) -> None:
@@ -65,13 +65,13 @@ class Library:
 
     @property
     def control(self) -> Control | None:
-        """The control file; None as long as there is no journal."""
+        """The control file; None until there is a journal."""
         if self._control is None:
             path = self.folder / CONTROL_NAME
-            strangers = blocks_in(self.folder)  # listed first: a journal's control file is there before any block
+            strangers = blocks_in(self.folder)  # listed first: a journal's control file is created before any block
             if not path.exists():
                 if strangers:
-                    raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that")
+                    raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that file")
                 return None
             control = Control(path, writable=False)
             require_key(self.key, control.settings.key_check, self.folder)
@@ -92,8 +92,8 @@ class Library:
         """The sequence in an index."""
         return index & ((1 << self.sequence_bits) - 1)
 
-    def may_hold(self, block: Block, index: int) -> bool:
-        """False if the appenders say that they gave a block no such index."""
+    def may_contain(self, block: Block, index: int) -> bool:
+        """False if the control file or the block's tail show that the block has no such index."""
         control, tail = self.control, block.tail()
         if control is not None and control.word(ORDINAL) == block.ordinal:
             return self.sequence_of(index) < control.word(NEXT_SEQUENCE)
@@ -109,11 +109,11 @@ class Library:
         return self._at(0)
 
     def newest(self) -> Block | None:
-        """The block that is appended to."""
+        """The newest block."""
         return self._at(-1)
 
-    def holding(self, index: int) -> Block | None:
-        """The block that has an index, or would have it next; None if none can."""
+    def containing(self, index: int) -> Block | None:
+        """The block whose range includes an index; None if there is none."""
         self._list()
         place = bisect_right(self._first_indices, index) - 1
         block = self._at(place, listed=True) if place >= 0 else None
@@ -126,13 +126,13 @@ class Library:
         return self._at(place, listed=True) if place >= 0 else None
 
     def before(self, ordinal: int) -> Block | None:
-        """The block before one."""
+        """The block before the one of this ordinal."""
         self._list()
         place = bisect_left(self._names, ordinal, key=lambda name: name.ordinal) - 1
         return self._at(place, listed=True) if place >= 0 else None
 
-    def behind(self, ordinal: int, link: int | None) -> Block | None:
-        """The block that an end mark leads to; if that is gone, or there is no link, the oldest behind `ordinal`."""
+    def following(self, ordinal: int, link: int | None) -> Block | None:
+        """The block that an end mark links to; if it is gone, or without a link, the oldest one after `ordinal`."""
         self._list()
         place = bisect_left(self._names, link or ordinal + 1, key=lambda name: name.ordinal)
         if place == len(self._names):
@@ -141,8 +141,8 @@ class Library:
         return self._at(place, listed=True) if place < len(self._names) else None
 
     def at_time(self, at_ns: int) -> Block | None:
-        """The last block whose first record was appended before a time; else the first."""
-        names = self.names()  # this listing throughout: opening a block that was released makes another
+        """The last block whose first record was appended before a time; the first block if there is none."""
+        names = self.names()  # one listing for the whole search: opening a released block replaces it
         low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2
@@ -153,29 +153,29 @@ class Library:
                 high = middle
         return self._block(names[low]) if names else None
 
-    def approach(self, block: Block, target: int, state: NDArray[np.int64], *, by_time: bool = False) -> bool:
-        """Go to a sequence, or to the first record from a time on, in a block: index, then lengths, around damage.
+    def go_to(self, block: Block, target: int, state: NDArray[np.int64], *, by_time: bool = False) -> bool:
+        """Go to a sequence, or to the first record from a time on, in a block: by index, then lengths, skipping damage.
 
         Returns:
-            False if it is not there; the state is where it would be, or behind the damage that took it.
+            False if it does not exist; the state is where it would be, or after the damage.
         """
         state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = DATA_OFFSET, 0, block.header.first_sequence
         seek(block.address, target, by_time, state)
         while not (found := walk_to(block.address, target, by_time, state)) and state[AT_STATUS] != ENDED:
             broken_at, due = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
-            if state[AT_STATUS] == WAIT and not self.is_passed(block, broken_at):
+            if state[AT_STATUS] == WAIT and not self.is_written(block, broken_at):
                 break
-            if not find_behind(block.address, broken_at, self.data_limit(block), due, state):
+            if not find_after_damage(block.address, broken_at, self.data_limit(block), due, state):
                 break
         state[AT_SEQUENCE] += state[AT_SKIP]
         return bool(found)
 
     def walk_to_end(self, block: Block, state: NDArray[np.int64]) -> None:
-        """Behind the last record of a block that may be seen."""
-        self.approach(block, min(self.sequence_limit(block), UNLIMITED), state)
+        """After the last visible record of a block."""
+        self.go_to(block, min(self.sequence_limit(block), UNLIMITED), state)
 
     def end_index(self, block: Block) -> int:
-        """Behind the last record of a block that may be seen."""
+        """After the last visible record of a block."""
         state = new_state()
         self.walk_to_end(block, state)
         return self.index_of(block, int(state[AT_SEQUENCE]))
@@ -187,11 +187,11 @@ class Library:
         while block is not None and block.header.first_index < end_index:
             begin, end = block.header.first_index, self.end_index(block)
             count += max(min(end, end_index) - max(begin, first_index), 0)
-            block = self.behind(block.ordinal, None)
+            block = self.following(block.ordinal, None)
         return count
 
     def sequence_limit(self, block: Block) -> int:
-        """Records from this sequence on are not to be seen yet."""
+        """The first sequence of a block that is not visible yet."""
         control = self.control
         visible = control.word(VISIBLE) if control is not None else 0
         if not visible:
@@ -199,8 +199,8 @@ class Library:
         base = self.index_of(block, 0)
         return min(max(visible - base, 0), UNLIMITED)
 
-    def is_passed(self, block: Block, offset: int) -> bool:
-        """True if the appenders say that there is something at this place, or that they are in a later block."""
+    def is_written(self, block: Block, offset: int) -> bool:
+        """True if the control file shows that something was written here, or that a later block exists."""
         control = self.control
         if control is None:
             return False
@@ -208,14 +208,14 @@ class Library:
         return block.ordinal < ordinal or (block.ordinal == ordinal and offset < control.word(END))
 
     def data_limit(self, block: Block) -> int:
-        """Nothing is appended behind this offset."""
+        """The offset at which a block's data end."""
         control = self.control
         if control is not None and control.word(ORDINAL) == block.ordinal:
             return min(control.word(END), block.header.data_end)
         return block.header.data_end
 
     def open_sealed(self, block: Block, state: NDArray[np.int64], limit: int, columns: Any) -> tuple[int, bytes]:
-        """The encrypted segment at AT_OFFSET: its records from AT_SKIP on, and their bytes. 0 with BROKEN: changed."""
+        """Decrypt the segment at AT_OFFSET: its records from AT_SKIP on, and their bytes. 0 and BROKEN: damaged."""
         offset, skip = int(state[AT_OFFSET]), int(state[AT_SKIP])
         length, _, first, at_ns, flags, size = SEGMENT.unpack_from(block.view, offset)
         if self._opened is None or self._opened[:2] != (block.ordinal, offset):
@@ -249,7 +249,7 @@ class Library:
         return self._cipher[1]
 
     def close(self) -> None:
-        """Let go of every block."""
+        """Close the control file and drop all blocks."""
         self._open.clear()
         self._opened = None
         if self._control is not None:
@@ -290,12 +290,12 @@ class Library:
             return
         known = dict(zip((name.ordinal for name in self._names), self._first_indices, strict=True))
         names, first_indices = self._look(known, ordinal)
-        while first_indices is None:  # as often as a block goes while it is looked at
+        while first_indices is None:  # repeat if a block is released meanwhile
             names, first_indices = self._look(known, ordinal)
         self._names, self._first_indices, self._listed_ordinal = names, first_indices, ordinal
 
     def _look(self, known: dict[int, int], ordinal: int) -> tuple[list[BlockName], list[int] | None]:
-        """The blocks in the folder and their first indices; no indices if a block was released meanwhile."""
+        """The blocks in the folder and their first indices; None for the indices if a block was released meanwhile."""
         names = [name for name in blocks_in(self.folder) if name.ordinal <= ordinal]
         try:
             for name in names:

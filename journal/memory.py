@@ -1,11 +1,11 @@
-"""Words and bytes at an address: atomic loads and stores, compare-and-swap, copying, CRC-32C; for compiled code only.
+"""Memory operations for compiled code: atomic loads and stores, compare-and-swap, copying, CRC-32C.
 
-A mapped file is shared between processes, so what one writes another must see whole and in order: a word that publishes
-bytes is stored with release order and loaded with acquire order. Nothing here knows what the bytes mean.
+Processes share mapped files, so each must see the others' writes whole and in order: a word that publishes bytes is
+stored with release order and loaded with acquire order. This module does not interpret the bytes.
 
-CRC-32C (Castagnoli, RFC 3720 appendix B.4) by the processor's instruction where there is one. The caller gives and gets
-the running value, so that a check may begin with a salt and run over several pieces; all values are signed 64-bit,
-since numba would make a float of a signed and an unsigned one.
+CRC-32C (Castagnoli, RFC 3720 appendix B.4) uses the processor's instruction where it exists. Functions take and return
+the running value, so that a CRC can begin with a salt and cover several pieces. All values are signed 64-bit, because
+numba would combine a signed and an unsigned one into a float.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POLYNOMIAL = 0x82F6_3B78  # reflected
-AROUND_CACHE_SIZE = 256 << 10  # longer pieces would push what is in use out of the caches, and copy slower
-PREFETCH_DISTANCE = 6_144  # ahead of the CRC; the processor itself does not look beyond a page
+AROUND_CACHE_SIZE = 256 << 10  # longer copies bypass the caches, which they would only fill
+PREFETCH_DISTANCE = 6_144  # ahead of the CRC; the processor's own prefetching stops at a page's end
 LANE = 512  # bytes of each of the three streams that keep the processor's CRC unit busy; a multiple of 8
 
 _FEATURES = llvm.get_host_cpu_features() if config.CPU_NAME is None else {}
@@ -85,7 +85,7 @@ def store64_around_cache(_typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def fence(_typing: Any) -> Any:
-    """All stores before, those around the caches as well, are seen before any store behind."""
+    """Make all earlier stores, including those past the caches, visible before any later store."""
 
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -96,7 +96,7 @@ def fence(_typing: Any) -> Any:
 
 @intrinsic
 def compare_and_swap64(_typing: Any, address: Any, expected: Any, desired: Any) -> Any:
-    """Store `desired` if `expected` is there; returns what was there. Aligned."""
+    """Store `desired` if the aligned word is `expected`; return its previous value."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], I64.as_pointer())
@@ -108,7 +108,7 @@ def compare_and_swap64(_typing: Any, address: Any, expected: Any, desired: Any) 
 
 @intrinsic
 def prefetch(_typing: Any, address: Any) -> Any:
-    """Have a cache line brought near; never faults, whatever is there."""
+    """Prefetch a cache line; never faults."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], I8.as_pointer())
@@ -122,7 +122,7 @@ def prefetch(_typing: Any, address: Any) -> Any:
 
 @intrinsic
 def address_of(_typing: Any, buffer: Any) -> Any:
-    """Where the bytes of a `bytes` object or of a contiguous array are; keep the object alive meanwhile."""
+    """The address of the bytes of a `bytes` object or a contiguous array; keep the object alive meanwhile."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         proxy = cgutils.create_struct_proxy(signature.args[0])(context, builder, arguments[0])
@@ -163,7 +163,7 @@ BYTE_TABLE = _byte_table()
 
 
 def _advance_table() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What LANE zero bytes make of a CRC, by each of its four bytes: CRC is linear, so they add up by xor."""
+    """The effect of LANE zero bytes on each of a CRC's four bytes: CRC is linear, so the parts combine by xor."""
     values = np.concatenate([np.arange(256, dtype=np.int64) << shift for shift in (0, 8, 16, 24)])
     for _ in range(LANE):
         values = (values >> 8) ^ BYTE_TABLE[values & 0xFF]
@@ -182,12 +182,12 @@ else:
 
     @njit(inline="always")
     def crc_byte(crc: int, value: int) -> int:
-        """One byte, by table."""
+        """The CRC of one byte, by table."""
         return (crc >> 8) ^ BYTE_TABLE[(crc ^ value) & 0xFF]
 
     @njit
     def crc_word(crc: int, value: int) -> int:
-        """Eight bytes, by table."""
+        """The CRC of eight bytes, by table."""
         for shift in range(0, 64, 8):
             crc = crc_byte(crc, (value >> shift) & 0xFF)
         return crc
@@ -205,7 +205,7 @@ def _advance(crc: int) -> int:
 
 @njit
 def crc_copy(crc: int, target: int, source: int, size: int) -> int:
-    """Copy bytes and run the CRC over them in one pass; returns the running value."""
+    """Copy bytes and compute their CRC in one pass; return the running value."""
     place = 0
     if size >= AROUND_CACHE_SIZE and not target & 7:
         while place + 3 * LANE <= size:
@@ -244,7 +244,7 @@ def crc_copy(crc: int, target: int, source: int, size: int) -> int:
 
 @njit
 def crc_of(crc: int, source: int, size: int) -> int:
-    """Run the CRC over bytes; returns the running value."""
+    """Compute the CRC of bytes; return the running value."""
     place = 0
     while place + 3 * LANE <= size:
         for line in range(place, place + 3 * LANE, 64):

@@ -1,4 +1,4 @@
-"""A reader's place, kept on disk: two slots written alternately, each with its CRC, so one is always whole."""
+"""A reader's position on disk: two slots, written alternately, each with a CRC, so that one is always valid."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TAILERS_FOLDER = "tailers"
 
 
 def tailer_path(folder: Path, name: str) -> Path:
-    """Where a journal keeps the position of a named tailer.
+    """The file with the position of a named tailer.
 
     Raises:
         ValueError: a name with other characters than letters, digits, dot, hyphen, underscore.
     """
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r}: a tailer's name has letters, digits, dots, hyphens, underscores; at most 100")
+        raise ValueError(f"{name!r}: a tailer's name has 1 to 100 letters, digits, dots, hyphens and underscores")
     return folder / TAILERS_FOLDER / f"{name}.position"
 
 
@@ -33,7 +33,7 @@ class NamedPosition:
     """A durable 64-bit position.
 
     Args:
-        path: a small file of its own.
+        path: a small file, used only for this position.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,14 +46,14 @@ class NamedPosition:
         return self._value if self._generation else None
 
     def store(self, value: int) -> None:
-        """Replace the position; after a crash of the process the newest one counts."""
+        """Replace the position. It survives a crash of the process."""
         self._generation += 1
         self._value = value
         fields = SLOT.pack(self._generation, value)
         os.pwrite(self._fd, fields + CRC.pack(google_crc32c.value(fields)), (self._generation % 2) * SLOT_SIZE)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def _newest(self) -> tuple[int, int]:

@@ -1,10 +1,9 @@
 """A cache of compiled kernels that only its owner can write to.
 
-What numba loads from a cache it unpickles and runs, so a file planted there is code that runs. Kernels are therefore
-kept in a folder that belongs to this process's user, with no permission for anyone else, on a path that no other user
-can exchange; each file is looked at once more before it is read. What does not hold to that is not read: the kernel is
-compiled anew. Every entry carries the digest of the whole source that it was compiled from, and is used for that source
-alone.
+Numba unpickles and runs what it loads from a cache, so a planted file would be executed. Kernels are therefore stored
+in a folder that belongs to this process's user, without permissions for others, on a path that no other user can
+replace; each file is checked again before it is read. If a check fails, the kernel is compiled again instead. Each
+entry contains the digest of the whole source from which it was compiled, and is used only for that source.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ OTHERS_MAY_ANYTHING = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: Path) -> bool:
-    """Make a folder that is this user's alone, unless it is there; True if it is, and can be written to.
+    """Create a folder that is private to this user, unless it exists; True if it is private and writable.
 
-    One that others may write to, or once could, is not made private again: what lies in it may be theirs.
+    A folder that others can, or could, write to is not made private: its contents may be theirs.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        found = path.lstat()  # of a symbolic link itself: where it leads another user may change
+        found = path.lstat()  # a symbolic link is refused: another user may change its target
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if not is_ours or found.st_mode & OTHERS_MAY_ANYTHING:
             return False
@@ -44,10 +43,10 @@ def private_folder(path: Path) -> bool:
 
 
 def _keeps_its_entries(folder: Path) -> bool:
-    """True if no other user can put another folder in the place of one of ours in it.
+    """True if no other user can replace this user's folders in it.
 
-    The owner of `/` is trusted: it is root, but in a user namespace it has another number. A group that may write is
-    trusted: its members can change what lies beside, the sources of the program or the user's settings, as well.
+    The owner of `/` is trusted: it is root, but has another number in a user namespace. A group with write permission
+    is trusted: its members can also change the program's sources or the user's settings next to it.
     """
     found = folder.stat()
     if found.st_uid not in (os.geteuid(), os.stat("/").st_uid):
@@ -56,7 +55,7 @@ def _keeps_its_entries(folder: Path) -> bool:
 
 
 def private_file(path: str) -> bool:
-    """True if a file is a plain one of this user that no other can write to."""
+    """True if a file is a regular file of this user that no other user can write to."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -64,10 +63,10 @@ def private_file(path: str) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
 
 
-def keep_in(folder: Path, dispatcher: Any) -> None:
-    """Have what a dispatcher of numba compiles kept in a private folder, and taken from there.
+def cache_in(folder: Path, dispatcher: Any) -> None:
+    """Cache what a numba dispatcher compiles in a private folder, and load it from there.
 
-    A function whose source cannot be read is compiled at every start: nothing says what its entries were compiled from.
+    A function whose source cannot be read is not cached, because its entries could not be checked against the source.
     """
     if not linecache.getlines(dispatcher.py_func.__code__.co_filename):
         return
@@ -75,7 +74,7 @@ def keep_in(folder: Path, dispatcher: Any) -> None:
 
 
 class _Locator:
-    """Where a function's entries lie, and what their source must be. The interface is numba's."""
+    """Implements numba's cache locator: the folder of a function's entries, and the digest of their source."""
 
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
         self._py_file = function.__code__.co_filename
@@ -84,25 +83,25 @@ class _Locator:
         self._disambiguator = f"{function.__code__.co_firstlineno}-{place}"
 
     def get_cache_path(self) -> str:
-        """The folder."""
+        """The cache folder."""
         return str(self._folder)
 
     def ensure_cache_path(self) -> None:
-        """Make the folder again if it was removed since the start."""
+        """Create the folder again if it was removed since the start."""
         private_folder(self._folder)
 
     def get_source_stamp(self) -> str:
-        """Digest of the source that the function stands in, the whole of it: it names constants and other functions."""
+        """Digest of the function's whole source file, because the function uses constants and functions in it."""
         linecache.checkcache(self._py_file)
         return hashlib.sha256("".join(linecache.getlines(self._py_file)).encode()).hexdigest()
 
     def get_disambiguator(self) -> str:
-        """Functions of one name and file name are told apart by it."""
+        """Distinguishes functions with the same name and file name."""
         return self._disambiguator
 
 
 class _Reduction(CompileResultCacheImpl):  # type: ignore[misc]  # numba has no types
-    """How numba turns what it compiled into bytes; only the place is ours."""
+    """Numba's serialisation of compiled code, with another location."""
 
     def __init__(self, locator: _Locator, function: Callable[..., Any]) -> None:
         self._locator = locator
@@ -123,12 +122,12 @@ class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # as above
     def _load_data(self, name: str) -> Any:
         path = self._data_path(name)
         if not private_file(path):
-            raise FileNotFoundError(f"{path} is not a plain file of this user alone")  # numba compiles anew
+            raise FileNotFoundError(f"{path} is not a private file of this user")  # numba then compiles the function
         return super()._load_data(name)
 
     @contextlib.contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
-        """Written beside and put in its place, whatever lies there; no one else may read or write it."""
+        """Write a private temporary file and move it into place, replacing any existing file."""
         beside = f"{filepath}.tmp.{uuid.uuid4().hex[:16]}"
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -141,7 +140,7 @@ class _PrivateFiles(IndexDataCacheFile):  # type: ignore[misc]  # as above
 
 
 class _PrivateCache(FunctionCache):  # type: ignore[misc]  # as above
-    """Numba's cache of a function, with our place and files."""
+    """Numba's cache of a function, with the private location and files."""
 
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
         locator = _Locator(folder, function)

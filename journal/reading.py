@@ -1,7 +1,7 @@
-"""What readers do once per record or segment, compiled: look records up, seek, walk, go around damage. Writes nothing.
+"""Compiled code that readers run per record or segment: look up records, seek, walk, skip damage. Read-only.
 
-Addresses are plain integers, of mapped blocks; where a walk stands is in an array of `kernels.new_state`. A segment is
-looked into only after its length was loaded, in acquire order, and its records are told of only if its CRC agrees.
+Addresses are plain integers, of mapped blocks. The state of a walk is an array from `kernels.new_state`. A segment is
+read only after its length was loaded, in acquire order, and its records are returned only if its CRC matches.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from journal.layout import (
 )
 from journal.memory import load32, load32_acquire, load64, load64_acquire
 
-SEQUENCE_JUMP_MAX = 1 << 32  # behind damage, a segment is believed if it goes on within so many records
+SEQUENCE_JUMP_MAX = 1 << 32  # after damage, a segment is accepted if its sequence is at most this much higher
 
 
 @compiled(nogil=True)
 def read_ahead(
     block: int, offset: int, skip: int, sequence_limit: int, starts: Any, sizes: Any, times: Any, state: Any
 ) -> int:
-    """Find the next records, checking each segment: where they start in the block, how long, when appended.
+    """Find the next records and check their segments: their offsets in the block, sizes and times.
 
     Args:
-        offset: of the segment to begin with, `skip` records into it.
-        sequence_limit: records from here on are not to be seen yet.
+        offset: of the first segment; the first `skip` records in it are skipped.
+        sequence_limit: records from here on are not visible yet.
         starts, sizes, times: filled, int64.
-        state: where it stands now; AT_SEQUENCE is the first record's.
+        state: updated; AT_SEQUENCE is the first record's sequence.
 
     Returns:
-        How many; their sequences follow one another. 0 with WAIT, ENDED, BROKEN or SEALED in AT_STATUS.
+        The number of records, whose sequences are consecutive. If 0, AT_STATUS is WAIT, ENDED, BROKEN or SEALED.
     """
     data_end = load64(block + HEADER_DATA_END)
     capacity, count, status = len(starts), 0, FILLED
@@ -125,16 +125,16 @@ def read_rows(
     block: int, offset: int, skip: int, sequence_limit: int, count_max: int, starts: Any, counts: Any, times: Any,
     state: Any,
 ) -> int:  # fmt: skip
-    """Find the next records as long as all are of one size, checking each segment: a place and a count for each.
+    """Find the next records of one size and check their segments: an offset and a count for each segment.
 
     Args:
         offset, skip, sequence_limit: as for `read_ahead`.
-        count_max: at most so many records.
+        count_max: maximum number of records.
         starts, counts, times: filled for each segment, int64.
-        state: where it stands now; AT_SEQUENCE is the first record's, AT_SIZE their size, AT_COUNT how many there are.
+        state: updated; AT_SEQUENCE is the first record's sequence, AT_SIZE their size, AT_COUNT their number.
 
     Returns:
-        How many segments, 0 with the reason in AT_STATUS.
+        The number of segments. If 0, AT_STATUS is the reason.
     """
     data_end = load64(block + HEADER_DATA_END)
     segments, total, status, size = 0, 0, FILLED, -1
@@ -180,8 +180,8 @@ def read_rows(
 
 
 @compiled(nogil=True)
-def find_behind(block: int, offset: int, limit: int, sequence: int, state: Any) -> bool:
-    """The next whole segment behind damage at `offset`, if there is one before `limit` that goes on from `sequence`."""
+def find_after_damage(block: int, offset: int, limit: int, sequence: int, state: Any) -> bool:
+    """Find the next whole segment after damage at `offset`, before `limit` and at `sequence` or later."""
     candidate = offset + 8
     while candidate + SEGMENT_SIZE <= limit:
         length = load32_acquire(block + candidate)
@@ -199,7 +199,7 @@ def find_behind(block: int, offset: int, limit: int, sequence: int, state: Any) 
 
 @njit(inline="always")
 def _is_entry(block: int, entry: int) -> bool:
-    """An entry counts if the segment that it names is there."""
+    """Whether an index entry is valid: the segment that it names exists."""
     offset = load64_acquire(entry + 16)
     if offset < DATA_OFFSET or offset + SEGMENT_SIZE > load64(block + HEADER_DATA_END):
         return False
@@ -213,8 +213,8 @@ def _is_entry(block: int, entry: int) -> bool:
 def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
     """Go to the last segment that begins at or before a sequence, or strictly before a time, by the sparse index.
 
-    From AT_OFFSET on, where AT_SEQUENCE is due, walking forward finds the target. False: the index knows none so early;
-    AT_OFFSET is the block's first, and AT_SEQUENCE is untouched.
+    Walking forward from AT_OFFSET, where AT_SEQUENCE is expected, then finds the target. False: the index has no such
+    segment; AT_OFFSET is the block's first segment, and AT_SEQUENCE is unchanged.
     """
     index = block + load64(block + HEADER_INDEX_OFFSET)
     low, high, best = 0, INDEX_ENTRY_COUNT, -1
@@ -242,10 +242,10 @@ def seek(block: int, target: int, by_time: bool, state: Any) -> bool:
 
 @compiled(nogil=True)
 def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
-    """From AT_OFFSET, where AT_SEQUENCE is due, to the segment that holds a sequence, or the first from a time on.
+    """Walk from AT_OFFSET, where AT_SEQUENCE is expected, to the segment with a sequence, or the first from a time on.
 
-    Goes by lengths and sequences, and checks only where they jump, and what it finds. False: the block ends, or is
-    damaged, before it; AT_STATUS says which and AT_OFFSET where.
+    Follows lengths and sequences; checks CRCs only where sequences jump, and of the result. False: the block ends or is
+    damaged before it; AT_STATUS says which, and AT_OFFSET where.
     """
     data_end = load64(block + HEADER_DATA_END)
     offset, due, status = state[AT_OFFSET], state[AT_SEQUENCE], WAIT
@@ -279,9 +279,9 @@ def walk_to(block: int, target: int, by_time: bool, state: Any) -> bool:
 
 @cache
 def load_reading() -> None:
-    """Have loaded now what reads and seeks call: 3 to 5 ms each, which the first read of a stream would wait for.
+    """Load the functions for reading and seeking now: 3 to 5 ms each, for which the first read would wait.
 
-    They look at a block without any record.
+    Calls them on a block without records.
     """
     empty = np.zeros(max(DATA_OFFSET + SEGMENT_SIZE, INDEX_ENTRY_COUNT * INDEX_ENTRY_SIZE), np.uint8)
     block, state, column = empty.ctypes.data, new_state(), np.empty(1, np.int64)

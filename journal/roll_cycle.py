@@ -1,19 +1,19 @@
-"""When a journal begins its next file, and how a record's index is made of the file's cycle and a sequence.
+"""When a journal begins its next file, and how a record's index combines the file's cycle and a sequence.
 
-A `RollCycle` is a length of time with a split of the index; a `RollSchedule` places it in a time zone. Both are pure:
-no clock, no file. Never yields a cycle that an index cannot hold. Invariant, for every time and every cycle::
+A `RollCycle` has a length of time and a split of the index into bits; a `RollSchedule` places it in a time zone. Both
+are pure: no clock, no file. Every cycle returned fits into an index. Invariant, for every time and every cycle::
 
     start_ns(cycle) <= now_ns < end_ns(cycle)   if and only if   cycle_at(now_ns) == cycle
     end_ns(cycle) == start_ns(cycle + 1) >= start_ns(cycle)
 
-How the zone counts:
+How the time zone matters:
 
-- Daily and weekly cycles count local calendar days and weeks (weeks begin on Monday). Cycle n begins when the local
-  clock shows midnight plus the offset of day n, on days of 23 and of 25 hours too. If the clock shows that twice, the
-  first time counts; if it skips it, the cycle begins when it would have without the change. A calendar day that a zone
-  left out (Samoa, 2011-12-30) is a cycle without time: it has a number, and `cycle_at` never gives it.
+- Daily and weekly cycles are local calendar days and weeks (weeks begin on Monday). Cycle n begins when the local
+  clock shows midnight of day n plus the offset, on days of 23 and of 25 hours too. If the clock shows that time twice,
+  the first one counts; if the clock skips it, the cycle begins when it would have begun without the change. A calendar
+  day that a zone skipped (Samoa, 2011-12-30) is an empty cycle: it has a number, but `cycle_at` never returns it.
 - Shorter cycles all have their exact length, and begin on the full hour, minute, ... of the zone's standard time, in
-  summer too. Counting the summer's wall clock would go back by an hour each autumn.
+  summer too. With summer time, cycle numbers would go back by an hour each autumn.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 MONDAY_ORDINAL = date(
     1969, 12, 29
 ).toordinal()  # weekly cycle 0: the Monday before the epoch, so that 1970 has a number
-# Standard time is taken from a year that is over, so that no later law of a country moves the cycles of a journal.
+# Standard time is that of a past year, so that no later change of law moves the cycles of a journal.
 STANDARD_TIME_YEAR = 2020
-# Local midnight of a day is at most this many numbers away from what the local date says (a clock set back over it).
+# How far, at most, a cycle's number differs from that of the local date (a clock set back over midnight).
 CORRECTIONS_MAX = 3
 INDEX_TEXT = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
 class RollCycle:
-    """How long a cycle is, and how an index is split.
+    """The length of a cycle, and the split of an index.
 
     Attributes:
-        name: in capitals, as configured.
-        length_s: nominal; a daily or weekly cycle in a zone with summer time is an hour shorter or longer twice a year.
-        sequence_bits: the index is `cycle << sequence_bits | sequence`.
-        label_format: of `datetime.strftime`, fine enough that two cycles never share a label.
+        name: in capitals, as in the configuration.
+        length_s: nominal length; with summer time a daily or weekly cycle is an hour shorter or longer twice a year.
+        sequence_bits: an index is `cycle << sequence_bits | sequence`.
+        label_format: for `datetime.strftime`, precise enough that no two cycles share a label.
     """
 
     name: str
@@ -61,7 +61,7 @@ class RollCycle:
 
     @property
     def cycle_max(self) -> int:
-        """The last cycle that an index, and a time in signed 64-bit nanoseconds, can hold."""
+        """The last cycle that fits into an index, and whose time fits into signed 64-bit nanoseconds."""
         return min((1 << INDEX_BITS - self.sequence_bits) - 1, TIME_NS_END // (self.length_s * NS_PER_S) - 1)
 
     @property
@@ -71,7 +71,7 @@ class RollCycle:
 
     @property
     def is_calendar(self) -> bool:
-        """True if the cycle counts calendar days: its length then depends on the zone's clock."""
+        """True if cycles are calendar days or weeks, whose length depends on the zone's clock."""
         return self.length_s >= DAY_S
 
     @classmethod
@@ -79,23 +79,23 @@ class RollCycle:
         """The cycle of this name, in any case.
 
         Raises:
-            ValueError: there is none; the text lists them.
+            ValueError: the name is unknown; the text lists all names.
         """
         try:
             return ROLL_CYCLES[name.upper()]
         except KeyError:
-            raise ValueError(f"no roll cycle {name!r}: choose one of {', '.join(ROLL_CYCLES)}") from None
+            raise ValueError(f"unknown roll cycle {name!r}; choose one of {', '.join(ROLL_CYCLES)}") from None
 
     def index_of(self, cycle: int, sequence: int) -> int:
         """The index of a record.
 
         Raises:
-            ValueError: cycle or sequence do not fit.
+            ValueError: the cycle or the sequence does not fit.
         """
         if not 0 <= cycle <= self.cycle_max:
-            raise ValueError(f"cycle {cycle}: {self.name} has cycles 0 to {self.cycle_max}")
+            raise ValueError(f"cycle is {cycle}; {self.name} has cycles 0 to {self.cycle_max}")
         if not 0 <= sequence <= self.sequence_max:
-            raise ValueError(f"sequence {sequence}: {self.name} has sequences 0 to {self.sequence_max}")
+            raise ValueError(f"sequence is {sequence}; {self.name} has sequences 0 to {self.sequence_max}")
         return cycle << self.sequence_bits | sequence
 
     def cycle_of(self, index: int) -> int:
@@ -115,11 +115,11 @@ class RollCycle:
         return _checked_index(index) & self.sequence_max
 
 
-# The bits. Until the year 2200 there are 7.26e9 seconds: 33 bits, which leaves 30 for the sequence of a secondly cycle
-# (32 would end in 2038). 121e6 minutes need 27 bits and leave 36; 2.02e6 hours need 21 and leave up to 42; 84,000 days
-# need 17 and leave up to 46. Within that, the sequence has room for 29 million records in every second of a week and
-# for over 200 million of every shorter cycle, far more than a journal can append; the rest goes to the cycle.
-SECONDLY = RollCycle("SECONDLY", 1, 30, "%Y%m%d-%H%M%S")  # for tests of rolling, and for the impatient
+# Why these bits: until the year 2200 there are 7.26e9 seconds, which need 33 bits and leave 30 for the sequence of a
+# secondly cycle (32 would end in 2038). 121e6 minutes need 27 bits and leave 36; 2.02e6 hours need 21 and leave up to
+# 42; 84,000 days need 17 and leave up to 46. So sequences suffice for 29 million records per second in a weekly cycle,
+# and for over 200 million in every shorter one, far more than a journal can append. The cycle has the other bits.
+SECONDLY = RollCycle("SECONDLY", 1, 30, "%Y%m%d-%H%M%S")  # for tests of rolling
 MINUTELY = RollCycle("MINUTELY", 60, 36, "%Y%m%d-%H%M")
 FIVE_MINUTELY = RollCycle("FIVE_MINUTELY", 300, 37, "%Y%m%d-%H%M")
 TEN_MINUTELY = RollCycle("TEN_MINUTELY", 600, 38, "%Y%m%d-%H%M")
@@ -151,13 +151,13 @@ ROLL_CYCLES: Mapping[str, RollCycle] = MappingProxyType(
         )
     }
 )
-"""Every roll cycle by its name, from the shortest to the longest."""
+"""All roll cycles by name, from the shortest to the longest."""
 
 
 def _standard_offset_s(zone: zoneinfo.ZoneInfo) -> int:
-    """Seconds the zone's standard time is ahead of UTC: the smaller of its offsets in January and July.
+    """How many seconds the zone's standard time is ahead of UTC: the smaller of its offsets in January and July.
 
-    Not `datetime.dst()`: where the law calls winter time the exception (Dublin), that would give summer time.
+    Not `datetime.dst()`: where winter time is legally the exception (Dublin), that would give summer time.
     """
     moments = (datetime(STANDARD_TIME_YEAR, month, 1, tzinfo=UTC).astimezone(zone) for month in (1, 7))
     return min(int((moment.utcoffset() or timedelta()).total_seconds()) for moment in moments)
@@ -168,13 +168,13 @@ class RollSchedule:
     """A roll cycle in a time zone.
 
     Args:
-        roll_cycle: how long a cycle is.
-        epoch_offset_s: how much later than midnight (or the full hour, ...) cycles begin; negative: earlier. The
+        roll_cycle: the length of a cycle.
+        epoch_offset_s: how many seconds after midnight (or the full hour, ...) cycles begin; negative: before. The
             trading week of a venue that opens on Sunday at 17:00 is WEEKLY with -25,200 in the venue's zone.
         time_zone: a name of the IANA time zone database, such as "Europe/London".
 
     Raises:
-        ValueError: no such zone, or an offset of a whole cycle (for cycles below a day: of a day) or more.
+        ValueError: unknown zone, or an offset of a whole cycle or more (of a day or more, for cycles below a day).
     """
 
     roll_cycle: RollCycle
@@ -187,7 +187,7 @@ class RollSchedule:
         offset_end = max(self.roll_cycle.length_s, DAY_S)
         if not -offset_end < self.epoch_offset_s < offset_end:
             raise ValueError(
-                f"epoch_offset_s {self.epoch_offset_s}: a {self.roll_cycle.name} schedule takes "
+                f"epoch_offset_s is {self.epoch_offset_s}; a {self.roll_cycle.name} schedule takes "
                 f"{-offset_end + 1} to {offset_end - 1}"
             )
         zone = _zone_named(self.time_zone)
@@ -196,30 +196,30 @@ class RollSchedule:
 
     @classmethod
     def named(cls, name: str, *, epoch_offset_s: int = 0, time_zone: str = "UTC") -> Self:
-        """A schedule of the cycle of this name.
+        """A schedule for the roll cycle of this name.
 
         Raises:
-            ValueError: as for `RollCycle.named` and the schedule itself.
+            ValueError: as for `RollCycle.named` and `RollSchedule`.
         """
         return cls(RollCycle.named(name), epoch_offset_s, time_zone)
 
     def cycle_at(self, now_ns: int) -> int:
-        """The cycle a moment belongs to.
+        """The cycle of a time.
 
-        Some 0.3 µs below a day and 5 µs from a day on: an appender keeps `end_ns` of its cycle and asks again only when
-        that has come.
+        Takes about 0.3 µs for cycles below a day, and 5 µs for longer ones: an appender stores the `end_ns` of its
+        cycle, and calls this only once that time has come.
 
         Args:
             now_ns: nanoseconds since 1970-01-01 UTC.
 
         Raises:
-            ValueError: before cycle 0 or after the last cycle an index can hold.
+            ValueError: before cycle 0, or after the last cycle that fits into an index.
         """
         if not self.roll_cycle.is_calendar:
             return self._checked((now_ns - self._origin_ns) // (self.roll_cycle.length_s * NS_PER_S))
         if not -TIME_NS_END <= now_ns < TIME_NS_END:
-            raise ValueError(f"{now_ns} ns since 1970 is no time that 64 bits can hold")
-        # What the local date says, and from there to where the invariant holds: `_calendar_start_ns` alone defines it.
+            raise ValueError(f"{now_ns} ns since 1970 does not fit in 64 bits")
+        # Begin with the local date's cycle; correct it until the invariant (see `_calendar_start_ns`) is true.
         local = datetime.fromtimestamp(now_ns // NS_PER_S, self._zone) - timedelta(seconds=self.epoch_offset_s)
         cycle = self._calendar_cycle(local.toordinal())
         for _ in range(CORRECTIONS_MAX):
@@ -235,26 +235,26 @@ class RollSchedule:
         """When a cycle begins, in nanoseconds since 1970-01-01 UTC.
 
         Raises:
-            ValueError: an index cannot hold this cycle.
+            ValueError: the cycle does not fit into an index.
         """
         return self._start_ns(self._checked(cycle))
 
     def end_ns(self, cycle: int) -> int:
-        """When a cycle is over: the start of the next one.
+        """When a cycle ends: the start of the next one.
 
         Raises:
-            ValueError: an index cannot hold this cycle.
+            ValueError: the cycle does not fit into an index.
         """
         return self._start_ns(self._checked(cycle) + 1)
 
     def label(self, cycle: int) -> str:
         """A readable name, such as "20261121-07", "20261121" or "2026W47"; labels sort as their cycles do.
 
-        In the zone's standard time and without the offset, so that no two cycles share one: a daily cycle from 17:00 of
-        the day before (offset -25,200) bears the date of the day itself.
+        In the zone's standard time and without the offset, so that no two cycles share a label: a daily cycle that
+        begins at 17:00 of the day before (offset -25,200) has the date of the day itself.
 
         Raises:
-            ValueError: an index cannot hold this cycle.
+            ValueError: the cycle does not fit into an index.
         """
         self._checked(cycle)
         if self.roll_cycle.is_calendar:
@@ -266,7 +266,7 @@ class RollSchedule:
     def _checked(self, cycle: int) -> int:
         if not 0 <= cycle <= self.roll_cycle.cycle_max:
             raise ValueError(
-                f"cycle {cycle}: a {self.roll_cycle.name} index holds cycles 0 to {self.roll_cycle.cycle_max}; "
+                f"cycle is {cycle}; a {self.roll_cycle.name} index has cycles 0 to {self.roll_cycle.cycle_max}: "
                 "is the clock right?"
             )
         return cycle
@@ -277,7 +277,7 @@ class RollSchedule:
         return self._origin_ns + cycle * self.roll_cycle.length_s * NS_PER_S
 
     def _calendar_cycle(self, ordinal: int) -> int:
-        """The cycle a local date belongs to by its number alone."""
+        """The cycle of a local date, from its ordinal alone."""
         return ordinal - EPOCH_ORDINAL if self.roll_cycle.length_s == DAY_S else (ordinal - MONDAY_ORDINAL) // 7
 
     def _midnight(self, cycle: int) -> datetime:
@@ -286,15 +286,15 @@ class RollSchedule:
         return datetime.fromordinal(ordinal)
 
     def _calendar_start_ns(self, cycle: int) -> int:
-        # fold=0: of a repeated hour the first one, and a skipped hour counts with the offset before the change. As no
-        # zone ever moved its clock by more than 24 hours, starts never decrease.
+        # fold=0: a repeated hour means the first one, and a skipped hour has the offset before the change. No zone ever
+        # moved its clock by more than 24 hours, so starts never decrease.
         wall = self._midnight(cycle) + timedelta(seconds=self.epoch_offset_s)
         offset = wall.replace(tzinfo=self._zone, fold=0).utcoffset() or timedelta()
         return (wall - offset - datetime(1970, 1, 1)) // timedelta(seconds=1) * NS_PER_S
 
 
 def format_index(index: int) -> str:
-    """An index as people see it: 0x and 16 hexadecimal digits.
+    """An index as text: 0x and 16 hexadecimal digits.
 
     Raises:
         ValueError: not an index.
@@ -303,20 +303,20 @@ def format_index(index: int) -> str:
 
 
 def parse_index(text: str) -> int:
-    """The index somebody typed: hexadecimal with 0x, or decimal.
+    """Parse an index: hexadecimal with 0x, or decimal.
 
     Raises:
         ValueError: not an index.
     """
     if INDEX_TEXT.fullmatch(text.strip()) is None:
-        raise ValueError(f"{text!r} is no index: write 0x and up to 16 hexadecimal digits, or a decimal number")
+        raise ValueError(f"{text!r} is not an index; write 0x and up to 16 hexadecimal digits, or a decimal number")
     stripped = text.strip().lower()
     return _checked_index(int(stripped, 16 if stripped.startswith("0x") else 10))
 
 
 def _checked_index(index: int) -> int:
     if not 0 <= index < 1 << INDEX_BITS:
-        raise ValueError(f"{index} is no index: an index has {INDEX_BITS} bits and is not negative")
+        raise ValueError(f"{index} is not an index; an index has {INDEX_BITS} bits and is not negative")
     return index
 
 
@@ -326,4 +326,4 @@ def _zone_named(name: str) -> zoneinfo.ZoneInfo:
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a folder of the database
         near = get_close_matches(name, sorted(zoneinfo.available_timezones()), n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else 'use a name such as "Europe/London", or "UTC"'
-        raise ValueError(f"no time zone {name!r}: {hint}") from None
+        raise ValueError(f"unknown time zone {name!r}; {hint}") from None

@@ -1,8 +1,8 @@
-"""Encryption at rest: a segment's body under AES-256-GCM, its header in clear but bound to it.
+"""Encryption at rest: AES-256-GCM encrypts each segment's body; its header is in clear but authenticated.
 
-Every block has a key of its own, derived from the journal's (HKDF, RFC 5869) with the block's salt, cycle and part;
-every segment a random nonce (NIST SP 800-38D, 8.2.2: well under 2^32 segments a key). The check of a key, which the
-control file keeps, is derived too, and tells nothing of the key.
+Each block has its own key, derived from the journal's key (HKDF, RFC 5869) and the block's salt, cycle and part. Each
+segment has a random nonce (NIST SP 800-38D, 8.2.2: well under 2^32 segments per key). The control file stores a check
+value, also derived from the key, which reveals nothing about it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BOUND = struct.Struct("<QII")  # first sequence, count and flags, record size
 
 
 def key_check(key: bytes | None) -> str:
-    """What the settings keep of a key.
+    """The check value of a key, for the settings.
 
     Raises:
-        ValueError: not 32 bytes.
+        ValueError: the key does not have 32 bytes.
     """
     if key is None:
         return ""
@@ -37,7 +37,7 @@ def key_check(key: bytes | None) -> str:
 
 
 def require_key(key: bytes | None, check: str, where: object) -> None:
-    """Refuse a key that is not the journal's.
+    """Refuse a wrong or missing key.
 
     Raises:
         WrongKey
@@ -46,23 +46,25 @@ def require_key(key: bytes | None, check: str, where: object) -> None:
         return
     if not check:
         raise WrongKey(f"{where} is not encrypted: open it without a key")
-    raise WrongKey(f"{where} is encrypted: {'give its key' if key is None else 'this is not its key'}")
+    raise WrongKey(
+        f"{where} is encrypted: {'give its key' if key is None else 'this is not its key; give the right one'}"
+    )
 
 
 class BlockCipher:
-    """Seals and opens the segments of one block."""
+    """Encrypts and decrypts the segments of one block."""
 
     def __init__(self, key: bytes, header: Header) -> None:
         identity = struct.pack("<16sQII", header.journal_id, header.cycle, header.part, header.salt)
         self._cipher = AESGCM(_derive(key, b"tandemfeed journal block" + identity))
 
     def seal(self, body: bytes, first_sequence: int, count_and_flags: int, record_size: int) -> bytes:
-        """The body as it is stored."""
+        """The encrypted body."""
         nonce = os.urandom(NONCE_SIZE)
         return nonce + self._cipher.encrypt(nonce, body, BOUND.pack(first_sequence, count_and_flags, record_size))
 
     def open(self, sealed: bytes, first_sequence: int, count_and_flags: int, record_size: int) -> bytes | None:
-        """The body; None if it was changed."""
+        """The decrypted body; None if it was altered."""
         bound = BOUND.pack(first_sequence, count_and_flags, record_size)
         try:
             return self._cipher.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], bound)

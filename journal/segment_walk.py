@@ -1,7 +1,7 @@
-"""Segments of a block listed and checked, compiled: nothing of a record is looked at but its length. Changes nothing.
+"""Compiled code that lists and checks the segments of a block. Reads no records, only their lengths. Read-only.
 
-Like the walks in kernels.py, but it gives segments where those give records. Addresses are plain integers; the caller
-keeps the map alive.
+Like the walks in reading.py, but lists segments instead of records. Addresses are plain integers; the caller keeps the
+map alive.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ COLUMN_COUNT = 7
 
 
 def new_columns(capacity: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Room for so many segments, a row for each column."""
+    """An array for `capacity` segments, with a row for each column."""
     return np.empty((COLUMN_COUNT, capacity), np.int64)
 
 
 @njit
 def _fits(block: int, body: int, size: int, flags: int, record_size: int) -> bool:
-    """True if the body holds the records; a queue pads small ones, and its notes hold none.
+    """True if the records' lengths fit the body. (A queue pads small records, and its notes have none.)
 
-    A sealed one's are not to be seen.
+    Always true for an encrypted body, whose lengths are unknown.
     """
     count = flags & COUNT_MASK
     if flags & IS_SEALED:
@@ -60,11 +60,11 @@ def _fits(block: int, body: int, size: int, flags: int, record_size: int) -> boo
 
 @compiled(nogil=True)
 def walk_segments(block: int, state: Any, columns: Any) -> int:
-    """List whole segments from AT_OFFSET on; returns how many.
+    """List whole segments from AT_OFFSET on; return their number.
 
     Args:
-        state: AT_OFFSET is where it stands behind them; AT_STATUS says why there are no more (WAIT, ENDED with AT_LINK,
-            BROKEN, or FILLED: the columns are).
+        state: AT_OFFSET is the offset after them; AT_STATUS says why there are no more (WAIT, ENDED with AT_LINK,
+            BROKEN, or FILLED if the columns are full).
         columns: filled, a row for each column.
     """
     data_end = load64(block + HEADER_DATA_END)

@@ -1,10 +1,10 @@
-"""Finding records by a sequence of the caller's own: some places are remembered, and the journal is read on from there.
+"""An index of records by the caller's sequence numbers: stores the places of some records; readers read on from there.
 
-A feed numbers what it appends (`message_seq`, `source_seq`); to find a number again one needs not remember where each
-record is, only where some are: reading on costs microseconds. Numbers may begin anew at a lower one, as after a
-takeover; what they replace is then found no more, though the journal still has it.
+A feed numbers the records that it appends (`message_seq`, `source_seq`). To find a number, the places of a few records
+are enough, because reading on from there takes microseconds. Numbers may restart lower, as after a takeover. The
+records that they replace are then no longer found, although the journal still has them.
 
-Pure: knows no journal. Sixteen bytes for each `MARK_EVERY` records. Not for several threads at once.
+Pure: uses no journal. Needs sixteen bytes per `MARK_EVERY` records. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNBOUNDED = (1 << 63) - 1
 
 
 class Stretch(NamedTuple):
-    """Where to read: from a place in the journal on, for records whose first number is before `until_seq`."""
+    """What to read: from a place in the journal on, records whose first number is before `until_seq`."""
 
     begin_index: int
     until_seq: int
@@ -32,22 +32,22 @@ class SequenceMarks:
     def __init__(self) -> None:
         self.first_seqs = array("Q")
         self.indices = array("Q")
-        self.next_seq = 0  # behind the last record noted
+        self.next_seq = 0  # the number after the last record added
         self._unmarked_count = 0
 
     def note(self, first_seq: int, end_seq: int, index: int) -> None:
-        """The next record: its numbers `first_seq` up to before `end_seq`, and its place in the journal."""
+        """Add the next record: its numbers, `first_seq` to before `end_seq`, and its place in the journal."""
         if first_seq < self.next_seq or not self.first_seqs or self._unmarked_count >= MARK_EVERY:
             self.mark(first_seq, index)
         self._unmarked_count += 1
         self.next_seq = end_seq
 
     def mark(self, first_seq: int, index: int) -> None:
-        """Mark the next record, which begins with this number; it replaces what was marked from this number on."""
+        """Store the place of a record that begins with this number; replaces all marks from this number on."""
         if self.first_seqs and self.first_seqs[-1] >= first_seq:
             place = bisect_left(self.first_seqs, first_seq)
             del self.first_seqs[place:], self.indices[place:]
-        # Who looks up while this goes on bisects first_seqs, so that array grows last.
+        # A concurrent lookup bisects first_seqs, so that array grows last.
         self.indices.append(index)
         self.first_seqs.append(first_seq)
         self._unmarked_count = 0
@@ -60,6 +60,6 @@ class SequenceMarks:
         return [Stretch(index, until) for index, until in zip(self.indices[begin:end], untils, strict=True)]
 
     def release(self, first_index: int) -> None:
-        """Forget what is before the journal's first record."""
+        """Drop the marks before the journal's first record."""
         gone = sum(1 for index in self.indices if index < first_index)
         del self.first_seqs[:gone], self.indices[:gone]

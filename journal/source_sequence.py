@@ -1,7 +1,7 @@
-"""Sequence numbers that records bring along from their sources: where they are in a record, and whether one is missing.
+"""Sequence numbers that sources put into records: where they are in a record, and whether any is missing.
 
 Pure. A rule finds stream and number in a record, or None in a record of another kind; a `ContinuityCheck` takes them in
-the journal's order and says what does not go on.
+the journal's order and reports gaps and numbers that go back.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class TextRule:
 
 
 def parse_rule(text: str) -> SequenceRule:
-    """The rule that is written so: `OFFSET:TYPE`, `OFFSET:TYPE@OFFSET:TYPE`, or a regular expression with a group.
+    """The rule that a text stands for: `OFFSET:TYPE`, `OFFSET:TYPE@OFFSET:TYPE`, or a regular expression with a group.
 
-    Types are u8 to u64 and i8 to i64, little-endian; with `be` behind, big-endian.
+    Types are u8 to u64 and i8 to i64, little-endian; with the suffix `be`, big-endian.
 
     Raises:
-        ValueError: neither.
+        ValueError: the text is not a rule.
     """
     if found := BINARY_RULE.fullmatch(text):
         offset, kind, stream_offset, stream_kind = found.groups()
@@ -88,9 +88,9 @@ def parse_rule(text: str) -> SequenceRule:
     try:
         pattern = re.compile(text)
     except re.error as wrong:
-        raise ValueError(f"{text!r} is no sequence rule ({wrong}): {hint}") from None
+        raise ValueError(f"{text!r} is not a sequence rule ({wrong}); {hint}") from None
     if not pattern.groups:
-        raise ValueError(f"{text!r} is no sequence rule (no group in it): {hint}")
+        raise ValueError(f"{text!r} is not a sequence rule (it has no group); {hint}")
     return TextRule(pattern)
 
 
@@ -103,7 +103,7 @@ def _field(offset: str, kind: str) -> Field:
 
 @dataclass(frozen=True, slots=True)
 class NumbersMissing:
-    """A stream went on at `found`, where `due` was next."""
+    """A stream continued with `found`, where `due` was expected."""
 
     stream: Stream
     due: int
@@ -112,7 +112,7 @@ class NumbersMissing:
 
 @dataclass(frozen=True, slots=True)
 class NumberGoesBack:
-    """A stream went back to `found`, where `due` was next."""
+    """A stream went back to `found`, where `due` was expected."""
 
     stream: Stream
     due: int
@@ -120,7 +120,7 @@ class NumberGoesBack:
 
 
 class ContinuityCheck:
-    """The numbers of each stream, which begin anywhere and then go on one by one."""
+    """Checks the numbers of each stream, which may begin anywhere and must then increase by one."""
 
     def __init__(self) -> None:
         self._due: dict[Stream, int] = {}
@@ -128,11 +128,11 @@ class ContinuityCheck:
 
     @property
     def stream_count(self) -> int:
-        """How many streams there were."""
+        """Number of streams found."""
         return len(self._due)
 
     def add(self, stream: Stream, number: int) -> NumbersMissing | NumberGoesBack | None:
-        """Take the next one in; None if it goes on."""
+        """Check a stream's next number; None if it is the expected one."""
         self.counted += 1
         due = self._due.get(stream, number)
         self._due[stream] = max(due, number + 1)

@@ -1,8 +1,8 @@
-"""An open journal, to append: whatever `append` returned an index for, every tailer sees, in one order for all.
+"""An open journal, for appending. Once `append` returns, every tailer sees the record, all in the same order.
 
-Several threads and several processes may append; a word in the control file orders them (control.py). An append is one
-compiled call (kernels.py); what happens seldom, a roll, a wait, encryption, is in the slow path here. Invariant: what
-was appended is never changed, and indices grow.
+Several threads and processes may append; a lock word in the control file orders them (control.py). An append is one
+compiled call (kernels.py). Rolls, waits and encryption take the slow path here. Invariant: appended records never
+change, and indices grow.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from journal.roll_cycle import TIME_NS_END, RollSchedule
 from journal.sealing import BlockCipher, key_check, require_key
 from journal.tailer import Tailer
 
-LOOK_AHEAD_MASK = 63  # how often an append looks whether the next block should be made
+LOOK_AHEAD_MASK = 63  # every 64th append checks whether to make the next block
 _open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 class _Closed:
-    """Stands for the block of a closed journal."""
+    """Takes the place of the block in a closed journal."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -62,7 +62,7 @@ class _Closed:
 
 
 class Journal:
-    """An open journal. Use `Journal.open`, preferably in a `with`. Safe to use from several threads."""
+    """An open journal. Create it with `Journal.open`, preferably in a `with`. Thread-safe."""
 
     def __init__(
         self, folder: Path, control: Control, key: bytes | None, upkeep: Upkeep, clock_ns: Callable[[], int]
@@ -82,7 +82,7 @@ class Journal:
         self._reader: Tailer | None = None
         self._reading = threading.Lock()
         self._cipher: tuple[int, BlockCipher] | None = None
-        self._quick_type = bytes if key is None else Body  # what the compiled append takes as it is
+        self._quick_type = bytes if key is None else Body  # the record type that the compiled append accepts
         self._enter()
 
     @classmethod
@@ -101,34 +101,38 @@ class Journal:
         face: str = "journal",
         state_size: int = 0,
     ) -> Self:
-        """Open for appending, making the journal if needed, and recover.
+        """Open a journal for appending, creating it if needed, and recover.
 
         Args:
             path: the journal's folder, on a local file system.
-            roll_cycle: name of a `RollCycle`; a journal keeps the one that it was made with, and another one warns.
-            epoch_offset_s: seconds by which cycles begin later.
-            time_zone: whose midnights begin daily and weekly cycles.
-            block_size: bytes of each block file; a longer record gets a longer one.
+            roll_cycle: name of a `RollCycle`. An existing journal keeps its own; a different one causes a warning.
+            epoch_offset_s: how many seconds later cycles begin.
+            time_zone: the zone that determines when daily and weekly cycles begin.
+            block_size: bytes of each block file; a longer record gets a larger block.
             key: 32 bytes to encrypt with.
-            exclusive: be the only appender.
-            upkeep: retention, compression, free disk, listeners.
+            exclusive: allow no other appender.
+            upkeep: retention, compression, free disk space, listeners.
             clock_ns: wall-clock time.
-            face, state_size: for the faces built on it.
+            face, state_size: for other faces of the engine.
 
         Raises:
             JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
             NetworkFileSystem: nothing was changed.
-            ValueError: an argument makes no sense.
+            ValueError: an argument is invalid.
         """
         if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
-            raise ValueError(f"block_size {block_size}: whole pages, from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes")
+            raise ValueError(
+                f"block_size is {block_size}; it must be whole pages, {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes"
+            )
         RollSchedule.named(roll_cycle, epoch_offset_s=epoch_offset_s, time_zone=time_zone)
         wanted = Settings(roll_cycle, epoch_offset_s, time_zone, block_size, state_size, key_check(key), face)
         make_folder(path)
-        strangers = blocks_in(path)  # listed first: who makes a journal makes its control file before any block
+        strangers = blocks_in(path)  # listed first: a journal's control file is created before any block
         if not (path / CONTROL_NAME).exists():
             if strangers:
-                raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that, or move it")
+                raise ForeignFile(
+                    f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that file, or move this one"
+                )
             Control.create(path, wanted)
         control = Control(path / CONTROL_NAME, writable=True)
         try:
@@ -141,7 +145,7 @@ class Journal:
             raise
 
     def _enter(self) -> None:
-        """Recover if nobody else appends, or if this slot's former owner died with the lock; else go along."""
+        """Recover if no other process appends, or if the slot's previous owner died with the lock; otherwise join."""
         control, chain = self._control, self.chain
         try:
             if control.has_others():
@@ -155,7 +159,7 @@ class Journal:
                 remove_spares(self.folder)
                 chain.recover(was_clean=control.word(IS_CLEAN) == 1)
             control.set_word(IS_CLEAN, 0)
-            control.flush()  # before anything is appended that a power loss may scatter
+            control.flush()  # before the first append: after a power loss it must not look clean
         finally:
             control.unlock()
         self._block: Block | _Closed = chain.current
@@ -170,14 +174,14 @@ class Journal:
 
     @property
     def first_index(self) -> int:
-        """Index of the oldest record kept (or of the first to come)."""
+        """Index of the oldest record; of the first record to come if there is none."""
         with Tailer(self.folder, key=self._key) as tailer:
             tailer.to_start()
             return tailer.position or 0
 
     @property
     def sequence_bits(self) -> int:
-        """How many low bits of an index are the sequence."""
+        """The number of low bits of an index that are the sequence."""
         return self.chain.schedule.roll_cycle.sequence_bits
 
     @property
@@ -186,7 +190,7 @@ class Journal:
         return self._control.word(LAST_AT)
 
     def append(self, record: Record) -> int:
-        """Append one record; visible to tailers when this returns.
+        """Append one record; tailers see it when this returns.
 
         Args:
             record: up to 1 GiB.
@@ -197,7 +201,7 @@ class Journal:
         Raises:
             RecordTooLong, DiskFull, JournalLocked: nothing was appended.
         """
-        block = self._block  # held here, so that a roll by another thread cannot unmap it
+        block = self._block  # a reference, so that a roll by another thread cannot unmap it
         if type(record) is self._quick_type:
             index = append_one(
                 self._control.address, block.address, self._control.slot, self._clock_ns(), self.chain.cycle_end_ns,
@@ -210,7 +214,7 @@ class Journal:
         return self._append(Body.of_record(record))
 
     def append_batch(self, records: Sequence[bytes]) -> int:
-        """Append records as one segment: after a crash all of them are there, or none.
+        """Append records as one segment: after a crash all or none exist.
 
         Returns:
             The first record's index; the others follow it.
@@ -232,8 +236,8 @@ class Journal:
         """Append records of several sizes as one segment, copied once.
 
         Args:
-            data: their bytes, one behind the other.
-            ends: where each ends in `data`, ascending.
+            data: the records' bytes, concatenated.
+            ends: where each record ends in `data`, ascending.
 
         Returns:
             The first record's index.
@@ -249,37 +253,37 @@ class Journal:
         cycle: int,
         first_sequence: int = 0,
     ) -> int:
-        """A follower's append: a segment as its leader has it, with its time, in its cycle, with its sequence at least.
+        """Append a leader's segment at a follower: with the same time and cycle, and at least the same sequence.
 
-        Sequences before `first_sequence` that are not here are left out: the leader has released them, or lost them.
+        Missing sequences before `first_sequence` are skipped: the leader has released or lost them.
         """
         whole = Body(NO_TABLE, as_bytes(body), count_and_flags, record_size)
         return self._append(whole, appended_at_ns, cycle, first_sequence)
 
     def sync(self) -> None:
-        """Everything appended by this process is on the disk when this returns, and a checkpoint says so."""
+        """Flush everything appended by this process to the disk, and write a checkpoint."""
         control, chain = self._control, self.chain
         assert self._block.address
         control.lock(chain.recover)
         try:
             chain.catch_up()
-            behind, chain.unflushed = chain.unflushed, []
+            ended, chain.unflushed = chain.unflushed, []
             block = chain.current
             end, sequence, at_ns = control.word(END), control.word(NEXT_SEQUENCE), control.word(LAST_AT)
         finally:
             control.unlock()
-        for path in behind:
+        for path in ended:
             flush_file(path)
         block.flush()
         block.write_checkpoint(end, sequence, at_ns)
-        if behind:
+        if ended:
             sync_folder(self.folder)
 
     def read(self, index: int) -> bytes:
-        """The record at an index. A convenience: who reads much has a tailer.
+        """The record at an index. To read many records, use a tailer.
 
         Raises:
-            NoSuchRecord: never written, or released.
+            NoSuchRecord: the record was never written, or was released.
         """
         with self._reading:
             if self._reader is None:
@@ -292,15 +296,15 @@ class Journal:
             yield from tailer
 
     def tailer(self, name: str | None = None) -> Tailer:
-        """A tailer of this journal; with a name, one that goes on where it was."""
+        """A tailer of this journal; with a name, it continues at its stored position."""
         return Tailer(self.folder, name=name, key=self._key, lend=self.chain.lend)
 
     def show_until(self, index: int | None) -> None:
-        """Let tailers see records below this index only; None: everything. For replication."""
+        """Show tailers only records before this index; None: all. For replication."""
         self._control.set_word(VISIBLE, index or 0)
 
     def close(self) -> None:
-        """Sync and release everything; a second time does nothing."""
+        """Sync and close. Further calls do nothing."""
         if isinstance(self._block, _Closed):
             return
         self.sync()
@@ -320,7 +324,7 @@ class Journal:
         self.close()
 
     def _append(self, body: Body, at_ns: int | None = None, cycle: int | None = None, first_sequence: int = 0) -> int:
-        """The long way: under the lock, rolling where that is due."""
+        """The slow path: append under the lock, rolling if needed."""
         control, chain = self._control, self.chain
         assert self._block.address  # raises if closed
         control.lock(chain.recover)
@@ -374,21 +378,21 @@ class Journal:
 def _check_settings(path: Path, wanted: Settings, found: Settings, key: bytes | None) -> None:
     require_key(key, found.key_check, path)
     if wanted.face != found.face:
-        raise SettingsDiffer(f"{path} is a {found.face}, not a {wanted.face}: open it as that, or give another folder")
+        raise SettingsDiffer(f"{path} is a {found.face}, not a {wanted.face}; open it as a {found.face}")
     for name in ("block_size", "state_size"):
         was, now = getattr(found, name), getattr(wanted, name)
         if was != now:
-            raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}: give that, or another folder")
+            raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}; give {name} {was}, or another folder")
     rolls = [(each.roll_cycle, each.epoch_offset_s, each.time_zone) for each in (wanted, found)]
     if rolls[0] != rolls[1]:
         text = "{0} with an offset of {1} s in {2}"
         warnings.warn(
-            f"{path} rolls {text.format(*rolls[1])}, as it was made to, and not {text.format(*rolls[0])}", stacklevel=4
+            f"{path} rolls {text.format(*rolls[1])}, as it was created, not {text.format(*rolls[0])}", stacklevel=4
         )
 
 
 def _after_fork() -> None:
-    """A child has its parent's maps and must not append with its parent's slot."""
+    """A forked child has its parent's maps, but must not append with its parent's slot."""
     for journal in list(_open_journals):
         journal._shut(f"{journal.folder} was opened before this process was forked; open it again", in_child=True)
 

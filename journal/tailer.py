@@ -1,8 +1,8 @@
-"""A reader of a journal, in any process: forward, backward, from the start, the end, an index, a time. Changes nothing.
+"""A reader of a journal, in any process: forward, backward, from the start, the end, an index or a time. Read-only.
 
-Every tailer sees the same records in the same order. A segment is served only if its check agrees; what is damaged is
-gone around, counted and told, and never stops a tailer. A named tailer goes on where it was: its place is stored, whole
-at any moment, only when its user says that a record was handled.
+Every tailer sees the same records in the same order. Records are returned only if their segment's CRC matches. Damage
+is skipped, counted and logged; it never stops a tailer. A named tailer continues at its stored position, which is
+stored atomically, and only when its user commits it.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from journal.kernels import (
 from journal.layout import DATA_OFFSET
 from journal.library import UNLIMITED, Lender, Library
 from journal.named_position import NamedPosition, tailer_path
-from journal.reading import find_behind, load_reading, read_ahead, read_rows
+from journal.reading import find_after_damage, load_reading, read_ahead, read_rows
 
 LOG = logging.getLogger("journal")
-READ_AHEAD = 64  # records looked up at once: their places, not their bytes
+READ_AHEAD = 64  # records whose places are looked up together
 ROWS_SEGMENTS_MAX = 4_096  # segments in one batch of rows
 WAIT_MIN_S = 0.000_2
 WAIT_MAX_S = 0.005
 
 
 class Tailer:
-    """A place in a journal. Not for several threads at once.
+    """A reader of a journal and its position. Not thread-safe.
 
     Args:
         path: the journal's folder; it need not exist yet.
-        name: goes on where the tailer of this name was, if there was one.
+        name: continue at the stored position of the tailer of this name, if there is one.
         key: of an encrypted journal.
-        lend: blocks that this process has mapped already; `Journal.tailer` gives the appender's.
+        lend: gives blocks that this process has already mapped; `Journal.tailer` passes the appender's.
 
     Raises:
-        ValueError: a name with other characters than letters, digits, dot, hyphen, underscore.
-        WrongKey, ForeignFile, NewerFormat, BlockCorrupt: here, or when the journal appears.
+        ValueError: the name has characters other than letters, digits, dot, hyphen, underscore.
+        WrongKey, ForeignFile, NewerFormat, BlockCorrupt: now, or later when the journal is created.
     """
 
     def __init__(self, path: Path, *, name: str | None = None, key: bytes | None = None, lend: Lender = None) -> None:
         self.folder = path
-        self.lost_count = 0  # records that damage took; known when the next whole one is found
+        self.lost_count = 0  # records lost to damage, counted when the next whole one is found
         self._library = Library(path, key, lend)
         self._block: Block | None = None
         self._position: int | None = None
@@ -71,24 +71,24 @@ class Tailer:
         self._columns = _columns(READ_AHEAD)
         self._entries: Iterator[tuple[int, int, int]] = iter(())
         self._buffer: Any = b""
-        self._is_there = False  # AT_OFFSET and AT_SKIP are where the position is
+        self._is_located = False  # AT_OFFSET and AT_SKIP correspond to the position
         self._backward: list[tuple[int, bytes]] = []
         self._named = None if name is None else self._open_name(name)
 
     @property
     def position(self) -> int | None:
-        """Index of the next record to read; None before there is anything."""
+        """Index of the next record to read; None before the journal has a block."""
         return self._position
 
     def to_start(self) -> Self:
         """Go to the oldest record."""
-        self._enter_anew(self._library.first())
+        self._reenter(self._library.first())
         return self
 
     def to_end(self) -> Self:
-        """Go behind the newest record."""
+        """Go to the end, after the newest record."""
         newest = self._library.newest()
-        if self._enter_anew(newest) and newest is not None:
+        if self._reenter(newest) and newest is not None:
             self._library.walk_to_end(newest, self._state)
             self._settle()
         return self
@@ -97,14 +97,14 @@ class Tailer:
         """Go to a record.
 
         Raises:
-            NoSuchRecord: the index is not in the journal (one past the end is fine).
+            NoSuchRecord: the index is not in the journal. (The index after the last record is allowed.)
         """
-        block = self._library.holding(index)
-        if not self._enter_anew(block) or block is None:
-            raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}: not written yet, or released")
-        self._library.approach(block, self._library.sequence_of(index), self._state)
+        block = self._library.containing(index)
+        if not self._reenter(block) or block is None:
+            raise NoSuchRecord(f"{self.folder}: no block has index {index:#018x}; it is not written, or was released")
+        self._library.go_to(block, self._library.sequence_of(index), self._state)
         self._settle()
-        if self._position != index and self._library.may_hold(block, index):
+        if self._position != index and self._library.may_contain(block, index):
             self._read_on_to(block, index)
         if self._position != index:
             raise NoSuchRecord(f"{self.folder}: index {index:#018x} is not written, or was damaged")
@@ -113,8 +113,8 @@ class Tailer:
     def to_time(self, at_ns: int) -> Self:
         """Go to the first record appended at or after a time (nanoseconds since 1970), by binary search."""
         block = self._library.at_time(at_ns)
-        if self._enter_anew(block) and block is not None:
-            self._library.approach(block, at_ns, self._state, by_time=True)
+        if self._reenter(block) and block is not None:
+            self._library.go_to(block, at_ns, self._state, by_time=True)
             self._settle()
         return self
 
@@ -126,8 +126,8 @@ class Tailer:
         return self.read() if self._fill() else None
 
     def read_back(self) -> tuple[int, bytes] | None:
-        """The record before the position, with its index; the position is then at it. None at the start."""
-        if self._is_there:
+        """The record before the position, with its index; moves the position to it. None at the start."""
+        if self._is_located:
             self._drop_ahead()
             self._backward = []
         if not self._backward:
@@ -136,11 +136,11 @@ class Tailer:
             return None
         entry = self._backward.pop()
         self._position = entry[0]
-        self._is_there = False
+        self._is_located = False
         return entry
 
     def read_at(self, index: int) -> bytes:
-        """The record at an index; the position is then behind it.
+        """The record at an index; moves the position after it.
 
         Raises:
             NoSuchRecord
@@ -157,7 +157,7 @@ class Tailer:
         return list(islice(self, count_max))
 
     def read_batch(self, count_max: int) -> Batch | None:
-        """Up to `count_max` records that follow one another in a block, without copying; None if there is none yet."""
+        """Up to `count_max` consecutive records of one block, without copying; None if there is none yet."""
         self._drop_ahead()
         if (batch := self._read_rows(count_max)) is not None:
             return batch
@@ -171,7 +171,7 @@ class Tailer:
         return Batch(first, self._array, starts, sizes, times)
 
     def count_between(self, first_index: int, end_index: int) -> int:
-        """How many records there are from one index to before another, over all cycles between.
+        """The number of records from one index to before another, over all cycles between.
 
         Raises:
             ValueError: `end_index` is before `first_index`.
@@ -181,9 +181,9 @@ class Tailer:
         return self._library.count_between(first_index, end_index)
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Wait until there is a record to read; False after the time-out, or when `until` says so.
+        """Wait until there is a record to read; False after the time-out, or when `until` returns True.
 
-        Looks with growing pauses: no event crosses processes for a file mapping, and a look costs a memory read.
+        Polls with growing pauses: mapped files signal no events to other processes, and a poll is only a memory read.
         """
         deadline, pause = time.monotonic() + timeout_s, WAIT_MIN_S
         while not self.is_ready():
@@ -195,25 +195,25 @@ class Tailer:
         return True
 
     def is_ready(self) -> bool:
-        """True if `read` would give a record."""
+        """True if `read` would return a record."""
         if (entry := next(self._entries, None)) is not None:
             self._entries = iter([entry, *self._entries])
         return entry is not None or self._fill()
 
     def commit(self) -> None:
-        """Store the position under the tailer's name: everything before it was handled.
+        """Store the position under the tailer's name: all records before it are handled.
 
         Raises:
             ValueError: the tailer has no name.
         """
         if self._named is None:
-            raise ValueError("a tailer without a name has no place to keep its position")
+            raise ValueError("only a tailer with a name can store its position; give Tailer a name")
         if self._position is not None:
             self._named.store(self._position)
 
     @contextmanager
     def handling(self) -> Iterator[tuple[int, bytes] | None]:
-        """Read a record; the stored position moves on only if the block under `with` raises nothing."""
+        """Read a record in a `with`; the stored position advances only if the block raises no exception."""
         entry = self.read()
         try:
             yield entry
@@ -225,12 +225,12 @@ class Tailer:
             self.commit()
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """What is there now."""
+        """The records up to the present end."""
         while (entry := self.read()) is not None:
             yield entry
 
     def close(self) -> None:
-        """Unmap, as soon as no batch refers to it."""
+        """Close. Blocks are unmapped once no batch refers to them."""
         self._forget()
         self._library.close()
         if self._named is not None:
@@ -253,12 +253,12 @@ class Tailer:
                 self.to_start()
                 if self._position is not None and self._position < stored:
                     self.to_end()
-                LOG.warning("%s: tailer %s was at %#018x, which is gone; goes on at %s", self.folder, name, stored,
+                LOG.warning("%s: tailer %s: the record at %#018x is gone; continuing at %s", self.folder, name, stored,
                             self._position)  # fmt: skip
         return named
 
     def _fill(self) -> bool:
-        """Look the next records up; False if there is none yet."""
+        """Look up the next records; False if there is none yet."""
         count = self._look(self._columns)
         if not count or self._position is None:
             return False
@@ -273,11 +273,11 @@ class Tailer:
         return True
 
     def _look(self, columns: Any) -> int:
-        """Places of the next records, over ends of blocks and around damage; sets the position to the first."""
+        """Find the next records, across block ends, skipping damage; set the position to the first one."""
         if self._position is None:
             self.to_start()
-        elif not self._is_there:
-            self._return()
+        elif not self._is_located:
+            self._relocate()
         state, library, was_passed = self._state, self._library, False
         while (block := self._block) is not None:
             limit = library.sequence_limit(block)
@@ -293,28 +293,28 @@ class Tailer:
                 return count
             state[AT_SEQUENCE] = due
             if state[AT_STATUS] == WAIT:
-                if due >= limit or not library.is_passed(block, int(state[AT_OFFSET])):
+                if due >= limit or not library.is_written(block, int(state[AT_OFFSET])):
                     return 0
-                if not was_passed:  # something came between the two looks
+                if not was_passed:  # a record may have arrived between the two checks
                     was_passed = True
                     continue
             was_passed = False
-            if not self._go_on(block, int(state[AT_STATUS]), due):
+            if not self._advance(block, int(state[AT_STATUS]), due):
                 return 0
         return 0
 
     def _read_on_to(self, block: Block, index: int) -> None:
-        """Damage misled the short way to a record: take the long one, checking everything, from the block's start."""
-        self._enter_anew(block)
+        """Find a record by reading and checking the whole block, after damage misled the faster lookup."""
+        self._reenter(block)
         while self._position is not None and self._position < index and self._block is block:
             if not self._look(_columns(min(READ_BACK, index - self._position))):
                 return
             self._settle()
 
     def _read_rows(self, count_max: int) -> Batch | None:
-        """The next records if they are of one size: found segment by segment, not one by one."""
+        """The next records if they have one size; looked up by segment, not one by one."""
         block, state, library = self._block, self._state, self._library
-        if block is None or not self._is_there:
+        if block is None or not self._is_located:
             return None
         due, columns = int(state[AT_SEQUENCE]), _columns(min(count_max, ROWS_SEGMENTS_MAX))
         limit = library.sequence_limit(block)
@@ -328,43 +328,43 @@ class Tailer:
         self._position = first + int(state[AT_COUNT])
         return Batch.of_rows(first, block.shared, rows)
 
-    def _go_on(self, block: Block, status: int, due: int) -> bool:
-        """Behind the end of a block to the next one, or around damage; False if there is nothing yet."""
+    def _advance(self, block: Block, status: int, due: int) -> bool:
+        """Go to the next block at a block's end, or skip damage; False if there is nothing yet."""
         library, broken_at = self._library, int(self._state[AT_OFFSET])
         if status == ENDED:
-            following = library.behind(block.ordinal, int(self._state[AT_LINK]))
-        elif find_behind(block.address, broken_at, library.data_limit(block), due, self._state):
+            following = library.following(block.ordinal, int(self._state[AT_LINK]))
+        elif find_after_damage(block.address, broken_at, library.data_limit(block), due, self._state):
             lost = int(self._state[AT_SEQUENCE]) - due
             self.lost_count += lost
-            LOG.warning("%s: damage at offset %d took %d records; going on behind it", block.path, broken_at, lost)
+            LOG.warning("%s: damage at offset %d; skipped %d records", block.path, broken_at, lost)
             return True
         else:
-            following = library.behind(block.ordinal, None)
+            following = library.following(block.ordinal, None)
             if following is not None:
-                LOG.warning("%s: damage at offset %d; going on in the next block", block.path, broken_at)
+                LOG.warning("%s: damage at offset %d; continuing in the next block", block.path, broken_at)
         if following is not None:
             self._enter(following)
         return following is not None
 
-    def _return(self) -> None:
-        """Find the position again after going another way, or the first record behind it if it is gone."""
+    def _relocate(self) -> None:
+        """Return to the position after a detour, or to the first record after it if it is gone."""
         assert self._position is not None
         wanted, library = self._position, self._library
-        block = library.holding(wanted) or library.before_index(wanted) or library.first()
-        if self._enter_anew(block) and block is not None:
+        block = library.containing(wanted) or library.before_index(wanted) or library.first()
+        if self._reenter(block) and block is not None:
             if wanted > block.header.first_index:
                 is_same = library.index_of(block, 0) == wanted >> library.sequence_bits << library.sequence_bits
                 sequence = wanted - library.index_of(block, 0) if is_same else UNLIMITED
-                library.approach(block, sequence, self._state)
+                library.go_to(block, sequence, self._state)
             self._settle()
 
     def _read_from(self, index: int, count: int) -> list[tuple[int, bytes]]:
-        """Records from an index on, or from the first behind it that is there, read beside this tailer's own place."""
+        """Records from an index on, or from the first existing one after it, without moving this tailer."""
         with Tailer(self.folder, key=self._library.key) as beside:
             beside._position = index
             return beside.read_many(count)
 
-    def _enter_anew(self, block: Block | None) -> bool:
+    def _reenter(self, block: Block | None) -> bool:
         self._forget()
         if block is not None:
             self._enter(block)
@@ -377,23 +377,23 @@ class Tailer:
         self._settle()
 
     def _settle(self) -> None:
-        """The position is where the state stands."""
+        """Set the position from the state."""
         assert self._block is not None
         self._position = self._library.index_of(self._block, int(self._state[AT_SEQUENCE]))
-        self._is_there = True
+        self._is_located = True
 
     def _drop_ahead(self) -> None:
-        """What was looked up and not read is looked up again."""
+        """Discard records that were looked up but not read."""
         if next(self._entries, None) is not None:
             self._entries = iter(())
-            self._is_there = False
+            self._is_located = False
 
     def _forget(self) -> None:
         self._entries = iter(())
         self._backward = []
         self._block = None
         self._position = None
-        self._is_there = False
+        self._is_located = False
 
 
 def _columns(capacity: int) -> tuple[Any, Any, Any]:

@@ -1,10 +1,10 @@
-"""A Protocol class as the language of a journal: calling a method appends a record, reading a record calls the method.
+"""A Protocol class defines the records of a journal: calling a method appends a record, reading one calls the method.
 
-A record is a MessagePack array ``[method, {argument: value, ...}]``, behind a history if the writer has a source of
-histories (`journal.history`); arguments the caller left out are written with their defaults, so a default that changes
-later does not change what was said. A method may gain arguments with defaults and lose arguments: a reader fills in
-what an old record lacks and ignores what it does not know. Never lets a record stop the reading; a handler that raises
-does, and the record is read again. Invariant: what a writer appends, a reader of the same Protocol accepts::
+A record is a MessagePack array ``[method, {argument: value, ...}]``, after a history if the writer has a source of
+histories (`journal.history`). Omitted arguments are written with their defaults, so that a later change of a default
+does not change old records. A method may gain arguments with defaults, and lose arguments: a reader fills in missing
+arguments and ignores unknown ones. No record stops the reading. A handler that raises an exception does, and the record
+is read again. Invariant: a reader of the same Protocol accepts all records of a writer::
 
     class Orders(Protocol):
         def place(self, symbol: str, quantity: int, price: float | None = None) -> None: ...
@@ -27,13 +27,13 @@ from journal.errors import JournalError
 from journal.history import MessageHistory, split_history
 
 T = TypeVar("T")
-# What decoding bytes of unknown origin can raise; msgspec wraps what the constructors of argument types raise.
+# What decoding untrusted bytes can raise; msgspec wraps the exceptions of argument types' constructors.
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, JournalError)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Appender(Protocol):
-    """Where records go."""
+    """Appends records."""
 
     def append(self, record: bytes) -> int:
         """Append a record and return its index."""
@@ -41,7 +41,7 @@ class Appender(Protocol):
 
 
 class Reader(Protocol):
-    """Where records come from, in order."""
+    """Reads records in order."""
 
     def read(self) -> tuple[int, bytes] | None:
         """The next record with its index, or None if there is none yet."""
@@ -53,16 +53,16 @@ class Seekable(Protocol):
     """A reader that can go back."""
 
     def to_index(self, index: int) -> None:
-        """Read this record next."""
+        """Go to a record, to read it next."""
         ...
 
 
 class BadProtocol(TypeError):
-    """A Protocol whose methods cannot be records; the text says which method and why."""
+    """A Protocol with a method that cannot be recorded; the text says which and why."""
 
 
 class NotAMethodRecord(JournalError):
-    """Bytes that no method writer made."""
+    """Bytes that are not a record of a method writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class UnknownMethod:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A record that is no method's, or whose arguments do not fit the reader's Protocol."""
+    """A record that is not a method record, or whose arguments do not fit the reader's Protocol."""
 
     index: int
     reason: str
@@ -85,7 +85,7 @@ class UnreadableRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """What a method reader has done with records so far."""
+    """Counts of the records that a method reader has read."""
 
     handled_count: int
     unknown_count: int
@@ -102,9 +102,9 @@ _envelopes = msgspec.msgpack.Decoder(_Envelope)
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A method of a Protocol as a record."""
+    """How calls of one method are encoded and decoded."""
 
-    name: str  # with the Protocol's, for messages
+    name: str  # with the Protocol's name, for messages
     names: tuple[str, ...]
     positional_count: int
     arguments_type: type[msgspec.Struct]
@@ -114,13 +114,13 @@ class _Shape:
         """The arguments of a call as MessagePack.
 
         Raises:
-            TypeError: no reader would accept them.
+            TypeError: the arguments do not fit the method.
         """
         if len(args) > self.positional_count:
-            raise TypeError(f"{self.name}: {len(args)} positional arguments, it takes {self.positional_count}")
+            raise TypeError(f"{self.name} takes {self.positional_count} positional arguments, not {len(args)}")
         try:
             encoded = _encode(self.arguments_type(**dict(zip(self.names, args, strict=False)), **kwargs))
-            self.decoder.decode(encoded)  # the reader's check, before it is too late
+            self.decoder.decode(encoded)  # the same check that a reader makes
         except (TypeError, *UNREADABLE) as error:
             raise TypeError(f"{self.name}: {error}; nothing was appended") from error
         return encoded
@@ -129,19 +129,19 @@ class _Shape:
 def method_writer(
     protocol: Callable[..., T], appender: Appender, *, history_source: Callable[[], MessageHistory] | None = None
 ) -> T:
-    """An object with the Protocol's methods, each of which appends a record of its call.
+    """An object with the Protocol's methods; calling one appends a record of the call.
 
-    The methods return the record's index, an int; a type checker sees None, as the Protocol says.
+    The methods return the record's index, an int; for a type checker they return None, as in the Protocol.
 
     Args:
-        protocol: a Protocol class, whose methods take annotated arguments by name and return None.
+        protocol: a Protocol class whose methods have annotated, named arguments and return None.
         appender: such as a Journal.
-        history_source: gives the history that goes before the next record, with this process's hop
-            (`HopStamper.next_history`); asked after the arguments are encoded, right before the append.
+        history_source: returns the history of the next record, with this process's hop (`HopStamper.next_history`);
+            called after the arguments are encoded, immediately before the append.
 
     Raises:
-        BadProtocol: a method cannot be a record. The methods themselves raise TypeError if the arguments do not fit the
-            Protocol, and whatever the appender raises; either way nothing was appended.
+        BadProtocol: a method cannot be recorded. The methods raise TypeError if the arguments do not fit, or the
+            appender's exception; in both cases nothing was appended.
     """
     shapes = _shapes_of(protocol)
     methods = {name: _appending(name, shape, appender, history_source) for name, shape in shapes.items()}
@@ -163,16 +163,16 @@ def _appending(
 
 
 class MethodReader:
-    """Calls a handler's methods with the records of a reader. For one thread.
+    """Calls a handler's methods with the records of a reader. Not thread-safe.
 
     Args:
-        reader: such as a Tailer. If it has `to_index`, it is sent back to a record whose handler raised, so that its
-            own idea of its place (and its name's on disk) is that record; otherwise the record is kept in hand.
+        reader: such as a Tailer. If it has `to_index`, it is moved back to a record whose handler raised an exception,
+            so that its position (and its stored position) is correct; otherwise the record is kept for the next call.
         protocol: as for `method_writer`; it may be older or newer than the writer's.
         handler: has the Protocol's methods.
-        on_unknown: gets what the handler cannot: a record of a method that the Protocol lacks, or an unreadable one.
-            Such records are counted and passed over in any case.
-        on_history: gets index and history (None if the record has none) before the handler is called
+        on_unknown: called with records that the handler cannot handle: of a method that the Protocol lacks, or
+            unreadable. Such records are counted and skipped in any case.
+        on_history: called with index and history (None if the record has none) before the handler
             (`HopStamper.on_read`).
 
     Raises:
@@ -194,7 +194,7 @@ class MethodReader:
         for name, shape in _shapes_of(protocol).items():
             method = getattr(handler, name, None)
             if not callable(method):
-                raise TypeError(f"{shape.name}: {type(handler).__name__} has no such method to handle it")
+                raise TypeError(f"{shape.name}: {type(handler).__name__} has no such method; add it to the handler")
             self._methods[name] = (shape, method)
         self._on_unknown = on_unknown
         self._on_history = on_history
@@ -205,11 +205,10 @@ class MethodReader:
         """Read one record and call the handler's method, or `on_unknown`.
 
         Returns:
-            False if there was no record to read.
+            False if there is no record to read.
 
         Raises:
-            Exception: whatever the handler, `on_unknown` or `on_history` raised; the next call reads the same record
-                again.
+            Exception: of the handler, `on_unknown` or `on_history`; the next call reads the same record again.
         """
         entry = self._in_hand or self._reader.read()
         if entry is None:
@@ -217,13 +216,13 @@ class MethodReader:
         self._in_hand = None
         try:
             self._dispatch(*entry)
-        except BaseException:  # an interrupted handler has not handled it either
+        except BaseException:  # also if the handler was interrupted
             self._stay_at(entry)
             raise
         return True
 
     def statistics(self) -> ReaderStatistics:
-        """What became of the records read so far; a record whose handler raised is not among them."""
+        """Counts of the records read so far, without those whose handler raised an exception."""
         return ReaderStatistics(self._handled_count, self._unknown_count, self._unreadable_count)
 
     def _dispatch(self, index: int, record: bytes) -> None:
@@ -232,11 +231,11 @@ class MethodReader:
             shape, handle = self._methods.get(method, (None, None))
             arguments = None if shape is None else _arguments_of(shape, raw)
         except UNREADABLE as error:
-            self._pass_over(UnreadableRecord(index, str(error), record))
+            self._skip(UnreadableRecord(index, str(error), record))
             self._unreadable_count += 1
             return
         if shape is None or handle is None:
-            self._pass_over(UnknownMethod(index, method, record))
+            self._skip(UnknownMethod(index, method, record))
             self._unknown_count += 1
             return
         if self._on_history is not None:
@@ -244,7 +243,7 @@ class MethodReader:
         handle(**{name: getattr(arguments, name) for name in shape.names})
         self._handled_count += 1
 
-    def _pass_over(self, outcome: UnknownMethod | UnreadableRecord) -> None:
+    def _skip(self, outcome: UnknownMethod | UnreadableRecord) -> None:
         if self._on_unknown is not None:
             self._on_unknown(outcome)
 
@@ -256,16 +255,16 @@ class MethodReader:
 
 
 def describe(record: bytes) -> dict[str, Any]:
-    """What a record says, without its Protocol: method, arguments and, if it has one, history, for people to read.
+    """A readable form of a record, without its Protocol: method, arguments and, if it has one, history.
 
     Raises:
-        NotAMethodRecord: no method writer made it.
+        NotAMethodRecord: the record is not from a method writer.
     """
     try:
         history, method, raw = _opened(record)
         arguments = msgspec.msgpack.decode(raw, type=dict[str, Any])
     except UNREADABLE as error:
-        raise NotAMethodRecord(f"no record of a method: {error}") from error
+        raise NotAMethodRecord(f"not a method record: {error}") from error
     described: dict[str, Any] = {"method": method, "arguments": arguments}
     if history is not None:
         described["history"] = [asdict(hop) for hop in history.hops]
@@ -293,17 +292,17 @@ def _shapes_of(protocol: Any) -> dict[str, _Shape]:
     """The methods of a Protocol and of the Protocols it extends.
 
     Raises:
-        BadProtocol: one of them cannot be a record.
+        BadProtocol: one of them cannot be recorded.
     """
     if not (isinstance(protocol, type) and getattr(protocol, "_is_protocol", False)):
-        raise BadProtocol(f"{protocol!r} is no Protocol class: derive it from typing.Protocol")
+        raise BadProtocol(f"{protocol!r} is not a Protocol class; derive it from typing.Protocol")
     shapes = {}
     for name, member in _members_of(protocol):
         full_name = f"{protocol.__name__}.{name}"
         if not inspect.isfunction(member):
-            _refuse(full_name, "it is no plain method; only calls can be records")
+            _refuse(full_name, "it is not a plain method; only calls can be recorded")
         if name.startswith("_"):
-            _refuse(full_name, "a method that begins with an underscore is nobody else's business")
+            _refuse(full_name, "a method whose name begins with an underscore is private; rename it")
         shapes[name] = _shape_of(full_name, member)
     if not shapes:
         raise BadProtocol(f"{protocol.__name__} has no methods")
@@ -311,7 +310,7 @@ def _shapes_of(protocol: Any) -> dict[str, _Shape]:
 
 
 def _members_of(protocol: type) -> Iterator[tuple[str, object]]:
-    """What the author of a Protocol wrote into it, bases first: not what Python adds to every class."""
+    """The members declared in a Protocol and its bases, bases first, without those that Python adds."""
     for base in reversed(protocol.__mro__):
         if base in (object, Protocol, Generic):
             continue
@@ -324,21 +323,21 @@ def _members_of(protocol: type) -> Iterator[tuple[str, object]]:
 
 def _shape_of(full_name: str, function: Callable[..., object]) -> _Shape:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        _refuse(full_name, "it is no plain method; a call is over when its record is appended")
+        _refuse(full_name, "it is not a plain method; a call returns as soon as its record is appended")
     _, *parameters = inspect.signature(function).parameters.values()
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         _refuse(full_name, f"its annotations cannot be resolved ({error}); declare the types in the module")
     if hints.get("return", object) is not type(None):
-        _refuse(full_name, "annotate it with -> None: a record has no answer")
+        _refuse(full_name, "annotate it with -> None; a record cannot return a value")
     for parameter in parameters:
         _check_parameter(full_name, parameter, hints)
     positional = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     arguments_type = _arguments_type(full_name, parameters, hints)
     return _Shape(
         name=full_name,
-        names=tuple(parameter.name for parameter in parameters),  # the keyword-only ones come last
+        names=tuple(parameter.name for parameter in parameters),  # keyword-only ones come last
         positional_count=len(positional),
         arguments_type=arguments_type,
         decoder=msgspec.msgpack.Decoder(arguments_type),
@@ -347,7 +346,7 @@ def _shape_of(full_name: str, function: Callable[..., object]) -> _Shape:
 
 def _check_parameter(full_name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        _refuse(full_name, f"{parameter} takes any number of arguments; name each one")
+        _refuse(full_name, f"{parameter} takes any number of arguments; declare each argument by name")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
         _refuse(full_name, f"{parameter.name} is positional only; arguments are recorded by name")
     if parameter.name not in hints:
@@ -371,12 +370,14 @@ def _arguments_type(full_name: str, parameters: list[inspect.Parameter], hints: 
     except (TypeError, ValueError, RuntimeError) as error:
         _refuse(full_name, str(error))
     if foreign is not None:
-        _refuse(full_name, f"{foreign!r} is no type MessagePack can hold; use a dataclass or a msgspec.Struct")
+        _refuse(
+            full_name, f"{foreign!r} is not a type that MessagePack can encode; use a dataclass or a msgspec.Struct"
+        )
     return arguments_type
 
 
 def _foreign_type(root: msgspec.inspect.Type) -> object:
-    """A class somewhere in these types that msgspec cannot encode, or None."""
+    """A class in these types that msgspec cannot encode, or None."""
     waiting: list[object] = [root]
     seen: set[int] = set()  # types can refer to themselves
     while waiting:

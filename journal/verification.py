@@ -1,8 +1,8 @@
-"""A journal checked as a whole: each file against itself, each against the next, all against the control file.
+"""Checks a whole journal: each file by itself, each against the next, all against the control file.
 
-Yields findings, prints nothing, changes nothing, works while an appender runs: it checks what was there when it began,
-and whatever came since in the file that was appended to then. Without the key of an encrypted journal everything but
-the records is checked.
+Yields findings, prints and changes nothing, and can run while appenders do: it checks all files that existed when it
+began, including later appends to the newest of them. Without the key of an encrypted journal it checks everything but
+the records.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ PART_MASK = (1 << PART_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Former:
-    """The block before, as the next one needs to know it."""
+class _Previous:
+    """The previous block and its check."""
 
     name: BlockName
     check: BlockCheck
 
 
 class Verification:
-    """One check of one journal.
+    """A check of one journal.
 
     Args:
         files: of the journal.
-        key: of an encrypted one; without it, its records are not opened.
-        rule: where records have the sequence numbers of their sources; those must then go on one by one.
+        key: of an encrypted journal; without it, records are not decrypted.
+        rule: where records have the sequence numbers of their sources, which must then increase by one.
 
     Attributes:
-        segment_count, record_count: that were whole.
+        segment_count, record_count: whole ones.
         continuity: of source sequence numbers.
 
     Raises:
-        WrongKey: another key than the journal's.
+        WrongKey: the key is not the journal's.
     """
 
     def __init__(self, files: JournalFiles, *, key: bytes | None = None, rule: SequenceRule | None = None) -> None:
@@ -66,29 +66,29 @@ class Verification:
         self.segment_count = self.record_count = 0
         self.continuity = ContinuityCheck()
         self._key, self._rule = key, rule
-        self._former: _Former | None = None
+        self._previous: _Previous | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Everything there is to find."""
+        """All findings."""
         for name in self.names:
             yield from self.check_file(name)
         yield from self.check_end()
 
     def check_file(self, name: BlockName) -> Iterator[Finding]:
-        """One file, and how it follows the one checked before. In order, each once."""
+        """Check a file, and whether it continues the one checked before. Call it once per file, in order."""
         words = self.files.words()
         try:
             block = self.files.open(name)
         except JournalError as reason:
-            self._former = None
+            self._previous = None
             yield FileUnreadable(name.path, 0, None, str(reason))
             return
-        if block is None:  # released meanwhile, and with it everything older
-            self._former = None
+        if block is None:  # released meanwhile, and so are all older ones
+            self._previous = None
             return
-        if self._former is not None:
-            yield from self._check_link(self._former, block)
-        last_at_ns = self._former.check.last_at_ns if self._former is not None else 0
+        if self._previous is not None:
+            yield from self._check_link(self._previous, block)
+        last_at_ns = self._previous.check.last_at_ns if self._previous is not None else 0
         check = BlockCheck(
             block,
             lambda sequence: self.files.index_of(block, sequence),
@@ -102,55 +102,55 @@ class Verification:
             yield EndMarkMissing(name.path, check.end.offset, self.files.index_of(block, check.due))
         self.segment_count += check.segment_count
         self.record_count += check.record_count
-        self._former = _Former(name, check)
+        self._previous = _Previous(name, check)
 
     def check_end(self) -> Iterator[Finding]:
-        """The newest file against the control file, and where its end mark leads."""
-        if self._former is None:
+        """Check the newest file against the control file, and the link in its end mark."""
+        if self._previous is None:
             return
-        former, names = self._former, self.files.names()
-        end, path = former.check.end, self.files.control.path
+        previous, names = self._previous, self.files.names()
+        end, path = previous.check.end, self.files.control.path
         if isinstance(end, EndMark):
             if end.link not in {name.ordinal for name in names} and not self.files.appenders():
-                yield self._missing(former, end.link)
+                yield self._missing(previous, end.link)
             return
         is_clean, words = self.files.control.word(IS_CLEAN) == 1, self.files.words()
         if self.files.appenders() or not is_clean or not isinstance(end, OpenEnd):
-            return  # who opens it next looks for the end anew
-        if words.ordinal != former.name.ordinal:
+            return  # the next appender finds the end itself
+        if words.ordinal != previous.name.ordinal:
             missing = _name_of(words.ordinal)
-            yield ControlWrong(path, 0, None, f"the newest file should be {missing}, and is {former.name.path.name}")
-        elif (words.end, words.next_sequence) != (end.offset, former.check.due):
+            yield ControlWrong(path, 0, None, f"the newest file is {previous.name.path.name}; expected {missing}")
+        elif (words.end, words.next_sequence) != (end.offset, previous.check.due):
             yield ControlWrong(
                 *(path, 0, None),
-                f"says that {former.name.path.name} ends at offset {words.end} before sequence {words.next_sequence}; "
-                f"it does at {end.offset} before {former.check.due}",
+                f"{previous.name.path.name} ends at offset {words.end} before sequence {words.next_sequence}; "
+                f"expected offset {end.offset} before sequence {previous.check.due}",
             )
 
-    def _check_link(self, former: _Former, block: Block) -> Iterator[Finding]:
-        """Whether a block is the one behind the one before."""
-        header, end = block.header, former.check.end
-        is_same = former.name.cycle == header.cycle
-        due_part = (former.name.ordinal & PART_MASK) + 1 if is_same else 0
+    def _check_link(self, previous: _Previous, block: Block) -> Iterator[Finding]:
+        """Check that a block continues the previous one."""
+        header, end = block.header, previous.check.end
+        is_same = previous.name.cycle == header.cycle
+        due_part = (previous.name.ordinal & PART_MASK) + 1 if is_same else 0
         due_ordinal = end.link if isinstance(end, EndMark) else header.cycle << PART_BITS | due_part
         if self.files.settings.face == "queue" and due_ordinal < header.ordinal:
-            return  # a queue's blocks go round: one in the middle that held nothing active is used anew
+            return  # a queue recycles blocks in the middle once they have no active items
         if due_ordinal != header.ordinal:
-            yield self._missing(former, due_ordinal)
+            yield self._missing(previous, due_ordinal)
             return
-        due = former.check.due if is_same else 0
+        due = previous.check.due if is_same else 0
         if header.first_sequence != due:
             due_index = self.files.index_of(block, due)
             yield SequenceJumps(block.path, DATA_OFFSET, header.first_index, due_index)
 
-    def _missing(self, former: _Former, ordinal: int) -> FileMissing:
-        check = former.check
+    def _missing(self, previous: _Previous, ordinal: int) -> FileMissing:
+        check = previous.check
         assert check.end is not None
         index = self.files.index_of(check.block, check.due)
-        return FileMissing(former.name.path, check.end.offset, index, _name_of(ordinal))
+        return FileMissing(previous.name.path, check.end.offset, index, _name_of(ordinal))
 
     def _check_records(self, block: Block, rows: SegmentRows) -> Iterator[Finding]:
-        """Encrypted segments opened; sequence numbers of sources followed."""
+        """Check that encrypted segments can be decrypted, and that sources' sequence numbers are continuous."""
         if self._rule is None and self._key is None:
             return
         for segment in rows.views():

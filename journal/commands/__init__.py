@@ -1,5 +1,5 @@
-"""`tandemfeed journal`: a journal read, checked and looked after from the command line. A module per group of them.
+"""`tandemfeed journal`: reads, checks and maintains a journal from the command line. One module per group of commands.
 
-Each module has `add_to(subcommands)`, which says what it takes, and a function `(arguments, streams) -> exit status`;
-what it prints goes to the streams it is given.
+Each module has `add_to(subcommands)`, which adds parsers, and functions `(arguments, streams) -> exit status`, which
+print to the given streams.
 """

@@ -1,4 +1,4 @@
-"""`tandemfeed journal SUBCOMMAND DIR`: finds the sub-command, runs it, and says in one line why it could not."""
+"""`tandemfeed journal SUBCOMMAND DIR`: runs a sub-command, and reports in one line why it failed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GROUPS = (dump, tail, look, verify, replay, upkeep, replicate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: 0 after success, 1 if something was found or did not get through, 2 if it could not be done."""
+    """Entry point. Exit status: 0 success, 1 something was found or not delivered, 2 the command failed."""
     arguments = parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments, Streams.of_process())
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except REFUSALS as refused:
@@ -35,12 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all sub-commands."""
+    """The parser of all sub-commands."""
     whole = Parser(
         prog="tandemfeed journal",
-        description="Read, check and look after a journal. Everything but unlock, prune and follow only reads, and "
-        "works beside running appenders.",
-        epilog="each has its own --help, with examples",
+        description="Read, check and maintain a journal. All sub-commands except unlock, prune and follow only read. "
+        "They can run while appenders do.",
+        epilog="run tandemfeed journal SUBCOMMAND --help for options and examples",
     )
     subcommands = whole.add_subparsers(
         dest="subcommand", required=True, metavar="SUBCOMMAND", parser_class=Parser, title="sub-commands"

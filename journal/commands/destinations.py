@@ -1,7 +1,8 @@
-"""Where `replay` sends records: a socket or a file, each record framed so that its receiver can tell it from the next.
+"""Where `replay` sends records: a socket or a file. Framing separates the records for the receiver.
 
-Streams and files get a length (u32, little-endian) before each record, or a line for each; a UDP datagram is a record.
-A wait for a slow receiver ends when somebody asks to stop; nothing is then half sent but to a stream that is closed.
+Streams and files get a length (u32, little-endian) before each record, or one line per record; a UDP datagram is one
+record. A wait for a slow receiver ends when the user interrupts; only a stream, which is then closed, can have received
+part of a record.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from journal.commands.streams import Interruption
 LENGTH = struct.Struct("<I")
 DATAGRAM_SIZE_MAX = 65_507  # RFC 768: 65,535 bytes less the headers of UDP and IPv4
 CONNECT_TIMEOUT_S = 10.0
-HELD_SIZE_MAX = 256 << 10  # of records on their way to a file
+HELD_SIZE_MAX = 256 << 10  # of records buffered for a file
 ADDRESS = re.compile(r"(tcp|udp)://(\[[^\]]+\]|[^:/]+):([0-9]{1,5})")
-HOW = "write tcp://HOST:PORT, udp://HOST:PORT, unix:PATH, a file's name, or - for stdout"
+HOW = "write tcp://HOST:PORT, udp://HOST:PORT, unix:PATH, the name of a file, or - for stdout"
 
 
 class Interrupted(Exception):
-    """Somebody asked to stop while the receiver took its time."""
+    """The user interrupted while the receiver was slow."""
 
 
 class ReceiverGone(Exception):
-    """The receiver does not take any more; the text says why."""
+    """The receiver accepts no more data; the text says why."""
 
 
 class Destination(Protocol):
     """Takes records one by one.
 
     Attributes:
-        sent_count: how many went out whole.
-        last: the last of them.
+        sent_count: number of records sent completely.
+        last: the last of these records.
     """
 
     sent_count: int
     last: RecordView | None
 
     def send(self, view: RecordView) -> None:
-        """Send one, or keep it to be sent with the next ones.
+        """Send a record, or buffer it to send with the next ones.
 
         Raises:
             ReceiverGone, Interrupted, CommandError.
@@ -59,16 +60,16 @@ class Destination(Protocol):
         ...
 
     def flush(self) -> None:
-        """What was sent is out when this returns."""
+        """Write all buffered records."""
         ...
 
     def close(self) -> None:
-        """No more."""
+        """Close the destination."""
         ...
 
 
 def prefixed(view: RecordView) -> bytes:
-    """A record behind its length."""
+    """A record after its length."""
     return LENGTH.pack(len(view.record)) + view.record
 
 
@@ -78,7 +79,7 @@ def as_line(view: RecordView) -> bytes:
 
 
 class StreamDestination:
-    """A connected stream."""
+    """A connected stream socket."""
 
     def __init__(self, stream: socket.socket, frame: Callable[[RecordView], bytes], interruption: Interruption) -> None:
         stream.setblocking(False)
@@ -87,7 +88,7 @@ class StreamDestination:
         self.last: RecordView | None = None
 
     def send(self, view: RecordView) -> None:
-        """All of it, however slow the receiver."""
+        """Send the whole record, however slow the receiver."""
         left = memoryview(self._frame(view))
         while left:
             try:
@@ -100,10 +101,10 @@ class StreamDestination:
         self.sent_count, self.last = self.sent_count + 1, view
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """Tell the receiver that this was all."""
+        """Shut down the sending side, so that the receiver sees the end, and close."""
         with contextlib.suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
         self._stream.close()
@@ -119,10 +120,10 @@ class DatagramDestination:
         self.last: RecordView | None = None
 
     def send(self, view: RecordView) -> None:
-        """A datagram. Whether anybody gets it, nobody knows."""
+        """Send one datagram. Delivery is not confirmed."""
         if len(view.record) > DATAGRAM_SIZE_MAX:
             raise CommandError(
-                f"record {view.index:#018x} has {len(view.record)} bytes and a datagram at most {DATAGRAM_SIZE_MAX}: "
+                f"record {view.index:#018x} has {len(view.record)} bytes; a datagram has at most {DATAGRAM_SIZE_MAX}: "
                 "replay to tcp:// or unix:"
             )
         while True:
@@ -132,17 +133,17 @@ class DatagramDestination:
             except BlockingIOError:
                 if not self._interruption.wait_writable(self._sender.fileno()):
                     raise Interrupted from None
-            except ConnectionRefusedError:  # told of an earlier datagram, and not sent: nobody listens yet, or any more
+            except ConnectionRefusedError:  # reports an earlier datagram: no receiver is listening; retry this one
                 continue
             except OSError as gone:
                 raise ReceiverGone(gone.strerror or str(gone)) from None
         self.sent_count, self.last = self.sent_count + 1, view
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """No more."""
+        """Close the socket."""
         self._sender.close()
 
 
@@ -151,23 +152,23 @@ class FileDestination:
 
     def __init__(self, descriptor: int, frame: Callable[[RecordView], bytes], interruption: Interruption) -> None:
         self._descriptor, self._frame, self._interruption = descriptor, frame, interruption
-        # What can be written to takes at least so much without stopping this process (pipe(7)).
+        # A writable descriptor accepts at least this much without blocking (pipe(7)).
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self._at_once = HELD_SIZE_MAX if is_file else select.PIPE_BUF
         self._held = bytearray()
-        self._held_views: deque[tuple[int, RecordView]] = deque()  # with where each ends in what is held
+        self._held_views: deque[tuple[int, RecordView]] = deque()  # with the offset of each record's end in `_held`
         self.sent_count = 0
         self.last: RecordView | None = None
 
     def send(self, view: RecordView) -> None:
-        """Held until there is enough."""
+        """Buffer the record; write when the buffer is full."""
         self._held += self._frame(view)
         self._held_views.append((len(self._held), view))
         if len(self._held) >= HELD_SIZE_MAX:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the buffer."""
         written, held = 0, bytes(self._held)
         while written < len(held):
             if not self._interruption.wait_writable(self._descriptor):
@@ -181,15 +182,15 @@ class FileDestination:
         self._held.clear()
 
     def close(self) -> None:
-        """No more."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
 def opened(text: str, *, as_lines: bool, overwrite: bool, interruption: Interruption) -> Destination:
-    """The destination that is written so.
+    """The destination that the text names.
 
     Raises:
-        CommandError: none, or it does not open.
+        CommandError: the text names no destination, or it cannot be opened.
     """
     frame = as_line if as_lines else prefixed
     try:
@@ -197,7 +198,7 @@ def opened(text: str, *, as_lines: bool, overwrite: bool, interruption: Interrup
             kind, host, port = found[1], found[2].strip("[]"), int(found[3])
             if kind == "udp":
                 if as_lines:
-                    raise CommandError("--lines needs a stream or a file: a datagram is a record as it is")
+                    raise CommandError("--lines needs a stream or a file; a datagram always holds one unchanged record")
                 return DatagramDestination(_udp(host, port), interruption)
             stream = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each record at its time
@@ -207,11 +208,11 @@ def opened(text: str, *, as_lines: bool, overwrite: bool, interruption: Interrup
             stream.connect(text.removeprefix("unix:"))
             return StreamDestination(stream, frame, interruption)
         if "://" in text:
-            raise CommandError(f"--to {text!r} is no destination: {HOW}")
+            raise CommandError(f"--to {text!r} is not a destination; {HOW}")
         return FileDestination(_file(text, overwrite=overwrite), frame, interruption)
     except (OSError, OverflowError) as refused:
         reason = refused.strerror if isinstance(refused, OSError) and refused.strerror else refused
-        raise CommandError(f"--to {text}: {reason}; is the receiver there? {HOW}") from None
+        raise CommandError(f"--to {text}: {reason}; is the receiver running? {HOW}") from None
 
 
 def _udp(host: str, port: int) -> socket.socket:
@@ -227,5 +228,5 @@ def _file(text: str, *, overwrite: bool) -> int:
         return os.dup(sys.stdout.fileno())
     path = Path(text)
     if not overwrite and path.exists() and stat.S_ISREG(path.stat().st_mode):
-        raise CommandError(f"--to {path} exists: give another name, or --overwrite")
+        raise CommandError(f"--to {path}: the file exists; give another name, or --overwrite")
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""`dump`: everything in a journal's files, byte by byte, for people."""
+"""`dump`: shows everything in a journal's files as text."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ HEX_BYTES_DEFAULT = 4_096
 
 
 def add_to(subcommands: Any) -> None:
-    """What it takes."""
+    """Add the sub-command and its options."""
     dump = add_subcommand(
         subcommands,
         "dump",
-        "everything, byte by byte, for people",
+        "show everything in the files as text",
         "Show files, headers, checkpoints, segments, and each record as text, as a method call or in hexadecimal. "
-        "Damage is shown where it is, and gone around.",
+        "Damaged bytes are reported and skipped.",
         ["dump DIR | less", "dump DIR --file 000000508-000000.tfj --hex-bytes 64"],
         run,
     )
-    dump.add_argument("--file", action="append", metavar="NAME", help="only this file (repeatable)")
+    dump.add_argument("--file", action="append", metavar="NAME", help="show only this file (repeatable)")
     dump.add_argument("--hex-bytes", type=size, default=HEX_BYTES_DEFAULT, metavar="N",
-                      help="bytes of each record in hexadecimal (default %(default)s; 0: none)")  # fmt: skip
+                      help="bytes of each record to show in hexadecimal (default %(default)s; 0: none)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
                 is_whole = False
                 continue
             for line, is_damage in _dump_lines(files, block, key, arguments.hex_bytes) if block is not None else ():
-                if interruption.is_asked:
+                if interruption.is_requested:
                     return 0
                 streams.say(line)
                 is_whole = is_whole and not is_damage
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def _dump_lines(files: JournalFiles, block: Block, key: bytes | None, hex_bytes: int) -> Iterator[tuple[str, bool]]:
-    """Lines, and whether they tell of damage."""
+    """Lines, and whether each reports damage."""
     yield f"{block.path.name}: cycle {files.schedule.label(block.header.cycle)}", False
     for name, value in block.header._asdict().items():
         yield f"  {name} {_header_text(name, value)}", False
@@ -77,9 +77,9 @@ def _dump_lines(files: JournalFiles, block: Block, key: bytes | None, hex_bytes:
             case DamagedStretch(offset, end, due, _):
                 to = "the end of the file" if end is None else f"offset {end}"
                 index = format_index(files.index_of(block, due))
-                yield f"  DAMAGED from offset {offset} to {to}; index {index} was due", True
+                yield f"  DAMAGED from offset {offset} to {to}; expected index {index}", True
             case EndMark(offset, _, link):
-                yield f"  end mark at offset {offset}: goes on in block {link:#x}", False
+                yield f"  end mark at offset {offset}: continues in block {link:#x}", False
             case OpenEnd(offset, sequence):
                 yield f"  end at offset {offset}; next is {format_index(files.index_of(block, sequence))}", False
     yield f"  tail {block.tail()}", False
@@ -102,7 +102,11 @@ def _segment_lines(
     )
     records = records_of(block, segment, key)
     if records is None:
-        why = "not opened: give --key-file, or it was changed" if segment.is_sealed else "their lengths do not add up"
+        why = (
+            "not decrypted: give --key-file; with the key given, the segment was altered"
+            if segment.is_sealed
+            else "their lengths do not add up"
+        )
         yield f"    {format_index(first)} … {why}"
         return
     for place, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""`info`, `history`: what a journal is and where it stands, what its records say of their way."""
+"""`info`, `history`: shows a journal's settings and state, and the latencies in its records' histories."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ HEX_BYTES_DEFAULT = 4_096
 
 
 def add_to(subcommands: Any) -> None:
-    """What they take."""
+    """Add the sub-commands and their options."""
     info = add_subcommand(
         subcommands,
         "info",
-        "settings, files, appenders, named tailers, disk",
-        "Show what a journal is and where it stands. Needs no key.",
+        "show settings, files, appenders, named tailers and disk space",
+        "Show a journal's settings, files, appenders, named tailers and disk space. Needs no key.",
         ["info DIR", "info DIR --json"],
         run_info,
     )
-    info.add_argument("--json", action="store_true", help="as a JSON object")
+    info.add_argument("--json", action="store_true", help="print a JSON object")
     history = add_subcommand(
         subcommands,
         "history",
-        "latencies of the hops that records passed",
-        "Latency statistics of each hop, of each way between two, and end to end, from records that carry a history.",
+        "show the latencies of the hops that records passed",
+        "Show latency statistics per hop, between hops, and end to end, from records that carry a history.",
         ["history DIR", "history DIR --from-time 2026-11-21T08:00:00Z --json"],
         run_history,
     )
     add_range(history)
     history.add_argument("--max", type=count, metavar="N", help="stop after N records")
-    history.add_argument("--json", action="store_true", help="as a JSON object")
+    history.add_argument("--json", action="store_true", help="print a JSON object")
 
 
 # --- info -------------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _file_info(files: JournalFiles, summary: FileSummary) -> dict[str, Any]:
 
 
 def _behind(summaries: list[FileSummary], position: int | None) -> int:
-    """How many records are kept from a position on."""
+    """Number of stored records from a position on."""
     begin = position or 0
     return sum(max(each.end_index - max(each.first_index, begin), 0) for each in summaries)
 
@@ -145,12 +145,12 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"first       {found['first_index']}  {found['first_at']}"
         yield f"last        {found['last_index']}  {found['last_at']}"
     pids = ", ".join(f"process {each['pid']}" for each in found["appenders"])
-    closed = "closed in order" if found["was_closed_in_order"] else "not closed: the next appender recovers it"
+    closed = "closed cleanly" if found["was_closed_in_order"] else "not closed cleanly: the next appender recovers it"
     yield f"appenders   {pids or f'none ({closed})'}"
     yield f"lock        {_lock_text(found['lock'])}"
     if found["replicated_until"] is not None:
         left = counted(found["not_replicated"], "record")
-        yield f"replicated  until before {found['replicated_until']}; {left} not yet"
+        yield f"replicated  up to, not including, {found['replicated_until']}; {left} not replicated"
     yield f"disk        {size_text(found['disk_free'])} free of {size_text(found['disk_size'])}"
     if found["tailers"]:
         yield ""
@@ -176,7 +176,7 @@ def _info_lines(found: dict[str, Any]) -> Iterator[str]:
 def _lock_text(lock: dict[str, Any] | None) -> str:
     if lock is None:
         return "free"
-    state = "alive" if lock["is_alive"] else "dead: the next appender takes it over, or tandemfeed journal unlock"
+    state = "alive" if lock["is_alive"] else "dead: the next appender, or tandemfeed journal unlock, frees the lock"
     return f"held by process {lock['pid'] or 'unknown'} ({state})"
 
 
@@ -190,7 +190,7 @@ def run_history(arguments: argparse.Namespace, streams: Streams) -> int:
     wanted = Range.of(arguments)
     with Interruption() as interruption, Tailer(arguments.folder, key=read_key(arguments.key_file)) as tailer:
         to_begin(tailer, wanted, arguments.folder)
-        for entries in forward(tailer, wanted, is_over=lambda: interruption.is_asked):
+        for entries in forward(tailer, wanted, is_over=lambda: interruption.is_requested):
             for entry in entries[: None if arguments.max is None else arguments.max - read_count]:
                 read_count += 1
                 try:

@@ -1,4 +1,4 @@
-"""How records, times and figures look: as text for people, as JSON for programs."""
+"""Formats records, times and figures as text or as JSON."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from journal.roll_cycle import NS_PER_S, format_index
 from journal.source_sequence import SequenceRule
 from journal.typed import NotAMethodRecord, describe
 
-# What moves a terminal's cursor, or worse, is never printed as it is.
+# Control characters are always escaped: they could control the terminal.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 LINE_BREAKS = {"\n": "\\n", "\t": "\\t"}
-METHOD_ARRAY = b"\x92"  # MessagePack's array of two, with which each method record begins
+METHOD_ARRAY = b"\x92"  # MessagePack's array of two: the first byte of every method record
 HEX_WIDTH = 16
 SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class RecordView:
-    """A record, looked at for showing."""
+    """A record with its index and time, decoded on demand for display."""
 
     def __init__(self, index: int, appended_at_ns: int, record: bytes) -> None:
         self.index = index
@@ -36,23 +36,23 @@ class RecordView:
     def _split(self) -> tuple[MessageHistory | None, memoryview]:
         try:
             return split_history(self.record)
-        except MalformedHistory:  # then it is no history: all of it is the record's own
+        except MalformedHistory:  # then the whole record is its body
             return None, memoryview(self.record)
 
     @property
     def history(self) -> MessageHistory | None:
-        """Where it has been."""
+        """The record's history, if it has one."""
         return self._split[0]
 
     @property
     def body(self) -> memoryview:
-        """Its own bytes, behind the history."""
+        """The record's bytes after the history."""
         return self._split[1]
 
     @cached_property
     def typed(self) -> dict[str, Any] | None:
-        """Method and arguments, if a method writer made it."""
-        if self.body[:1] != METHOD_ARRAY:  # seen at a glance, where decoding would take longer than all the rest
+        """Method and arguments, if a method writer wrote the record."""
+        if self.body[:1] != METHOD_ARRAY:  # a cheap check: decoding takes longer than all the rest
             return None
         try:
             return describe(self.record)
@@ -61,22 +61,22 @@ class RecordView:
 
     @cached_property
     def text(self) -> str:
-        """What filters see: `method(argument=value)`, or the bytes as UTF-8, with what is none of it as \\xff."""
+        """The text that filters search: `method(argument=value)`, or the bytes as UTF-8, invalid bytes as \\xff."""
         if self.typed is not None:
             arguments = ", ".join(f"{name}={value!r}" for name, value in self.typed["arguments"].items())
             return f"{self.typed['method']}({arguments})"
         return bytes(self.body).decode(errors="backslashreplace")
 
     def line(self) -> str:
-        """On one line."""
+        """The text on one line."""
         return one_line(self.text)
 
     def block(self) -> str:
-        """On as many lines as the record has, safe for a terminal."""
+        """The text with its own line breaks, other control characters escaped."""
         return CONTROLS.sub(_escaped, self.text)
 
     def as_json(self, rule: SequenceRule | None = None) -> dict[str, Any]:
-        """For programs: what is no UTF-8 is under `base64`."""
+        """The fields for JSON; a body that is not UTF-8 is in `base64`."""
         shown: dict[str, Any] = {
             "index": format_index(self.index),
             "appended_at": time_text(self.appended_at_ns),
@@ -92,7 +92,7 @@ class RecordView:
         try:
             shown["text"] = str(self.body, "utf-8")
         except UnicodeDecodeError:
-            shown["base64"] = bytes(self.body)  # which JSON gets as base64
+            shown["base64"] = bytes(self.body)  # encoded as base64
         return shown
 
 
@@ -120,7 +120,7 @@ def _for_json(value: object) -> object:
 
 
 def time_text(at_ns: int) -> str:
-    """To the nanosecond, in UTC; a dash for none."""
+    """A time to the nanosecond, in UTC; a dash for 0."""
     if not at_ns:
         return "-"
     moment = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
@@ -128,7 +128,7 @@ def time_text(at_ns: int) -> str:
 
 
 def size_text(count: int) -> str:
-    """Bytes, rounded."""
+    """A size with its unit, rounded."""
     value, step = float(count), 0
     while value >= 1_024 and step < len(SIZE_STEPS) - 1:
         value, step = value / 1_024, step + 1
@@ -136,7 +136,7 @@ def size_text(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of something."""
+    """A count with its noun, singular or plural."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -152,7 +152,7 @@ def hex_lines(data: memoryview, size_max: int | None = None) -> Iterator[str]:
 
 
 def table(rows: list[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
-    """Rows in columns, those in `right` to the right."""
+    """Rows aligned in columns; those in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,4 +1,4 @@
-"""A stretch of a journal's records, forward or backward, with their times, as sub-commands want it."""
+"""Reads a range of a journal's records, forward or backward, with their times."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from journal.errors import NoSuchRecord
 from journal.tailer import Tailer
 
 READ_AT_ONCE = 256
-WAIT_S = 3_600.0  # between looks at nothing in particular; what is waited for ends the wait
+WAIT_S = 3_600.0  # arbitrary: a record or `is_over` ends the wait
 
 
 class Entry(NamedTuple):
     """A record as read."""
 
-    index: int  # type: ignore[assignment]  # a tuple's method of that name is of no use here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     appended_at_ns: int
     record: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which records: from the first bounds on, before the last ones. None: no bound."""
+    """Which records: `from_` bounds are inclusive, `until_` bounds exclusive. None: no bound."""
 
     from_index: int | None = None
     from_time_ns: int | None = None
@@ -36,29 +36,29 @@ class Range:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Range:
-        """As options.add_range has it."""
+        """The range that the options of `options.add_range` give."""
         return cls(arguments.from_index, arguments.from_time, arguments.until_index, arguments.until_time)
 
     @property
     def has_begin(self) -> bool:
-        """True if it says where to begin."""
+        """True if the range has a begin."""
         return self.from_index is not None or self.from_time_ns is not None
 
-    def is_behind(self, index: int, at_ns: int) -> bool:
-        """True for what comes after it. Times never go back within a journal, so nothing later is in it either."""
+    def ends_before(self, index: int, at_ns: int) -> bool:
+        """True for a record after the range. Times never go back in a journal, so all later ones are after it too."""
         return (self.until_index is not None and index >= self.until_index) or (
             self.until_time_ns is not None and at_ns >= self.until_time_ns
         )
 
-    def is_before(self, index: int, at_ns: int) -> bool:
-        """True for what comes before it."""
+    def begins_after(self, index: int, at_ns: int) -> bool:
+        """True for a record before the range."""
         return (self.from_index is not None and index < self.from_index) or (
             self.from_time_ns is not None and at_ns < self.from_time_ns
         )
 
 
 def to_begin(tailer: Tailer, wanted: Range, folder: Path) -> None:
-    """Go to where the range begins, if it says so.
+    """Go to the range's begin, if it has one.
 
     Raises:
         CommandError: no record has the index.
@@ -67,7 +67,7 @@ def to_begin(tailer: Tailer, wanted: Range, folder: Path) -> None:
         try:
             tailer.to_index(wanted.from_index)
         except NoSuchRecord as missing:
-            raise CommandError(f"{missing}; tandemfeed journal info {folder} shows the indices there are") from None
+            raise CommandError(f"{missing}; tandemfeed journal info {folder} shows which indices exist") from None
     elif wanted.from_time_ns is not None:
         tailer.to_time(wanted.from_time_ns)
 
@@ -75,10 +75,10 @@ def to_begin(tailer: Tailer, wanted: Range, folder: Path) -> None:
 def forward(
     tailer: Tailer, wanted: Range, *, follow: bool = False, is_over: Callable[[], bool] = lambda: False
 ) -> Iterator[list[Entry]]:
-    """From the tailer's position to the range's end, some at a time.
+    """Records from the tailer's position to the range's end, in lists.
 
     Args:
-        follow: wait for what is yet to come, until `is_over`.
+        follow: wait for new records, until `is_over` or the range ends.
     """
     while not is_over():
         batch = tailer.read_batch(READ_AT_ONCE)
@@ -91,7 +91,7 @@ def forward(
             Entry(batch.first_index + place, at_ns, record)
             for place, (at_ns, record) in enumerate(zip(times, batch.records(), strict=True))
         ]
-        inside = [entry for entry in entries if not wanted.is_behind(entry.index, entry.appended_at_ns)]
+        inside = [entry for entry in entries if not wanted.ends_before(entry.index, entry.appended_at_ns)]
         if inside:
             yield inside
         if len(inside) < len(entries):
@@ -99,7 +99,7 @@ def forward(
 
 
 def _wait(tailer: Tailer, wanted: Range, is_over: Callable[[], bool]) -> bool:
-    """Wait for a record; False if none is to come any more."""
+    """Wait for a record; False if no further record can be in the range."""
 
     def is_enough() -> bool:
         return is_over() or (wanted.until_time_ns is not None and time.time_ns() > wanted.until_time_ns)
@@ -107,20 +107,20 @@ def _wait(tailer: Tailer, wanted: Range, is_over: Callable[[], bool]) -> bool:
     while not is_enough():
         if tailer.wait(WAIT_S, until=is_enough):
             return True
-    return tailer.is_ready()  # appended right before the time was up
+    return tailer.is_ready()  # appended just before the deadline
 
 
 def backward(folder: Path, key: bytes | None, wanted: Range) -> Iterator[Entry]:
-    """From the range's end, or the newest record, to its beginning."""
+    """Records from the range's end, or the newest one, back to its begin."""
     with Tailer(folder, key=key) as tailer, Tailer(folder, key=key) as timer:
         _to_end(tailer, wanted)
         while entries := _some_back(tailer):
             times = _times(timer, entries[-1][0], entries[0][0])
             for index, record in entries:
                 at_ns = times.get(index, 0)
-                if wanted.is_before(index, at_ns):
+                if wanted.begins_after(index, at_ns):
                     return
-                if not wanted.is_behind(index, at_ns):
+                if not wanted.ends_before(index, at_ns):
                     yield Entry(index, at_ns, record)
 
 
@@ -133,7 +133,7 @@ def _to_end(tailer: Tailer, wanted: Range) -> None:
             tailer.to_index(wanted.until_index)
             return
         except NoSuchRecord:
-            pass  # behind everything, or damaged: from the newest on, what is behind the range is left out
+            pass  # beyond the end, or damaged: begin at the newest; the caller skips records after the range
     tailer.to_end()
 
 
@@ -145,7 +145,7 @@ def _some_back(tailer: Tailer) -> list[tuple[int, bytes]]:
 
 
 def _times(timer: Tailer, first: int, last: int) -> dict[int, int]:
-    """When each record from one index to another was appended."""
+    """When each record from `first` to `last` was appended."""
     times: dict[int, int] = {}
     timer.to_index(first)
     while (batch := timer.read_batch(READ_AT_ONCE)) is not None:

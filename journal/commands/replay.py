@@ -1,4 +1,4 @@
-"""`replay`: records again, at the times between them, to a socket or a file."""
+"""`replay`: sends records to a socket or a file, with the pauses between them that they were appended with."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ EXIT_GONE = 1
 
 
 def add_to(subcommands: Any) -> None:
-    """What it takes."""
+    """Add the sub-command and its options."""
     parser = add_subcommand(
         subcommands,
         "replay",
-        "send records again, at their times",
-        "Send records to a socket or a file with the time between them that they were appended with. Streams and files "
-        "get each record behind its length (u32, little-endian); a UDP datagram is a record. Ends with the newest "
-        "record. Exit status 1: the receiver went away before.",
+        "send records to a socket or a file, at their original pace",
+        "Send records to a socket or a file, with the pauses between them that they were appended with. On streams and "
+        "in files each record follows its length (u32, little-endian); a UDP datagram is one record. Ends after the "
+        "newest record. Exit status 1: the receiver closed the connection before the end.",
         EXAMPLES,
         run,
     )
     parser.add_argument("--to", required=True, metavar="WHERE",
                         help="tcp://HOST:PORT, udp://HOST:PORT, unix:PATH, FILE, or - for stdout")  # fmt: skip
     parser.add_argument("--speed", type=_speed, default=Fraction(1), metavar="FACTOR",
-                        help="1 as recorded (default), 10 ten times as fast, 0.5, or max: without waiting")  # fmt: skip
-    parser.add_argument("--lines", action="store_true", help="each record as a line of text, line breaks escaped")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+                        help="1 as recorded (default), 10 ten times as fast, max without waiting")  # fmt: skip
+    parser.add_argument(
+        "--lines", action="store_true", help="send each record as a line of text, with line breaks escaped"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument("--max", type=count, metavar="N", help="stop after N records")
     add_range(parser)
 
@@ -54,7 +56,7 @@ def _speed(text: str) -> Fraction | None:
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0, also when interrupted; 1 if the receiver went away."""
+    """Exit status 0, also when interrupted; 1 if the receiver closed the connection."""
     require_journal(arguments.folder)
     wanted = Range.of(arguments)
     with Interruption() as interruption, Tailer(arguments.folder, key=read_key(arguments.key_file)) as tailer:
@@ -69,23 +71,23 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
             replay.send_all(tailer, wanted, arguments.max)
         finally:
             replay.end()
-    streams.note(f"{replay.told()} to {arguments.to}")
+    streams.note(replay.summary(arguments.to))
     return EXIT_GONE if replay.why.startswith("the receiver") else 0
 
 
 class _Replay:
-    """One replay, and how far it came."""
+    """One replay and its progress."""
 
     def __init__(self, destination: Destination, pacer: Pacer, interruption: Interruption, progress: Meter) -> None:
         self._destination, self._pacer = destination, pacer
         self._interruption, self._progress = interruption, progress
-        self.why = "the end was reached"
+        self.why = "reached the end"
 
     def send_all(self, tailer: Tailer, wanted: Range, count_max: int | None) -> None:
-        """Until the range ends, or the receiver goes, or somebody asks to stop."""
+        """Send until the range ends, the receiver is gone, or the user interrupts."""
         left = count_max
         try:
-            for entries in forward(tailer, wanted, is_over=lambda: self._interruption.is_asked):
+            for entries in forward(tailer, wanted, is_over=lambda: self._interruption.is_requested):
                 for entry in entries[:left]:
                     self._await(entry)
                     self._destination.send(RecordView(*entry))
@@ -96,33 +98,33 @@ class _Replay:
         except Interrupted:
             self.why = "interrupted"
         except ReceiverGone as gone:
-            self.why = f"the receiver has gone ({gone})"
-        if self._interruption.is_asked:
+            self.why = f"the receiver is gone ({gone})"
+        if self._interruption.is_requested:
             self.why = "interrupted"
 
     def _await(self, entry: Entry) -> None:
-        """Until the record is due."""
+        """Wait until the record is due."""
         now_ns = time.monotonic_ns()
         due_ns = self._pacer.due_ns(entry.appended_at_ns, now_ns)
         if due_ns > now_ns:
-            self._destination.flush()  # what is due is not held back by what is not
+            self._destination.flush()  # records that are due do not wait for the next one
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             if self._interruption.wait(left_ns / NS_PER_S):
                 break
-        if self._interruption.is_asked:
+        if self._interruption.is_requested:
             raise Interrupted
 
     def end(self) -> None:
-        """Close."""
+        """Close the destination and the progress meter."""
         self._destination.close()
         self._progress.finish()
 
-    def told(self) -> str:
-        """How far it came."""
+    def summary(self, receiver: str) -> str:
+        """Why the replay ended, and what it sent."""
         last = self._destination.last
         if last is None:
-            return f"{self.why}: no record sent"
+            return f"{self.why}: no record sent to {receiver}"
         return (
-            f"{self.why}: {counted(self._destination.sent_count, 'record')} sent, "
-            f"the last {format_index(last.index)} of {time_text(last.appended_at_ns)},"
+            f"{self.why}: {counted(self._destination.sent_count, 'record')} sent to {receiver}; "
+            f"the last is {format_index(last.index)} of {time_text(last.appended_at_ns)}"
         )

@@ -1,4 +1,4 @@
-"""`lead`, `follow`, `keygen`: a journal served to other hosts, and kept as a copy of another host's."""
+"""`lead`, `follow`, `keygen`: serve a journal to other hosts, and keep a copy of another host's journal."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from journal.replication import (
 )
 from journal.roll_cycle import format_index
 
-TELL_INTERVAL_S = 10.0
-LOOK_INTERVAL_S = 0.5
-EXIT_OVER = 1
+REPORT_INTERVAL_S = 10.0
+POLL_INTERVAL_S = 0.5
+EXIT_STOPPED = 1
 
 
 def add_to(subcommands: Any) -> None:
-    """What they take."""
+    """Add the sub-commands and their options."""
     lead = add_subcommand(
         subcommands,
         "lead",
         "serve a journal to followers",
-        "Serve the journal's records to followers on other hosts, until stopped, beside its appenders.",
+        "Serve the journal's records to followers on other hosts until stopped. Can run while appenders do.",
         [
             "lead DIR --bind tcp://10.0.0.1:7500",
             "lead DIR --bind tcp://10.0.0.1:7500 --secret-key-file lead.key --allow $(cat follow.key.pub)",
@@ -41,46 +41,66 @@ def add_to(subcommands: Any) -> None:
         run_lead,
     )
     lead.add_argument(
-        "--bind", required=True, metavar="ENDPOINT", help="tcp://address:port to serve on; port * is free"
+        "--bind", required=True, metavar="ENDPOINT", help="tcp://ADDRESS:PORT to serve on; port * selects a free port"
     )
     lead.add_argument(
-        "--show-replicated", action="store_true", help="tailers of this journal see only what followers acknowledged"
+        "--show-replicated",
+        action="store_true",
+        help="show tailers of this journal only records that followers acknowledged",
     )
     lead.add_argument(
-        "--acks", type=count, default=1, metavar="N", help="followers that must hold a record (default 1)"
+        "--acks",
+        type=count,
+        default=1,
+        metavar="N",
+        help="number of followers that must acknowledge a record (default 1)",
     )
-    lead.add_argument("--secret-key-file", type=Path, metavar="FILE", help="encrypt connections with this key (CURVE)")
-    lead.add_argument("--allow", action="append", metavar="KEY", help="public key of a follower; may be repeated")
+    lead.add_argument(
+        "--secret-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with this leader's secret key; encrypts connections (CURVE)",
+    )
+    lead.add_argument(
+        "--allow", action="append", metavar="KEY", help="public key of a follower that may connect (repeatable)"
+    )
     follow = add_subcommand(
         subcommands,
         "follow",
         "keep a copy of another host's journal",
-        "Keep the journal in DIR equal to a leader's, until stopped; catches up after any interruption. Exit status 1: "
-        "it follows no more, because it diverged or the leader refuses it.",
+        "Keep the journal in DIR equal to a leader's until stopped; catches up after any interruption. Exit status 1: "
+        "it stopped following because it diverged or the leader refused it.",
         ["follow COPY --leader tcp://10.0.0.1:7500 --durable"],
         run_follow,
     )
-    follow.add_argument("--leader", required=True, metavar="ENDPOINT", help="tcp://host:port of the leader")
-    follow.add_argument("--durable", action="store_true", help="acknowledge only what is on the disk")
-    follow.add_argument("--adopt", action="store_true", help="follow with a journal that was not made by following")
-    follow.add_argument("--secret-key-file", type=Path, metavar="FILE", help="this follower's key (CURVE)")
+    follow.add_argument("--leader", required=True, metavar="ENDPOINT", help="tcp://HOST:PORT of the leader")
+    follow.add_argument("--durable", action="store_true", help="acknowledge only records that are flushed to the disk")
+    follow.add_argument(
+        "--adopt", action="store_true", help="follow with an existing journal that is a copy of the leader's"
+    )
+    follow.add_argument(
+        "--secret-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with this follower's secret key (CURVE); FILE.pub has the public key",
+    )
     follow.add_argument("--leader-key", metavar="KEY", help="the leader's public key (CURVE)")
     keygen = subcommands.add_parser("keygen", help="make a key pair for lead and follow")
     keygen.add_argument(
-        "file", type=Path, metavar="FILE", help="where the secret key goes; FILE.pub gets the public one"
+        "file", type=Path, metavar="FILE", help="file for the secret key; the public key goes to FILE.pub"
     )
     keygen.set_defaults(run=run_keygen)
 
 
 def run_lead(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Until stopped."""
+    """Serve until stopped."""
     require_journal(arguments.folder, is_changed=True)
     keys = None
     if arguments.secret_key_file is not None:
         allowed = frozenset(text.encode() for text in arguments.allow) if arguments.allow else None
         keys = _checked(LeaderKeys, _read(arguments.secret_key_file), allowed)
     elif arguments.allow:
-        raise CommandError("--allow needs --secret-key-file: without CURVE nobody can be told from another")
+        raise CommandError("--allow needs --secret-key-file; without CURVE the leader cannot identify followers")
     mode = Mode.SHOW_REPLICATED if arguments.show_replicated else Mode.AS_SOON_AS_POSSIBLE
     try:
         leader = ReplicationLeader(
@@ -95,16 +115,16 @@ def run_lead(arguments: argparse.Namespace, streams: Streams) -> int:
         raise CommandError(str(wrong)) from None
     with Interruption() as interruption, leader:
         streams.note(f"serving {arguments.folder} on {leader.endpoint}; end with SIGINT or SIGTERM")
-        while not interruption.wait(TELL_INTERVAL_S):
+        while not interruption.wait(REPORT_INTERVAL_S):
             streams.note(_leader_text(leader.status))
         streams.note(_leader_text(leader.status))
     return 0
 
 
 def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Until stopped, or until it can follow no more."""
+    """Follow until stopped, or until following is impossible."""
     if (arguments.secret_key_file is None) != (arguments.leader_key is None):
-        raise CommandError("--secret-key-file and --leader-key go together")
+        raise CommandError("--secret-key-file and --leader-key must be given together")
     keys = None
     if arguments.secret_key_file is not None:
         public = _read(arguments.secret_key_file.with_name(arguments.secret_key_file.name + ".pub"))
@@ -119,27 +139,27 @@ def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
     )
     with Interruption() as interruption, follower:
         streams.note(f"following {arguments.leader} into {arguments.folder}; end with SIGINT or SIGTERM")
-        told, waited_s = "", TELL_INTERVAL_S
-        while not interruption.wait(LOOK_INTERVAL_S):
-            status, waited_s = follower.status, waited_s + LOOK_INTERVAL_S
+        reported, waited_s = "", REPORT_INTERVAL_S
+        while not interruption.wait(POLL_INTERVAL_S):
+            status, waited_s = follower.status, waited_s + POLL_INTERVAL_S
             text = _follower_text(status)
             if status.state in (FollowerState.DIVERGED, FollowerState.REFUSED):
                 streams.note(text)
-                return EXIT_OVER
-            if text != told and waited_s >= TELL_INTERVAL_S:
-                told, waited_s = text, 0.0
+                return EXIT_STOPPED
+            if text != reported and waited_s >= REPORT_INTERVAL_S:
+                reported, waited_s = text, 0.0
                 streams.note(text)
         streams.note(_follower_text(follower.status))
     return 0
 
 
 def run_keygen(arguments: argparse.Namespace, streams: Streams) -> int:
-    """A pair; the secret key is its owner's only."""
+    """Make a key pair; only the owner can read the secret key."""
     public, secret = new_keys()
     try:
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise CommandError(f"{arguments.file} is there already; give another name, or move it away") from None
+        raise CommandError(f"{arguments.file} exists; give another name, or move it away") from None
     with os.fdopen(descriptor, "wb") as file:
         file.write(secret + b"\n")
     arguments.file.with_name(arguments.file.name + ".pub").write_bytes(public + b"\n")

@@ -1,4 +1,4 @@
-"""Where a sub-command prints, how it says how far it is, and how it is asked to stop."""
+"""Output, progress display and interruption of a sub-command."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ _ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Text out, and everything about it on `err`."""
+    """The result goes to `out`, messages about it to `err`."""
 
     out: TextIO
     err: TextIO
 
     @classmethod
     def of_process(cls) -> Self:
-        """The process's own."""
+        """The process's standard streams."""
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # not every terminal has every character
+            if isinstance(stream, io.TextIOWrapper):  # a terminal may lack a character
                 stream.reconfigure(errors="backslashreplace")
         return cls(sys.stdout, sys.stderr)
 
     def say(self, text: str = "") -> None:
-        """A line of the answer."""
+        """Print a line of the result."""
         self.out.write(text + "\n")
 
     def note(self, text: str) -> None:
-        """A line about the answer."""
+        """Print a message."""
         self.err.write(text + "\n")
         self.err.flush()
 
     def is_out_closed(self) -> bool:
-        """True if whoever read the answer has gone."""
+        """True if the reader has closed its end of `out`."""
         try:
             poll = select.poll()
-            poll.register(self.out.fileno(), 0)  # nothing asked for: an end is told in any case
-        except (OSError, ValueError):  # no file: a string in memory
+            poll.register(self.out.fileno(), 0)  # 0: hang-ups and errors are reported in any case
+        except (OSError, ValueError):  # not a file: a string in memory
             return False
         return any(event & _ENDED for _, event in poll.poll(0))
 
 
 class Interruption:
-    """SIGINT and SIGTERM as a wish to stop, which also ends a wait. Elsewhere than in the main thread: none comes."""
+    """SIGINT and SIGTERM as a request to stop, which also ends a wait. Only the main thread receives signals."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_requested = False
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
@@ -76,49 +76,49 @@ class Interruption:
         self._wake.close()
         self._waker.close()
 
-    def ask(self) -> None:
-        """Stop."""
-        self.is_asked = True
+    def request_stop(self) -> None:
+        """Request a stop."""
+        self.is_requested = True
         self._waker.send(b"\0")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.is_asked:  # a second time: whatever it is that does not come to an end
+        if self.is_requested:  # a second signal ends the process immediately
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.ask()
+        self.request_stop()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for so long; True at once when asked to stop."""
-        if not self.is_asked and timeout_s > 0:
+        """Wait up to `timeout_s`; True as soon as a stop is requested."""
+        if not self.is_requested and timeout_s > 0:
             select.select([self._wake], [], [], timeout_s)
-        return self.is_asked
+        return self.is_requested
 
     def wait_writable(self, descriptor: int) -> bool:
-        """Wait until something can be written; False if asked to stop before it can."""
+        """Wait until the descriptor is writable; False if a stop is requested first."""
         while True:
             _, ready, _ = select.select([self._wake], [descriptor], [])
-            if ready or self.is_asked:
+            if ready or self.is_requested:
                 return bool(ready)
 
 
 class Meter(Protocol):
-    """Takes in how far something is."""
+    """Shows progress."""
 
     def advance(self, count: int, what: str) -> None:
-        """So much more, of which the last was `what`."""
+        """Report `count` more done; `what` was the last."""
         ...
 
     def hide(self) -> None:
-        """Something else is about to be printed."""
+        """Hide the display before other output."""
         ...
 
     def finish(self) -> None:
-        """No more."""
+        """Remove the display."""
         ...
 
 
 class _Bar:
-    """On a terminal."""
+    """A progress bar on a terminal."""
 
     def __init__(self, err: TextIO, title: str, total: int | None) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -138,17 +138,17 @@ class _Bar:
 
 
 class _Lines:
-    """Elsewhere: a line now and then."""
+    """Without a terminal: a line at intervals."""
 
     def __init__(self, streams: Streams, title: str, total: int | None, interval_s: float) -> None:
         self._streams, self._title, self._interval_s = streams, title, interval_s
         self._of = "" if total is None else f" of {total:,}"
-        self._count, self._told_at = 0, time.monotonic()
+        self._count, self._reported_at = 0, time.monotonic()
 
     def advance(self, count: int, what: str) -> None:
         self._count += count
-        if time.monotonic() - self._told_at >= self._interval_s:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._reported_at >= self._interval_s:
+            self._reported_at = time.monotonic()
             self._streams.note(f"{self._title}: {self._count:,}{self._of}" + (f", {what}" if what else ""))
 
     def hide(self) -> None:
@@ -161,12 +161,12 @@ class _Lines:
 def meter(
     streams: Streams, title: str, total: int | None, *, interval_s: float = LINE_INTERVAL_S, has_bar: bool = True
 ) -> Meter:
-    """A bar on a terminal, lines otherwise.
+    """A progress bar on a terminal, otherwise lines.
 
     Args:
-        total: how far it goes, if that is known.
+        total: the final count, if it is known.
         interval_s: between lines.
-        has_bar: False: lines on a terminal too, because something else is printed all the time.
+        has_bar: False: lines on a terminal too, because other output would disturb a bar.
     """
     if has_bar and streams.err.isatty() and os.environ.get("TERM") != "dumb":
         return _Bar(streams.err, title, total)

@@ -1,4 +1,4 @@
-"""`tail`: records as they come, chosen and shown in the way that is asked for."""
+"""`tail`: shows records, selected and formatted by its options."""
 
 from __future__ import annotations
 
@@ -29,46 +29,50 @@ EXAMPLES = [
     "tail DIR --follow --show-index",
     "tail DIR --last 20 --include 'symbol=.ABC' --exclude cancel",
     "tail DIR --from-time 2026-11-21T08:30:00Z --until-time 2026-11-21T09:00:00Z --json",
-    "tail DIR --name audit --follow       (goes on where it was, however it ended)",
+    "tail DIR --name audit --follow       (continues where the last run stopped)",
 ]
 
 
 def add_to(subcommands: Any) -> None:
-    """What it takes."""
+    """Add the sub-command and its options."""
     parser = add_subcommand(
         subcommands,
         "tail",
-        "show records, the newest as they come",
-        "Show a journal's records. A regular expression is looked for in a record's text: method(argument=value) of a "
-        "typed record, else its bytes as UTF-8.",
+        "show records, and new ones as they are appended",
+        "Show a journal's records. Regular expressions search a record's text: method(argument=value) for a "
+        "typed record, otherwise its bytes as UTF-8.",
         EXAMPLES,
         run,
     )
     chosen = parser.add_argument_group("which records")
     chosen.add_argument("--include", type=pattern, action="append", default=[], metavar="REGEX",
-                        help="only those that have it (repeatable: that have all)")  # fmt: skip
+                        help="only records that match; if repeated, records that match all")  # fmt: skip
     chosen.add_argument("--exclude", type=pattern, action="append", default=[], metavar="REGEX",
-                        help="not those that have it (repeatable: that have any)")  # fmt: skip
+                        help="leave out records that match; if repeated, records that match any")  # fmt: skip
     add_range(parser)
     chosen.add_argument("--last", type=count, metavar="N", help="begin N records before the end")
-    chosen.add_argument("--max", type=count, metavar="N", help="stop after showing N")
-    chosen.add_argument("--follow", "-f", action="store_true", help="go on with what is appended, until interrupted")
-    chosen.add_argument("--reverse", action="store_true", help="the newest first")
-    chosen.add_argument("--name", metavar="NAME", help="as this named tailer: go on where it was, and remember")
-    shown = parser.add_argument_group("how they look")
-    shown.add_argument("--one-line", action="store_true", help="a line for each record, line breaks escaped")
-    shown.add_argument("--show-index", "-i", action="store_true", help="index and time before each")
-    shown.add_argument("--json", action="store_true", help="a JSON object for each, on a line")
+    chosen.add_argument("--max", type=count, metavar="N", help="stop after showing N records")
+    chosen.add_argument(
+        "--follow", "-f", action="store_true", help="also show records as they are appended, until interrupted"
+    )
+    chosen.add_argument("--reverse", action="store_true", help="show the newest record first")
+    chosen.add_argument(
+        "--name", metavar="NAME", help="continue where the tailer of this name stopped, and store the position"
+    )
+    shown = parser.add_argument_group("format")
+    shown.add_argument("--one-line", action="store_true", help="show each record on one line, with line breaks escaped")
+    shown.add_argument("--show-index", "-i", action="store_true", help="show the index and the time before each record")
+    shown.add_argument("--json", action="store_true", help="show each record as a JSON object on one line")
     shown.add_argument("--sequence", type=sequence_rule, metavar="RULE",
-                       help="with --json: find source_stream and source_seq (see verify --help)")  # fmt: skip
+                       help="with --json: add source_stream and source_seq (see verify --help)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0, also when interrupted or when the reader has gone."""
+    """Exit status 0, also when interrupted or when the reader closes the output."""
     _check(arguments)
     key, show = read_key(arguments.key_file), _shower(arguments, streams)
     if arguments.follow and not (arguments.folder / CONTROL_NAME).exists():
-        streams.note(f"{arguments.folder} is no journal yet; waiting for one to appear")
+        streams.note(f"{arguments.folder} is not a journal yet; waiting for it to be created")
     else:
         require_journal(arguments.folder)
     wanted = Range.of(arguments)
@@ -84,15 +88,15 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.reverse and (arguments.follow or arguments.name):
-        raise CommandError("--reverse goes to the oldest record: leave out --follow and --name, or --reverse")
+        raise CommandError("--reverse cannot be combined with --follow or --name; leave one out")
     if arguments.last and Range.of(arguments).has_begin:
-        raise CommandError("--last says where to begin, and so do --from-index and --from-time: give one of them")
+        raise CommandError("--last cannot be combined with --from-index or --from-time; give only one of them")
     if arguments.name and not NAME.fullmatch(arguments.name):
         raise CommandError(
-            f"--name {arguments.name!r}: give 1 to 100 letters, digits, dots, hyphens or underscores, no dot first"
+            f"--name {arguments.name!r}: use 1 to 100 letters, digits, dots, hyphens or underscores, no dot first"
         )
     if arguments.name and not os.access(arguments.folder, os.W_OK):
-        raise CommandError(f"{arguments.folder}: not writable, so --name cannot remember; leave it out")
+        raise CommandError(f"{arguments.folder}: not writable, so --name cannot store a position; leave --name out")
 
 
 def _show_forward(
@@ -112,7 +116,7 @@ def _show_forward(
         to_begin(tailer, wanted, arguments.folder)
 
     def is_over() -> bool:
-        return interruption.is_asked or streams.is_out_closed()
+        return interruption.is_requested or streams.is_out_closed()
 
     for entries in forward(tailer, wanted, follow=arguments.follow, is_over=is_over):
         for entry in entries:
@@ -120,7 +124,7 @@ def _show_forward(
             if shown_count == arguments.max:
                 break
         streams.out.flush()
-        if arguments.name:  # what was handed on is handled: told only now, so that nothing is lost between
+        if arguments.name:  # stored only after the records are written out, so that none is lost
             if tailer.position != entry.index + 1:
                 tailer.to_index(entry.index + 1)
             tailer.commit()
@@ -128,8 +132,8 @@ def _show_forward(
             break
     if tailer.lost_count:
         streams.note(
-            f"damage took {counted(tailer.lost_count, 'record')}; "
-            f"tandemfeed journal verify {arguments.folder} says where"
+            f"damage: {counted(tailer.lost_count, 'record')} lost; "
+            f"run tandemfeed journal verify {arguments.folder} to see where"
         )
 
 
@@ -138,7 +142,7 @@ def _show_back(
 ) -> None:
     shown_count = 0
     for place, entry in enumerate(entries):
-        if interruption.is_asked or place == arguments.last:
+        if interruption.is_requested or place == arguments.last:
             break
         shown_count += show(entry)
         if shown_count == arguments.max:
@@ -146,7 +150,7 @@ def _show_back(
 
 
 def _shower(arguments: argparse.Namespace, streams: Streams) -> Callable[[Entry], bool]:
-    """Shows a record if the filters let it; says whether."""
+    """A function that shows a record if the filters select it, and returns whether they did."""
 
     def show(entry: Entry) -> bool:
         view = RecordView(*entry)

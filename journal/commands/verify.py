@@ -1,4 +1,4 @@
-"""`verify`: is a journal whole, do the numbers of its sources go on, has it all that another one has."""
+"""`verify`: checks a journal's files, its sources' sequence numbers, and its records against another journal's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from journal.verification import Verification
 EXAMPLES = [
     "verify DIR",
     "verify DIR --sequence 8:u64                 (the number is a little-endian u64 at offset 8)",
-    "verify DIR --sequence 8:u64@2:u16           (… of each stream, whose id is a u16 at offset 2)",
+    "verify DIR --sequence 8:u64@2:u16           (… per stream; the stream's id is a u16 at offset 2)",
     r"verify DIR --sequence 'stream=(?P<stream>\w+) seq=(?P<seq>\d+)'",
     "verify DIR --against COPY                   (every record of COPY is in DIR, in the same order)",
 ]
@@ -35,14 +35,14 @@ EXIT_INTERRUPTED = 130
 
 
 def add_to(subcommands: Any) -> None:
-    """What it takes."""
+    """Add the sub-command and its options."""
     parser = add_subcommand(
         subcommands,
         "verify",
         "check every segment, link, index and sequence",
-        "Check a journal: every segment's CRC, sequences, times, end marks and links, sparse index, checkpoints, "
-        "tails. Changes nothing; works while an appender runs. Exit status: 0 whole, 1 something was found (a line "
-        "each, with file, offset, index), 2 it could not be checked, 130 interrupted.",
+        "Check a journal: CRCs, sequences and times of all segments, end marks and links, sparse index, checkpoints, "
+        "tails. Changes nothing, and can run while appenders do. Exit status: 0 no findings, 1 findings (one line "
+        "each, with file, offset and index), 2 the check failed, 130 interrupted.",
         EXAMPLES,
         run,
     )
@@ -50,22 +50,25 @@ def add_to(subcommands: Any) -> None:
         "--sequence",
         type=sequence_rule,
         metavar="RULE",
-        help="records have a source's sequence number, which must go on one by one: OFFSET:TYPE[@STREAM_OFFSET:TYPE] "
-        "(u8 to u64, i8 to i64, little-endian; with be behind, big-endian), or a regular expression with the group seq "
-        "and, if there are several streams, stream. Records of another kind are passed over. A history in front of a "
-        "record does not count",
+        help="where records have their source's sequence number, which must increase by one: "
+        "OFFSET:TYPE[@STREAM_OFFSET:TYPE] (u8 to u64, i8 to i64, little-endian; with the suffix be, big-endian), or a "
+        "regular expression with the group seq and, for several streams, the group stream. Records that do not match "
+        "are ignored. Offsets count from the end of a record's history, if it has one",
     )
     parser.add_argument(
-        "--against", type=Path, metavar="DIR", help="another journal, each of whose records must be here, in its order"
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="another journal; all its records must be in this one, in the same order",
     )
     parser.add_argument(
-        "--against-key-file", type=Path, metavar="FILE", help="the other journal's key, if it has another"
+        "--against-key-file", type=Path, metavar="FILE", help="the other journal's key file, if its key differs"
     )
-    parser.add_argument("--json", action="store_true", help="findings as JSON, one on a line, then the sums")
+    parser.add_argument("--json", action="store_true", help="show findings as JSON, one per line, then the totals")
 
 
 def run(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0 whole, 1 not."""
+    """Exit status 0 without findings, 1 with findings, 130 if interrupted."""
     require_journal(arguments.folder)
     key = read_key(arguments.key_file)
     if arguments.against is not None:
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
     with Interruption() as interruption, JournalFiles(arguments.folder) as files:
         verification = Verification(files, key=key, rule=arguments.sequence)
         if files.settings.key_check and key is None:
-            streams.note(f"{arguments.folder} is encrypted: without --key-file its records are not opened")
+            streams.note(f"{arguments.folder} is encrypted; without --key-file its records are not decrypted")
         found_count = 0
         for finding in _findings(verification, streams, interruption):
             found_count += 1
@@ -83,7 +86,7 @@ def run(arguments: argparse.Namespace, streams: Streams) -> int:
             for missing in _compared(arguments, key, streams, interruption):
                 missing_count += 1
                 streams.say(_shown(missing, arguments))
-        if interruption.is_asked:
+        if interruption.is_requested:
             streams.note("interrupted: not everything was checked")
             return EXIT_INTERRUPTED
         streams.say(_sums(verification, arguments, found_count, missing_count))
@@ -97,10 +100,10 @@ def _findings(verification: Verification, streams: Streams, interruption: Interr
             for finding in verification.check_file(name):
                 progress.hide()
                 yield finding
-                if interruption.is_asked:
+                if interruption.is_requested:
                     return
             progress.advance(1, name.path.name)
-            if interruption.is_asked:
+            if interruption.is_requested:
                 return
         yield from verification.check_end()
     finally:
@@ -138,11 +141,11 @@ def _sums(verification: Verification, arguments: argparse.Namespace, found_count
         parts.append(
             f"{continuity.counted:,} with a sequence number, of {counted(continuity.stream_count, 'source stream')}"
         )
-    parts.append("whole" if not found_count else counted(found_count, "finding"))
+    parts.append("no findings" if not found_count else counted(found_count, "finding"))
     if arguments.against is not None:
         other = arguments.against
         parts.append(
-            f"{counted(missing_count, 'record')} of {other} missing" if missing_count else f"all of {other} is here"
+            f"{counted(missing_count, 'record')} of {other} missing" if missing_count else f"all of {other} found"
         )
     return "; ".join(parts)
 
@@ -154,21 +157,21 @@ def _compared(
     with JournalFiles(arguments.against) as other:
         if other.settings.key_check and other_key is None:
             other_key = key
-    # The other one first: what comes to both in the meantime is then missing in neither.
+    # The other journal first: a record appended to both meanwhile must not count as missing from this one.
     theirs = _digests(arguments.against, other_key, streams, interruption)
     ours = _digests(arguments.folder, key, streams, interruption)
-    if not interruption.is_asked:
+    if not interruption.is_requested:
         yield from compare(*ours, *theirs)
 
 
 def _digests(
     folder: Path, key: bytes | None, streams: Streams, interruption: Interruption
 ) -> tuple[Digests, NDArray[np.int64]]:
-    """The contents of all records, and their indices."""
+    """The digests of all records, and their indices."""
     digests, indices = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     progress = meter(streams, f"records of {folder} read", None)
     with Tailer(folder, key=key) as tailer:
-        while not interruption.is_asked and (batch := tailer.read_batch(READ_AT_ONCE)) is not None:
+        while not interruption.is_requested and (batch := tailer.read_batch(READ_AT_ONCE)) is not None:
             found = [digest(record) for record in batch.records()]
             digests.append(np.array(found, np.uint64))
             indices.append(np.arange(batch.first_index, batch.next_index, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""The second face of the engine: an order queue whose items survive any crash.
+"""A queue whose items survive any crash: the second of the engine's three faces.
 
 docs/persistent-queue.md is the manual.
 """

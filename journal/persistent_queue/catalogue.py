@@ -1,10 +1,10 @@
-"""The blocks of a queue: which ids each holds, how many are settled, and which few are mapped at the moment.
+"""The blocks of a queue: the ids in each, how many of their items are settled, and which blocks are mapped.
 
-A queue may have thousands of blocks; only some are mapped at once. A block whose state area was changed since the last
-checkpoint stays known as changed; if its map has to go before that, its states go to the disk first (never too early:
+A queue may have thousands of blocks; only some are mapped at a time. A block whose state area changed since the last
+checkpoint is marked as changed; if it must be unmapped earlier, its states are flushed first (which is never too early:
 see item_state).
 
-Everything here happens under the queue's lock for states.
+Callers must hold the queue's lock for states.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from uuid import UUID
 from journal.block import Block
 from journal.persistent_queue.state_bits import bits_of, settle
 
-OPEN_MAX = 64  # mapped blocks: each takes a file descriptor, of which a process may have no more than 1,024
+OPEN_MAX = 64  # mapped blocks; each needs a file descriptor, and a process may have only 1,024
 
 
 class QueueBlock:
-    """What is known of a block without its being mapped. Ids from `first_id` to before `end_id` are its items."""
+    """A block's figures, known without mapping it. Its items have the ids from `first_id` to before `end_id`."""
 
     __slots__ = ("end_id", "first_id", "ordinal", "path", "settled_count")
 
@@ -41,10 +41,10 @@ class QueueBlock:
 
 
 class Catalogue:
-    """All of them, oldest first.
+    """The blocks of a queue, oldest first.
 
     Args:
-        queue_id: what every block must belong to.
+        queue_id: the queue to which every block must belong.
     """
 
     def __init__(self, queue_id: UUID) -> None:
@@ -54,20 +54,20 @@ class Catalogue:
         self._changed: dict[int, Block] = {}
 
     def add(self, block: QueueBlock, mapped: Block | None = None) -> None:
-        """A block of the queue."""
+        """Add a block."""
         insort(self.blocks, block, key=lambda each: each.ordinal)
         if mapped is not None:
             self._keep(block.ordinal, mapped)
 
-    def holding(self, item_id: int) -> QueueBlock | None:
-        """The block that has an id; None if none has it any more, or yet."""
+    def containing(self, item_id: int) -> QueueBlock | None:
+        """The block that contains an id; None if no block does, or none any longer."""
         place = bisect_right(self.blocks, item_id, key=lambda each: each.first_id) - 1
         if place < 0 or item_id >= self.blocks[place].end_id:
             return None
         return self.blocks[place]
 
     def from_id(self, item_id: int) -> Iterator[QueueBlock]:
-        """The blocks that have ids from this one on, oldest first."""
+        """The blocks with ids from this one on, oldest first."""
         place = max(bisect_right(self.blocks, item_id, key=lambda each: each.first_id) - 1, 0)
         return islice(self.blocks, place, None)
 
@@ -80,7 +80,7 @@ class Catalogue:
         return found
 
     def settle(self, block: QueueBlock, first_id: int, end_id: int, bits: int) -> int:
-        """Settle the pending items among these; returns how many there were."""
+        """Settle the pending items in a range of ids; return how many."""
         first, end = max(first_id, block.first_id), min(end_id, block.end_id)
         if first >= end:
             return 0
@@ -89,7 +89,7 @@ class Catalogue:
         count = int(settle(address, first - block.first_id, end - block.first_id, bits))
         if count:
             block.settled_count += count
-            # Only now: a checkpoint that takes the changed blocks before this line has its end before this change.
+            # Only now: a checkpoint that takes the changed blocks before this line ends before this change.
             self._changed[block.ordinal] = mapped
         return count
 
@@ -99,12 +99,12 @@ class Catalogue:
         return int(bits_of(mapped.address + mapped.header.state_offset, item_id - block.first_id))
 
     def take_changed(self) -> list[Block]:
-        """The blocks whose states changed since this was last asked, to be flushed by the caller."""
+        """The blocks whose states changed since the last call; the caller must flush them."""
         changed, self._changed = self._changed, {}
         return list(changed.values())
 
     def remove(self, block: QueueBlock) -> Block:
-        """Forget a block; returns it, mapped."""
+        """Remove a block and return it, mapped."""
         mapped = self.mapped(block)
         self.blocks.remove(block)
         self._mapped.pop(block.ordinal, None)
@@ -112,7 +112,7 @@ class Catalogue:
         return mapped
 
     def close(self) -> None:
-        """Let go of every map."""
+        """Unmap all blocks."""
         self._mapped.clear()
         self._changed.clear()
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a persistent queue besides what can go wrong with any journal."""
+"""Errors of a persistent queue, in addition to those of journal/errors.py."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from journal.errors import JournalError
 
 
 class QueueFull(JournalError):
-    """As many blocks as allowed hold active items: nothing was put; putting resumes when some were delivered."""
+    """Active items occupy `blocks_max` blocks. Nothing was put; putting succeeds again once items are settled."""
 
 
 class QueueFailed(JournalError):
-    """The disk failed while a group was made durable: open the queue again to learn which items are in it."""
+    """The disk failed while a group was flushed. Open the queue again to find out which items it contains."""
 
 
 class PathMissing(JournalError):
-    """A folder that holds blocks of this queue was not given, or is not what it was (a disk that is not mounted)."""
+    """A folder with blocks of this queue was not given, or its contents are gone (for example, an unmounted disk)."""
 
 
 class NotInFlight(JournalError):
-    """The item is not in flight: never handed out by this process, or already given back, delivered or cancelled."""
+    """The item is not in flight: this process never got it, or it is already released, delivered or cancelled."""
 
 
 class TooManyInFlight(JournalError):
-    """More items are in flight than allowed: say `done` or `release` for some first."""
+    """`in_flight_max` items are in flight: call `done` or `release` for some first."""

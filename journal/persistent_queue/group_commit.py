@@ -1,11 +1,11 @@
-"""Many threads, one flush: who comes while the disk is busy goes into the next group, and one of them leads it.
+"""Group commit: one flush for many threads. Callers that arrive while the disk is busy form the next group.
 
-There is no thread for it: the last to come leads, so that nobody has to be woken to begin. "Last" is a guess: as many
-as were there around the last flush; a group waits for them, but no longer than its time limit. Followers are woken one
-by another, in a chain, for each of them needs the interpreter before it can do anything anyway.
+No separate thread commits: the last caller to arrive leads the group, so that no thread has to be woken first. How many
+callers to expect is estimated from the last flush; a group waits for them up to a time limit. The callers of a finished
+group wake each other in a chain, because each needs the interpreter lock before it can do anything.
 
-Invariant: a seat that was taken before `write` is called is answered after it returned, with a result or an error; and
-when seats wait and nobody leads, exactly one of their threads waits with a time limit.
+Invariant: a seat taken before `write` is called gets a result or an error after it returns; and while seats wait
+without a leader, exactly one of their threads waits with a time limit.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from contextlib import suppress
 from journal.errors import JournalError
 from journal.persistent_queue.errors import QueueFailed
 
-SEGMENT_BYTES_MAX = 1 << 20  # a group of more than this is written in pieces
+SEGMENT_BYTES_MAX = 1 << 20  # a larger group is written in several segments
 
 
 class Seat:
-    """One caller's place in a group: what it puts, and what came of it. Without a lock, it is only told by its future.
+    """One caller's place in a group: its items and their result. Without a lock, the result goes only to its future.
 
     Attributes:
         first_id: of its items, once written.
-        following: whom to wake next.
+        following: the seat whose thread to wake next.
     """
 
     __slots__ = ("error", "first_id", "following", "future", "gathers", "is_abandoned", "is_done", "items", "lock")
@@ -43,14 +43,14 @@ class Seat:
         self.following: Seat | None = None
 
     def wake(self) -> None:
-        """Wake its thread."""
+        """Wake the seat's thread."""
         if self.lock is not None:
-            with suppress(RuntimeError):  # it was woken already, and has not noticed yet
+            with suppress(RuntimeError):  # it is already awake, but has not run yet
                 self.lock.release()
 
 
 class _Local(threading.local):
-    """A thread's lock, held except for the moment in which somebody wakes it. Made when the thread first comes."""
+    """A thread's lock, released only to wake the thread. Created on the thread's first call."""
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         self.lock = threading.Lock()
@@ -59,14 +59,14 @@ class _Local(threading.local):
 
 
 class GroupCommit:
-    """Groups callers.
+    """Commits the items of many callers in groups.
 
     Args:
-        write: makes a group durable and fills its seats in; only one thread at a time is in it.
+        write: makes a group durable and fills in its seats; called by one thread at a time.
         size_max: seats in a group.
-        delay_s: how long a group waits for more, at most.
-        call_helper: wakes a thread that calls `commit`; for seats that no thread waits in.
-        prepare_thread: called by each thread when it first comes.
+        delay_s: the maximum time that a group waits for more callers.
+        call_helper: makes another thread call `commit`, for seats without a waiting thread.
+        prepare_thread: called once in each thread, on its first call.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class GroupCommit:
         self._mutex = threading.Lock()
         self._local = _Local(prepare_thread)
         self._waiting: list[Seat] = []
-        self._thread_count = 0  # of the waiting seats
+        self._thread_count = 0  # waiting seats with a thread
         self._expected = 1
         self._is_busy = False
-        self.failure: JournalError | None = None  # why nobody is let in any more
+        self.failure: JournalError | None = None  # why no more callers are accepted
         self.group_count = 0
 
-    def commit(self, items: Sequence[bytes] = (), *, at_once: bool = False) -> int:
-        """Take part in a group that begins after this call; returns when it is on the disk.
+    def commit(self, items: Sequence[bytes] = (), *, lead_now: bool = False) -> int:
+        """Join a group that begins after this call; return when it is on the disk.
 
         Args:
-            at_once: lead if nobody does, however few are there.
+            lead_now: if no caller leads, lead without waiting for others.
 
         Returns:
             The first item's id; -1 without items.
@@ -105,7 +105,7 @@ class GroupCommit:
             self._waiting.append(seat)
             self._thread_count += 1
             if not self._is_busy:
-                if at_once or self._thread_count >= self._expected:
+                if lead_now or self._thread_count >= self._expected:
                     group = self._take()
                 else:
                     is_timed = self._thread_count == 1
@@ -113,7 +113,7 @@ class GroupCommit:
             if group is None:
                 group = self._await(seat, is_timed)
             if group is not None:
-                self._lead(group, seat)  # which is not this seat's own, if enough others came before
+                self._lead(group, seat)  # may be a group without this seat, if enough others came first
                 group, is_timed = None, False
         if seat.following is not None:
             seat.following.wake()
@@ -122,10 +122,10 @@ class GroupCommit:
         return seat.first_id
 
     def enqueue(self, items: Sequence[bytes]) -> Future[int]:
-        """Take part without waiting; the future gets the first item's id, or the error."""
+        """Join a group without waiting; the future gets the first item's id, or the error."""
         seat = Seat(items, None)
         seat.future = Future()
-        seat.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled that way
+        seat.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         with self._mutex:
             self._require_whole()
             self._waiting.append(seat)
@@ -136,18 +136,18 @@ class GroupCommit:
 
     @property
     def waiting_count(self) -> int:
-        """Seats whose group has not begun."""
+        """Number of seats whose group has not begun."""
         return len(self._waiting)
 
     def fail(self, reason: BaseException) -> None:
-        """Let nobody in any more: what is on the disk is not known."""
-        self.failure = QueueFailed(f"something did not reach the disk for certain ({reason!r}): open the queue again")
+        """Accept no more callers: it is unknown what is on the disk."""
+        self.failure = QueueFailed(f"a write to the disk failed ({reason!r}): open the queue again")
         self.failure.__cause__ = reason
 
     def close(self, reason: JournalError) -> None:
-        """Make everything durable that came so far, and let nobody in any more."""
+        """Make everything durable, then accept no more callers."""
         while True:
-            self.commit(at_once=True)
+            self.commit(lead_now=True)
             with self._mutex:
                 if not self._is_busy and not self._waiting:
                     self.failure = reason
@@ -164,7 +164,7 @@ class GroupCommit:
         return group
 
     def _await(self, seat: Seat, is_timed: bool) -> list[Seat] | None:
-        """Wait until the seat is done, or until it is this thread that leads: then with the group."""
+        """Wait until the seat is done, or until this thread must lead: then return the group."""
         assert seat.lock is not None
         try:
             while not seat.is_done:
@@ -182,7 +182,7 @@ class GroupCommit:
                             if self._thread_count >= self._expected:
                                 return self._take()
                             is_timed = True
-        except BaseException:  # an interrupt: others must not wait for this thread
+        except BaseException:  # an interrupt: other threads must not wait for this one
             self._abandon(seat)
             raise
         return None
@@ -224,7 +224,7 @@ class GroupCommit:
                     threads += 1
                     if seat is not own and not seat.is_abandoned:
                         seat.following, first = first, seat
-                seat.is_done = True  # last: its thread may be awake, and go on with what it finds here
+                seat.is_done = True  # last: its thread may be awake and continues when it sees this
             if self._delay_s > 0:
                 self._expected = min(max(threads + self._thread_count, 1), self._size_max)
             if self._thread_count:
@@ -248,7 +248,7 @@ class GroupCommit:
 
 
 def batches(seats: list[Seat]) -> list[list[Seat]]:
-    """What goes into a segment together: a seat's items always do."""
+    """Divide seats into segments; all items of a seat go into one segment."""
     batches: list[list[Seat]] = []
     size = 0
     for seat in seats:

@@ -1,4 +1,4 @@
-"""An item's bytes, by its id: one behind the other without searching, else by the block's sparse index. Checks each."""
+"""Reads items by id: consecutive ones without a search, others through the block's sparse index. Checks every CRC."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy as np
 from journal.block import Block
 from journal.kernels import AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, BROKEN, new_state
 from journal.layout import DATA_OFFSET
-from journal.reading import find_behind, read_ahead, seek, walk_to
+from journal.reading import find_after_damage, read_ahead, seek, walk_to
 
-READ_AHEAD = 64  # items looked up at once: their places, not their bytes
+READ_AHEAD = 64  # items whose places are looked up together
 
 
 class ItemReader:
-    """Reads items; not for several threads at once."""
+    """Reads items. Not thread-safe."""
 
     def __init__(self) -> None:
         self._block: Block | None = None
@@ -24,11 +24,11 @@ class ItemReader:
         self._first_id = 0
 
     def read(self, block: Block, item_id: int, end: int, id_end: int) -> bytes | None:
-        """The item's bytes; None if damage took it.
+        """The item's bytes; None if it is damaged.
 
         Args:
-            end: offset behind the block's last durable segment.
-            id_end: ids from here on are not to be looked at yet.
+            end: the offset after the block's last durable segment.
+            id_end: ids from here on must not be read yet.
         """
         place = item_id - self._first_id
         if block is not self._block or not 0 <= place < len(self._starts):
@@ -38,7 +38,7 @@ class ItemReader:
         return block.buffer[self._starts[place] : self._ends[place]]
 
     def forget(self) -> None:
-        """Let go of the block."""
+        """Drop the reference to the block."""
         self._block, self._starts = None, []
 
     def _look_up(self, block: Block, item_id: int, end: int, id_end: int) -> bool:
@@ -63,11 +63,11 @@ class ItemReader:
         return True
 
     def _go_to(self, block: Block, item_id: int, end: int) -> bool:
-        """The segment that holds the item: by the index, then by lengths, around damage."""
+        """Go to the segment with the item: by the index, then by lengths, skipping damage."""
         state = self._state
         state[AT_OFFSET], state[AT_SKIP], state[AT_SEQUENCE] = DATA_OFFSET, 0, block.header.first_sequence
         seek(block.address, item_id, False, state)
         while not (found := walk_to(block.address, item_id, False, state)) and state[AT_STATUS] == BROKEN:
-            if not find_behind(block.address, int(state[AT_OFFSET]), end, int(state[AT_SEQUENCE]), state):
+            if not find_after_damage(block.address, int(state[AT_OFFSET]), end, int(state[AT_SEQUENCE]), state):
                 break
         return bool(found)

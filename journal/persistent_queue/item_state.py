@@ -1,8 +1,8 @@
-"""The life of an item: states, moves, and what a cancel can be answered. PURE.
+"""The states of an item, the moves between them, and the results of a cancel. Pure.
 
-A block keeps two bits for each item. They only ever go from zero to one other value, so a state that reaches the disk
-early, or on a page of its own, is never wrong: it is what the item was to become. IN_FLIGHT is not stored: an item that
-was in flight when its process ended is pending again.
+A block has two bits for each item. They change only once, from zero to another value. So a state that reaches the disk
+early or alone is never wrong: it is the item's final state. IN_FLIGHT is not stored: an item that was in flight when
+its process ended is pending again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from enum import Enum
 
 
 class ItemState(Enum):
-    """One sentence each."""
+    """The state of an item."""
 
-    PENDING = "pending"  # durable, and nobody has it
+    PENDING = "pending"  # durable, not handed out
     IN_FLIGHT = "in flight"  # handed out by `get`, not yet settled
-    DELIVERED = "delivered"  # `done` was said
-    CANCELLED = "cancelled"  # taken back before it was handed out
-    LOST = "lost"  # damage on the disk took it; never served
+    DELIVERED = "delivered"  # `done` was called
+    CANCELLED = "cancelled"  # cancelled before it was handed out
+    LOST = "lost"  # damaged on the disk; never handed out
 
 
 class ItemEvent(Enum):
@@ -41,7 +41,7 @@ MOVES: dict[tuple[ItemState, ItemEvent], ItemState] = {
     (ItemState.IN_FLIGHT, ItemEvent.RELEASE): ItemState.PENDING,
     (ItemState.IN_FLIGHT, ItemEvent.CRASH): ItemState.PENDING,
 }
-STORED = (ItemState.PENDING, ItemState.DELIVERED, ItemState.CANCELLED, ItemState.LOST)  # by their two bits
+STORED = (ItemState.PENDING, ItemState.DELIVERED, ItemState.CANCELLED, ItemState.LOST)  # in the order of their two bits
 BITS = {state: bits for bits, state in enumerate(STORED)}
 DELIVERED_BITS, CANCELLED_BITS, LOST_BITS = (
     BITS[state] for state in (ItemState.DELIVERED, ItemState.CANCELLED, ItemState.LOST)
@@ -50,49 +50,49 @@ DELIVERED_BITS, CANCELLED_BITS, LOST_BITS = (
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """It will never be delivered; on the disk."""
+    """The item is durably cancelled and will never be delivered."""
 
     item_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDelivered:
-    """Too late: `done` was said. Whoever got it must be asked to cancel it."""
+    """Too late: `done` was called. Only the recipient can cancel it now."""
 
     item_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Too late for now: somebody has it and may yet release it."""
+    """Too late for now: the item is handed out, but may still be released."""
 
     item_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCancelled:
-    """Somebody was faster; on the disk."""
+    """The item was already cancelled, durably."""
 
     item_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Damage on the disk took it; it is not delivered."""
+    """The item is damaged on the disk and will not be delivered."""
 
     item_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recycled:
-    """It was settled, and its block has been used anew since: treat it as delivered, for it may have been."""
+    """The item was settled, and its block was recycled: treat it as delivered, because it may have been."""
 
     item_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No item has had this id."""
+    """No item ever had this id."""
 
     item_id: int
 

@@ -1,9 +1,9 @@
-"""The writing side of a queue's blocks: items and notes go behind the last segment of the current block.
+"""Writes a queue's blocks: appends items and notes after the last segment of the current block.
 
-Only the leader of a group is in here (group_commit.py). Segments are stored by calls and not through the map: each
-flush makes the next store through the map stop for a page fault, which a measurement showed to cost a third of the
-speed. Roll: the next block appears under its name, then the old one gets its end mark with a link. Invariant: `durable`
-never goes back, and everything before it is on the disk.
+Only the leader of a group calls it (group_commit.py). It writes segments with system calls, not through the map: after
+a flush the next store through the map causes a page fault, which measurably costs a third of the throughput. To roll,
+the next block gets its name, then the old one its end mark with a link. Invariant: `durable` never goes back, and
+everything before it is on the disk.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from journal.persistent_queue.segments import Changes, items_body, segment, stat
 from journal.persistent_queue.spares import Spares
 
 INDEX_ENTRY = struct.Struct("<3Q")
-SEQUENCE_BITS = 40  # of an index, for who reads a block with a Tailer: 10 ** 12 items before its first cycle ends
+SEQUENCE_BITS = 40  # of an index, if a Tailer reads the block: a cycle has room for 10 ** 12 items
 
 
 class Position(NamedTuple):
-    """Where the log ends."""
+    """The end of the log."""
 
     block: Block
     end: int
@@ -58,7 +58,7 @@ class QueueLog:
     Args:
         states: the queue's lock for states.
         blocks_max: None for no limit.
-        reclaim: recycles blocks that hold nothing active, as far as there are any.
+        reclaim: recycles blocks without active items, if there are any.
         clock_ns: wall-clock time.
     """
 
@@ -81,17 +81,17 @@ class QueueLog:
         self._blocks_max = blocks_max
         self._reclaim = reclaim
         self._clock_ns = clock_ns
-        self._indexed = -1  # the last entry of the current block's sparse index that is known to be filled
-        self._unflushed: list[Block] = []  # left behind by a roll
+        self._indexed = -1  # the current block's last sparse index entry known to be filled
+        self._unflushed: list[Block] = []  # blocks before the current one
         self._unflushed_folders: set[Path] = set()
 
     def start(self, position: Position | None, *, is_ended: bool = False, next_ordinal: int = 0) -> None:
-        """Go on where recovery found the end.
+        """Continue at the end that recovery found.
 
         Args:
             position: None if there is no block yet.
             is_ended: the block has its end mark already.
-            next_ordinal: the block to begin with, if there is none.
+            next_ordinal: the first block's ordinal, if there is no block.
         """
         if position is None:
             self._begin(self._next_block(next_ordinal, 0), next_ordinal, 0, 0)
@@ -104,11 +104,11 @@ class QueueLog:
 
     @property
     def position(self) -> Position:
-        """Behind everything written."""
+        """The end of everything written."""
         return self._position
 
     def append_items(self, items: Sequence[bytes]) -> int:
-        """Write items; returns the first one's id.
+        """Write items; return the first item's id.
 
         Raises:
             DiskFull, QueueFull, RecordTooLong: nothing was written.
@@ -119,7 +119,7 @@ class QueueLog:
         return first_id
 
     def append_changes(self, changes: Changes) -> bool:
-        """Write notes of state changes; False if there is no room for all of them."""
+        """Write notes of state changes; False if the disk or the queue is too full for all of them."""
         try:
             for body in changes.bodies():
                 self._append(body, 0, 0, 0)
@@ -128,7 +128,7 @@ class QueueLog:
         return True
 
     def flush(self) -> None:
-        """Everything written is on the disk when this returns."""
+        """Flush everything written to the disk."""
         position, blocks, folders = self._position, self._unflushed, self._unflushed_folders
         for block in blocks:
             block.flush()
@@ -155,7 +155,7 @@ class QueueLog:
         self._go_to(Position(block, aligned(offset + SEGMENT_SIZE + len(body)), sequence + count, at_ns), self._current)
 
     def _index(self, block: Block, offset: int, sequence: int, at_ns: int) -> None:
-        """Note the first segment that begins in each stretch of the data area."""
+        """Add a sparse index entry for the first segment of each stretch of the data area."""
         entry = (offset - DATA_OFFSET) // block.header.index_stride
         if entry != self._indexed:
             self._indexed = entry
@@ -164,7 +164,7 @@ class QueueLog:
                 INDEX_ENTRY.pack_into(block.view, place, sequence, at_ns, offset)
 
     def set_words(self) -> None:
-        """Say in the control file where the log ends: for who looks into it from outside; nothing here reads that."""
+        """Store the log's end in the control file, for inspection only."""
         control, (block, end, next_id, last_at_ns) = self._control, self._position
         for place, value in ((END, end), (NEXT_SEQUENCE, next_id), (LAST_AT, last_at_ns), (ORDINAL, block.ordinal)):
             control.set_word(place, value)
@@ -182,7 +182,7 @@ class QueueLog:
         self._unflushed.append(former)
 
     def _next_block(self, ordinal: int, body_size: int) -> Block:
-        """A spare large enough, after everything that can be done to get one.
+        """A large enough spare; reclaims blocks first if the queue or the disk is full.
 
         Raises:
             QueueFull, DiskFull, RecordTooLong: nothing was changed.
@@ -191,12 +191,12 @@ class QueueLog:
         if block_size_for(body_size, self._settings.state_size) > size:
             size = block_size_for(body_size, state_size_for(2 * body_size))
         if size > BLOCK_SIZE_MAX:
-            raise RecordTooLong(f"{body_size} bytes at once: a block holds at most {BLOCK_SIZE_MAX}; put them singly")
+            raise RecordTooLong(f"the items have {body_size} bytes; a block has at most {BLOCK_SIZE_MAX}: put fewer")
         is_usual = size == self._settings.block_size
         if limit is not None and len(self._catalogue.blocks) >= limit:
             self._reclaim()
             if len(self._catalogue.blocks) >= limit:
-                raise QueueFull(f"{self._control.path.parent}: {limit} blocks hold active items: settle some")
+                raise QueueFull(f"{self._control.path.parent}: all {limit} blocks have active items: settle some")
         if is_usual and (spare := self._spares.take_ready(ordinal)):
             return spare
         try:
@@ -232,7 +232,7 @@ class QueueLog:
 
 
 def end_block(block: Block, end: int, next_id: int, last_at_ns: int, next_ordinal: int) -> None:
-    """Mark a block's end, with the link to the next. No checkpoint: a queue's says that all states are flushed."""
+    """Mark a block's end, with a link to the next. No checkpoint: in a queue that means that all states are flushed."""
     assert end + LINK_SIZE <= block.header.data_end
     block.write_tail(end, next_id, last_at_ns)
     block.write(end, LINK.pack(END_MARK, 0, next_ordinal))

@@ -1,7 +1,7 @@
-"""The folders of a queue: the first has its control file, the others say whose they are, and none may be missing.
+"""The folders of a queue: the first has the control file, the others identify their owner. None may be missing.
 
-Every further folder holds a marker with the queue's id and its own number; the first folder holds the list of all. The
-marker is written before the list, so a crash between the two leaves a folder that the next opening takes in.
+Every further folder has a marker with the queue's id and the folder's number; the first folder has the list of all. The
+marker is written before the list, so after a crash between the two the next opening adds the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARKER_NAME = "queue-path.json"
 
 
 def join(main: Path, more_paths: Sequence[Path], queue_id: UUID) -> list[Path]:
-    """Check every folder, take new ones in, and return them all in the order in which blocks go round them.
+    """Check every folder, add new ones, and return all in the order in which they get new blocks.
 
     Raises:
         PathMissing: a folder of this queue was not given; the text names it.
@@ -35,7 +35,7 @@ def join(main: Path, more_paths: Sequence[Path], queue_id: UUID) -> list[Path]:
     strangers = []
     for folder in more_paths:
         if folder.resolve() == main.resolve() or folder in strangers:
-            raise ValueError(f"{folder} was given twice")
+            raise ValueError(f"{folder} is given twice")
         number = _number_of(folder, queue_id)
         if number is None:
             strangers.append(folder)
@@ -43,8 +43,8 @@ def join(main: Path, more_paths: Sequence[Path], queue_id: UUID) -> list[Path]:
             raise ValueError(f"{folder} and {numbered[number]} are the same folder, or copies of it")
     if missing := [path for number, path in sorted(known.items()) if number not in numbered]:
         raise PathMissing(
-            f"{', '.join(missing)}: holds blocks of {main} and was not given, or is empty now: give it in more_paths, "
-            "under whatever name it has now, with its disk mounted"
+            f"{', '.join(missing)}: has blocks of {main}, but is not in more_paths, or is now empty: add it to "
+            "more_paths, under its present name, with its disk mounted"
         )
     for folder in strangers:
         number = max([0, *known, *numbered]) + 1
@@ -63,7 +63,7 @@ def _read_list(main: Path) -> dict[int, str]:
     try:
         return {int(number): str(each) for number, each in json.loads(path.read_text()).items()}
     except (ValueError, AttributeError):
-        raise BlockCorrupt(f"{path}: is damaged; restore the file from a copy") from None
+        raise BlockCorrupt(f"{path}: the list of folders is damaged; restore the file from a copy") from None
 
 
 def _number_of(folder: Path, queue_id: UUID) -> int | None:
@@ -75,7 +75,7 @@ def _number_of(folder: Path, queue_id: UUID) -> int | None:
         fields = json.loads(path.read_text())
         owner, number = UUID(fields["queue"]), int(fields["number"])
     except (ValueError, KeyError, TypeError):
-        raise ForeignFile(f"{path}: says not whose folder this is; move it away") from None
+        raise ForeignFile(f"{path}: does not identify the queue that owns the folder; move it away") from None
     if owner != queue_id:
         raise ForeignFile(f"{folder}: belongs to another queue ({owner}); give another folder")
     return number
@@ -84,12 +84,12 @@ def _number_of(folder: Path, queue_id: UUID) -> int | None:
 def _take_in(folder: Path, queue_id: UUID, number: int) -> None:
     make_folder(folder)
     if (folder / CONTROL_NAME).exists() or blocks_in(folder):
-        raise ForeignFile(f"{folder}: holds a journal already; give another folder")
+        raise ForeignFile(f"{folder}: contains a journal; give another folder")
     _write(folder / MARKER_NAME, {"queue": str(queue_id), "number": number})
 
 
 def _write(path: Path, fields: object) -> None:
-    """All or nothing, and on the disk."""
+    """Write a file atomically and durably."""
     draft = path.with_name(f".{path.name}.draft")
     try:
         with draft.open("w") as file:
@@ -99,4 +99,4 @@ def _write(path: Path, fields: object) -> None:
         draft.replace(path)
         sync_folder(path.parent)
     except OSError as refused:
-        raise ReadOnly(f"{path}: {refused.strerror}; give a folder with room that you may write") from None
+        raise ReadOnly(f"{path}: {refused.strerror}; give a writable folder with free space") from None

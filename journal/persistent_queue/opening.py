@@ -1,4 +1,4 @@
-"""Becoming the one process that has a queue: its folder, its control file, its settings for good."""
+"""Opens a queue for exclusive use: its folder, its control file and its permanent settings."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ FACE = "queue"
 
 
 def open_control(path: Path, block_size: int) -> Control:
-    """Make the queue's control file if needed, check it, and be its only user.
+    """Create the queue's control file if needed, check it, and lock the queue for this process.
 
     Raises:
-        ValueError: no such block size.
+        ValueError: the block size is out of range.
         JournalLocked, SettingsDiffer, ForeignFile, NewerFormat, BlockCorrupt, ReadOnly, NetworkFileSystem: nothing was
             changed.
     """
     if not BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX or block_size % 4_096:
-        raise ValueError(f"block_size {block_size}: whole pages, from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes")
-    # A queue never rolls by time; the cycle is what a Tailer that looks into one goes by.
+        raise ValueError(f"block_size is {block_size}; use whole pages, {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes")
+    # A queue never rolls by time; the roll cycle only lets a Tailer read the queue's blocks.
     wanted = Settings("DAILY", 0, "UTC", block_size, state_size_for(block_size), "", FACE)
     make_folder(path)
     if not (path / CONTROL_NAME).exists():
         if strangers := blocks_in(path):
-            raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that, or move it")
+            raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; restore that or move this")
         Control.create(path, wanted)
-        with (path / CONTROL_NAME).open("rb") as file:  # before any block: one without it would be nobody's
+        with (path / CONTROL_NAME).open("rb") as file:  # before any block: a block without it has no owner
             os.fsync(file.fileno())
         sync_folder(path)
         sync_folder(path.parent)
@@ -51,7 +51,7 @@ def open_control(path: Path, block_size: int) -> Control:
 
 def _check_settings(path: Path, wanted: Settings, found: Settings) -> None:
     if found.face != FACE:
-        raise SettingsDiffer(f"{path} is a {found.face}, not a {FACE}: open it as that, or give another folder")
+        raise SettingsDiffer(f"{path} is a {found.face}, not a {FACE}; open it as a {found.face}")
     for (name, was), now in zip(asdict(found).items(), asdict(wanted).values(), strict=True):
         if was != now:
-            raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}: give that, or another folder")
+            raise SettingsDiffer(f"{path} was made with {name} {was}, not {now}; give {name} {was}, or another folder")

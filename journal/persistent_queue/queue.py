@@ -1,10 +1,10 @@
-"""An order queue on the disk: what `put` returned for is there after any crash, until it is delivered or cancelled.
+"""A queue on the disk: after `put` returns, an item survives any crash until it is delivered or cancelled.
 
-Items are kept in blocks, their states in place in the block's state area; each state change is also noted in the log,
-so that one flush of the current block makes a whole group of puts and changes durable. See docs/persistent-queue.md.
+Blocks contain the items, and their states in a state area. Each state change is also written to the log, so that one
+flush of the current block makes a group of puts and changes durable. See docs/persistent-queue.md.
 
-Locks, in this order: checkpointing, states. A group's leader alone writes the log. Invariant: only items that are on
-the disk are handed out, in the order of their ids.
+Lock order: checkpointing, states. Only a group's leader writes the log. Invariant: only items that are on the disk are
+handed out, in the order of their ids.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from journal.errors import JournalClosed, JournalError
 from journal.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
 from journal.persistent_queue.catalogue import Catalogue
 from journal.persistent_queue.group_commit import GroupCommit, Seat, batches
-from journal.persistent_queue.item_desk import ItemDesk
+from journal.persistent_queue.item_registry import ItemRegistry
 from journal.persistent_queue.item_state import AlreadyCancelled, Cancelled, CancelResult
 from journal.persistent_queue.log import QueueLog
 from journal.persistent_queue.members import join
 from journal.persistent_queue.opening import open_control
 from journal.persistent_queue.recovery import recover
-from journal.persistent_queue.scheduling import leave_alone, prefer_batches
+from journal.persistent_queue.scheduling import keep_policy, use_batch_policy
 from journal.persistent_queue.spares import Spares
 from journal.persistent_queue.statistics import QueueStatistics
 from journal.persistent_queue.upkeep import Checkpointer, Upkeep
 
-GROUP_SIZE_MAX = 1_024  # puts in a group: more would make the first of them wait for the copying of the last
-GROUP_DELAY_S = 0.000_1  # about one flush: waiting longer for others would cost more than they bring
+GROUP_SIZE_MAX = 1_024  # puts in a group: with more, the first would wait for the last to be copied
+GROUP_DELAY_S = 0.000_1  # about one flush: waiting longer costs more than larger groups gain
 CHECKPOINT_INTERVAL_S = 1.0
-CHECKPOINT_INTERVAL_ITEMS = 200_000  # what a recovery walks at most: some 20 MB of small items
-IN_FLIGHT_MAX = 1 << 20  # some 100 bytes of memory each
-WAITING_MAX = 10_000  # puts nobody waits for: then `put_nowait` waits
-CHANGES_MAX = 65_536  # changes no group has taken: then `done` waits
+CHECKPOINT_INTERVAL_ITEMS = 200_000  # the most that recovery replays: about 20 MB of small items
+IN_FLIGHT_MAX = 1 << 20  # about 100 bytes of memory each
+WAITING_MAX = 10_000  # puts in progress: from then on `put_nowait` waits
+CHANGES_MAX = 65_536  # changes not in a group: from then on `done` waits
 
 
 class PersistentQueue:
-    """An open queue. Use `PersistentQueue.open`, preferably in a `with`. Safe to use from several threads."""
+    """An open queue. Create it with `PersistentQueue.open`, preferably in a `with`. Thread-safe."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class PersistentQueue:
             remove_spares(folder)
         found = recover(folders, self._catalogue, control.journal_id)
         self._spares = Spares(folders, control.settings.block_size)
-        self._desk = ItemDesk(self._catalogue, states, in_flight_max)
+        self._registry = ItemRegistry(self._catalogue, states, in_flight_max)
         self._log = QueueLog(
             control, self._catalogue, states, self._spares,
             blocks_max=blocks_max, reclaim=self._reclaim, clock_ns=clock_ns,
         )  # fmt: skip
-        self._checkpointer = Checkpointer(self._log, self._catalogue, self._desk, self._spares, states)
-        prepare = prefer_batches if batch_scheduling else leave_alone
+        self._checkpointer = Checkpointer(self._log, self._catalogue, self._registry, self._spares, states)
+        prepare = use_batch_policy if batch_scheduling else keep_policy
         self._groups = GroupCommit(self._write, group_size_max, group_delay_s, self._call_committer, prepare)
         self._upkeep = Upkeep(
             self._log, self._checkpointer, self._spares, self._commit_if_needed, self._groups.fail,
@@ -86,9 +86,9 @@ class PersistentQueue:
         )  # fmt: skip
         control.set_word(IS_CLEAN, 0)
         self._log.start(found.position, is_ended=found.is_ended, next_ordinal=found.next_ordinal)
-        self._desk.advance(self._log.durable)
+        self._registry.advance(self._log.durable)
         self._checkpointer.checkpoint()
-        self._first_id = self._desk.durable_id
+        self._first_id = self._registry.durable_id
         self._replayed_count = found.replayed_count
         self._recovery_s = time.perf_counter() - began
         self._upkeep.start()
@@ -110,34 +110,33 @@ class PersistentQueue:
         batch_scheduling: bool = True,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> Self:
-        """Open, making the queue if needed, and recover.
+        """Open a queue, creating it if needed, and recover.
 
         Args:
             path: the queue's folder, on a local file system.
-            more_paths: further folders, best on disks of their own, among which blocks take turns. Folders may be added
-                at any opening, and none may be left out.
+            more_paths: further folders, preferably on other disks; new blocks go to the folders in turn. Folders can be
+                added at any opening, but none may be left out.
             block_size: bytes of each block file; a longer item gets a longer one.
             group_size_max: puts in one group.
-            group_delay_s: how long a group waits, at most, for as many threads as were there around the last flush;
-                0: not at all.
-            checkpoint_interval_s, checkpoint_interval_items: a checkpoint is written when one of them is over.
-            blocks_max: at least 2; None for no limit but the disk's.
-            in_flight_max: items handed out at once.
-            batch_scheduling: threads that put get the scheduler's batch policy, for good (scheduling.py says why: half
-                as many puts again a second); False leaves them alone.
-            clock_ns: wall-clock time, noted with each group.
+            group_delay_s: how long a group waits for the number of threads seen around the last flush; 0: no wait.
+            checkpoint_interval_s, checkpoint_interval_items: a checkpoint is written when either interval ends.
+            blocks_max: at least 2; None: limited only by the disk.
+            in_flight_max: the maximum number of items in flight.
+            batch_scheduling: give threads that put the scheduler's batch policy permanently, which allows 50 % more
+                puts per second (see scheduling.py); False keeps their policy.
+            clock_ns: wall-clock time, stored with each group.
 
         Raises:
             JournalLocked, SettingsDiffer, PathMissing, ForeignFile, NewerFormat, BlockCorrupt, DiskFull, ReadOnly,
             NetworkFileSystem: nothing was lost; the text says what to do.
-            ValueError: an argument makes no sense.
+            ValueError: an argument is invalid.
         """
         if blocks_max is not None and blocks_max < 2:
-            raise ValueError(f"blocks_max {blocks_max}: one block is written while others are recycled, so at least 2")
+            raise ValueError(f"blocks_max is {blocks_max}; it must be at least 2, because one is always being written")
         if min(group_size_max, checkpoint_interval_items, in_flight_max) < 1:
-            raise ValueError("group_size_max, checkpoint_interval_items and in_flight_max are at least 1")
+            raise ValueError("group_size_max, checkpoint_interval_items and in_flight_max must be at least 1")
         if group_delay_s < 0 or checkpoint_interval_s <= 0:
-            raise ValueError("group_delay_s is not negative, and checkpoint_interval_s is positive")
+            raise ValueError("group_delay_s must not be negative, and checkpoint_interval_s must be positive")
         control = open_control(path, block_size)
         try:
             return cls(
@@ -152,24 +151,24 @@ class PersistentQueue:
             raise
 
     def put(self, item: bytes) -> int:
-        """Put an item; on the disk when this returns.
+        """Put an item; it is on the disk when this returns.
 
         Args:
             item: up to 1 GiB.
 
         Returns:
-            Its id. Ids grow in the order of delivery.
+            Its id. Items are delivered in the order of their ids.
 
         Raises:
-            DiskFull, QueueFull, RecordTooLong: it was not put.
-            QueueFailed: it may have been put; open the queue again.
+            DiskFull, QueueFull, RecordTooLong: the item was not put.
+            QueueFailed: the item may have been put; open the queue again.
         """
         if self._closed:
             raise JournalClosed(self._closed)
         return self._groups.commit((item if type(item) is bytes else _bytes(item),))
 
     def put_many(self, items: Iterable[bytes]) -> range:
-        """Put items as one: after a crash all of them are there, or none; on the disk when this returns.
+        """Put items atomically: after a crash all or none exist. They are on the disk when this returns.
 
         Returns:
             Their ids.
@@ -185,12 +184,12 @@ class PersistentQueue:
         return range(first_id, first_id + len(found))
 
     def put_nowait(self, item: bytes) -> Future[int]:
-        """Put an item without waiting for the disk; its id comes by the future when it is there.
+        """Put an item without waiting for the disk; the future gets its id once it is on the disk.
 
-        Waits all the same while 10,000 others are under way. Later puts of this thread come behind it.
+        Blocks while 10,000 others are in progress. Later puts of this thread come after it.
 
         Raises:
-            QueueFailed; everything else comes by the future.
+            QueueFailed; the future gets all other errors.
         """
         self._require_open()
         if self._groups.waiting_count >= WAITING_MAX:
@@ -201,23 +200,23 @@ class PersistentQueue:
         """Hand out the oldest pending item with its id; it is in flight until `done` or `release`.
 
         Args:
-            timeout_s: how long to wait for one, in seconds; None: not at all.
+            timeout_s: how long to wait for one, in seconds; None: do not wait.
 
         Returns:
-            None if there was none.
+            The item, or None if there is none.
 
         Raises:
             TooManyInFlight
         """
         self._require_open()
-        return self._desk.get(timeout_s)
+        return self._registry.get(timeout_s)
 
     def done(self, item_id: int, *, durable: bool = False) -> None:
-        """An item in flight was delivered, and is never handed out again.
+        """Mark an item in flight as delivered; it is never handed out again.
 
         Args:
-            durable: return when that is on the disk. Else it is at once safe against the end of the process, and
-                against a power loss with the next group, some milliseconds later.
+            durable: return once this is on the disk. Otherwise it survives the end of the process immediately, and a
+                power loss with the next group, some milliseconds later.
 
         Raises:
             NotInFlight: nothing was changed.
@@ -225,90 +224,90 @@ class PersistentQueue:
         self.done_many((item_id,), durable=durable)
 
     def done_many(self, item_ids: Iterable[int], *, durable: bool = False) -> None:
-        """As `done`, for all of them or, if one is not in flight, for none."""
+        """As `done`, for all items, or for none if one is not in flight."""
         self._require_open()
-        self._desk.deliver(item_ids)
-        if durable or self._desk.change_count >= CHANGES_MAX:
+        self._registry.deliver(item_ids)
+        if durable or self._registry.change_count >= CHANGES_MAX:
             self._groups.commit()
         else:
             self._upkeep.call_committer(is_urgent=False)
 
     def release(self, item_id: int) -> None:
-        """Give an item in flight back: it is pending again, in its old place.
+        """Return an item in flight: it is pending again, at its old place.
 
         Raises:
             NotInFlight
         """
         self._require_open()
-        self._desk.release(item_id)
+        self._registry.release(item_id)
 
     def cancel(self, item_id: int) -> CancelResult:
         """Cancel a pending item.
 
         Returns:
-            Cancelled: on the disk, it will never be handed out. Else what it is instead, and nothing was changed.
+            Cancelled: durable; the item will never be handed out. Any other result: the item's state, unchanged.
 
         Raises:
-            QueueFailed: it may have been cancelled; open the queue again.
+            QueueFailed: the item may have been cancelled; open the queue again.
         """
         self._require_open()
-        result = self._desk.cancel(item_id)
-        if isinstance(result, Cancelled | AlreadyCancelled):  # who was faster may still be waiting for the disk
+        result = self._registry.cancel(item_id)
+        if isinstance(result, Cancelled | AlreadyCancelled):  # an earlier cancel may not be on the disk yet
             self._groups.commit()
         return result
 
     def cancel_all(self) -> int:
-        """Cancel every pending item; on the disk when this returns. Items in flight stay in flight.
+        """Cancel all pending items, durably. Items in flight stay in flight.
 
         Returns:
-            How many.
+            How many were cancelled.
         """
         self._require_open()
-        count = self._desk.cancel_all()
+        count = self._registry.cancel_all()
         if count:
             self._groups.commit()
         return count
 
     @property
     def pending_count(self) -> int:
-        """Items that are durable and that nobody has."""
-        active_count, in_flight_count, _ = self._desk.counts()
+        """Durable items that can be handed out."""
+        active_count, in_flight_count, _ = self._registry.counts()
         return active_count - in_flight_count
 
     @property
     def in_flight_count(self) -> int:
         """Items handed out and not yet settled."""
-        return self._desk.counts()[1]
+        return self._registry.counts()[1]
 
     @property
     def active_count(self) -> int:
         """Items pending or in flight."""
-        return self._desk.counts()[0]
+        return self._registry.counts()[0]
 
     def block_active_counts(self) -> dict[int, int]:
-        """Items pending or in flight of each block, by its ordinal, oldest first."""
-        return dict(self._desk.counts()[2])
+        """Items pending or in flight, per block ordinal, oldest first."""
+        return dict(self._registry.counts()[2])
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now, and recycle what it allows to."""
+        """Write a checkpoint, and recycle the blocks that this allows."""
         self._require_open()
         self._groups.commit()
         self._checkpointer.checkpoint()
         self._checkpointer.recycle()
 
     def statistics(self) -> QueueStatistics:
-        """A frozen snapshot."""
-        active_count, in_flight_count, blocks = self._desk.counts()
-        desk = self._desk
+        """A snapshot of the queue's statistics."""
+        active_count, in_flight_count, blocks = self._registry.counts()
+        registry = self._registry
         return QueueStatistics(
             pending_count=active_count - in_flight_count,
             in_flight_count=in_flight_count,
             active_count=active_count,
             block_count=len(blocks),
-            put_count=desk.durable_id - self._first_id,
-            delivered_count=desk.delivered_count,
-            cancelled_count=desk.cancelled_count,
-            lost_count=desk.lost_count,
+            put_count=registry.durable_id - self._first_id,
+            delivered_count=registry.delivered_count,
+            cancelled_count=registry.cancelled_count,
+            lost_count=registry.lost_count,
             group_count=self._groups.group_count,
             checkpoint_count=self._checkpointer.count,
             recycled_count=self._spares.recycled_count,
@@ -317,7 +316,7 @@ class PersistentQueue:
         )
 
     def close(self) -> None:
-        """Make everything durable, write a checkpoint, release everything; a second time does nothing."""
+        """Make everything durable, write a checkpoint and close. Further calls do nothing."""
         if self._closed:
             return
         self._closed = f"{self.folder} was closed; open it again"
@@ -326,7 +325,7 @@ class PersistentQueue:
             if self._groups.failure is None:
                 self._groups.close(JournalClosed(self._closed))
                 self._checkpointer.checkpoint()
-                self._control.set_word(IS_CLEAN, 1)  # for who looks at it from outside; recovery is the same
+                self._control.set_word(IS_CLEAN, 1)  # for inspection only; recovery does not use it
         finally:
             self._shut()
 
@@ -341,7 +340,7 @@ class PersistentQueue:
             raise JournalClosed(self._closed)
 
     def _shut(self) -> None:
-        self._desk.close(JournalClosed(self._closed))
+        self._registry.close(JournalClosed(self._closed))
         self._spares.close()
         self._catalogue.close()
         self._control.unlock()
@@ -353,10 +352,10 @@ class PersistentQueue:
         self._control.close(in_child=True)
 
     def _write(self, seats: list[Seat]) -> None:
-        """Make a group durable; only its leader is here."""
-        changes = self._desk.take_changes()
+        """Make a group durable. Only its leader calls this."""
+        changes = self._registry.take_changes()
         if len(changes) and not self._log.append_changes(changes):
-            self._checkpointer.flush_states()  # on a full disk: no note is needed for what is in place
+            self._checkpointer.flush_states()  # on a full disk: states flushed in place need no notes
         for batch in batches(seats):
             try:
                 first_id = self._log.append_items([item for seat in batch for item in seat.items])
@@ -368,12 +367,12 @@ class PersistentQueue:
                 seat.first_id = first_id
                 first_id += len(seat.items)
         self._log.flush()
-        self._desk.advance(self._log.durable)
+        self._registry.advance(self._log.durable)
         self._upkeep.after_group()
 
     def _commit_if_needed(self) -> None:
-        if self._groups.failure is None and (self._desk.change_count or self._groups.waiting_count):
-            self._groups.commit(at_once=True)
+        if self._groups.failure is None and (self._registry.change_count or self._groups.waiting_count):
+            self._groups.commit(lead_now=True)
 
     def _call_committer(self) -> None:
         self._upkeep.call_committer()
@@ -383,14 +382,14 @@ class PersistentQueue:
 
 
 def _bytes(item: object) -> bytes:
-    return bytes(memoryview(item))  # type: ignore[arg-type]  # which refuses what holds no bytes
+    return bytes(memoryview(item))  # type: ignore[arg-type]  # refuses objects that are not buffers
 
 
 _open_queues: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
 
 
 def _close_after_fork() -> None:
-    """A child has its parent's maps and must not go on as its parent."""
+    """A forked child has its parent's maps, but must not use them."""
     for queue in list(_open_queues):
         queue._after_fork()
     _open_queues.clear()

@@ -1,8 +1,8 @@
-"""Opening is recovery: from the newest checkpoint roll forward, replay what became of items, and find the log's end.
+"""Recovery, at every opening: rolls forward from the newest checkpoint, replays state changes, and finds the log's end.
 
-A checkpoint says that every block's state area was on the disk with all changes noted before it. So only what lies
-behind the newest one is walked and replayed: the time that takes is bounded by the checkpoint interval. Of older blocks
-only the state areas are counted. Replaying a note twice, or over states that reached the disk early, changes nothing.
+At a checkpoint all state areas are on the disk with all earlier changes. So only what follows the newest checkpoint is
+read and replayed, and the checkpoint interval bounds the time. In older blocks only the state areas are counted.
+Replaying a note twice, or over states that reached the disk early, changes nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from journal.persistent_queue.item_state import LOST_BITS
 from journal.persistent_queue.log import Position, end_block
 from journal.persistent_queue.segments import changes_in
 from journal.persistent_queue.state_bits import count_settled, next_note
-from journal.reading import find_behind
+from journal.reading import find_after_damage
 
 LOG = logging.getLogger("journal")
 
 
 class Stretch(NamedTuple):
-    """Whole segments that follow one another, from offset to before end."""
+    """Consecutive whole segments, from offset to before end."""
 
     block: Block
     offset: int
@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class Walk:
-    """What rolling forward through a block found."""
+    """The result of rolling forward through a block."""
 
     end: int
     next_id: int
@@ -53,7 +53,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Where the log goes on. The catalogue is filled."""
+    """The result of recovery: where the log continues. The catalogue is filled."""
 
     position: Position | None
     is_ended: bool
@@ -62,7 +62,7 @@ class Recovered:
 
 
 def recover(folders: Sequence[Path], catalogue: Catalogue, queue_id: UUID) -> Recovered:
-    """Find every block, put right what a crash left, and fill the catalogue.
+    """Find every block, repair what a crash left, and fill the catalogue.
 
     Raises:
         ForeignFile, NewerFormat, BlockCorrupt.
@@ -74,12 +74,12 @@ def recover(folders: Sequence[Path], catalogue: Catalogue, queue_id: UUID) -> Re
     position, is_ended = None, False
     for place, (block, _) in enumerate(found):
         mapped = Block(block.path, writable=True, journal_id=queue_id)
-        if mapped.was_cut:
-            LOG.warning("%s was cut short; what is left in it is looked for and is pending again", block.path)
+        if mapped.was_truncated:
+            LOG.warning("%s was truncated; its remaining items are pending again", block.path)
         if place < anchor and (tail := mapped.tail()) is not None:
             block.end_id = tail[2]
         else:
-            walk = _walk(mapped, from_checkpoint=place >= anchor and not mapped.was_cut)
+            walk = _walk(mapped, from_checkpoint=place >= anchor and not mapped.was_truncated)
             block.end_id = walk.next_id
             stretches += walk.stretches
             lost += walk.lost
@@ -103,39 +103,39 @@ def recover(folders: Sequence[Path], catalogue: Catalogue, queue_id: UUID) -> Re
 
 
 def _find(folders: Sequence[Path], queue_id: UUID) -> list[tuple[QueueBlock, bool]]:
-    """Every block, oldest first, its end not known yet, and whether it has a checkpoint.
+    """All blocks, oldest first, without their ends, and whether each has a checkpoint.
 
-    One that was named and never begun is removed.
+    Removes a block that was named but never begun.
     """
     found = []
     for folder in folders:
         for name in blocks_in(folder):
             if _is_spare(name.path):
-                LOG.warning("%s: was to be a block when its process ended; removed, nothing was in it", name.path)
+                LOG.warning("%s: removed an empty block that its process had not begun", name.path)
                 name.path.unlink()
                 continue
             mapped = Block(name.path, writable=True, journal_id=queue_id)
             header = mapped.header
             if header.ordinal != name.ordinal:
-                raise ForeignFile(f"{name.path}: is block {header.ordinal:#x} by its header; give it its name back")
+                raise ForeignFile(f"{name.path}: its header says block {header.ordinal:#x}; restore the file's name")
             block = QueueBlock(name.ordinal, name.path, header.first_sequence, header.first_sequence)
             found.append((block, mapped.checkpoint().generation > 0))
     found.sort(key=lambda each: each[0].ordinal)
-    for (before, _), (behind, _) in pairwise(found):
-        if before.ordinal == behind.ordinal or before.first_id > behind.first_id:
-            raise BlockCorrupt(f"{before.path} and {behind.path} cannot both be of this queue: move the copy away")
+    for (before, _), (after, _) in pairwise(found):
+        if before.ordinal == after.ordinal or before.first_id > after.first_id:
+            raise BlockCorrupt(f"{before.path} and {after.path} contradict each other: one is a copy; move it away")
     return found
 
 
 def _is_spare(path: Path) -> bool:
-    """The name got to the disk before the header: the file still says that it belongs to nobody."""
+    """Whether the file is still a spare: its name reached the disk, but its header did not."""
     with path.open("rb") as file:
         head = file.read(HEADER.size)
     return len(head) == HEADER.size and not any(HEADER.unpack(head)[7])
 
 
 def _walk(block: Block, *, from_checkpoint: bool) -> Walk:
-    """Roll forward to the end of what is whole, around damage."""
+    """Roll forward to the end of the whole segments, skipping damage."""
     state = new_state()
     state[AT_OFFSET], state[AT_SEQUENCE] = DATA_OFFSET, block.header.first_sequence
     if from_checkpoint:
@@ -148,25 +148,26 @@ def _walk(block: Block, *, from_checkpoint: bool) -> Walk:
         roll_forward(block.address, state)
         end, sequence = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
         stretches.append(Stretch(block, offset, end))
-        if state[AT_STATUS] != BROKEN or not find_behind(block.address, end, block.header.data_end, sequence, state):
+        data_end = block.header.data_end
+        if state[AT_STATUS] != BROKEN or not find_after_damage(block.address, end, data_end, sequence, state):
             break
-        behind = int(state[AT_SEQUENCE])
-        LOG.warning("%s: damage at offset %d took the items %d to %d", block.path, end, sequence, behind - 1)
-        lost.append((sequence, behind))
+        next_id = int(state[AT_SEQUENCE])
+        LOG.warning("%s: damage at offset %d; lost items %d to %d", block.path, end, sequence, next_id - 1)
+        lost.append((sequence, next_id))
     return Walk(end, sequence, int(state[AT_TIME]), bool(state[AT_STATUS] == ENDED), stretches, lost)
 
 
 def _disarm(block: Block, walk: Walk) -> None:
-    """Behind the end nothing may ever look whole: a page of it may have reached the disk without those before it."""
+    """Clear segments after the end: pages that reached the disk without those before them must not look valid."""
     state, offset, view = new_state(), walk.end - 8, block.view
-    while find_behind(block.address, offset, block.header.data_end, 0, state):
+    while find_after_damage(block.address, offset, block.header.data_end, 0, state):
         offset = int(state[AT_OFFSET])
         view[offset : offset + 4] = bytes(4)
     view[walk.end : walk.end + 4] = bytes(4)
     index_offset = block.header.index_offset
     entries = block.array[index_offset : index_offset + INDEX_SIZE].view(np.uint64).reshape(-1, 3)
     entries[entries[:, 2] >= walk.end] = 0
-    # Only if damage took items that were durable once: their ids are given anew.
+    # Needed only if damage destroyed durable items: their ids are assigned again.
     states, place = block.state, walk.next_id - block.header.first_sequence
     states[place // 4] &= (1 << 2 * (place % 4)) - 1
     if states[place // 4 + 1 :].any():
@@ -174,7 +175,7 @@ def _disarm(block: Block, walk: Walk) -> None:
 
 
 def _replay(catalogue: Catalogue, stretch: Stretch) -> int:
-    """Apply the notes of a stretch; returns how many changes they hold."""
+    """Apply the notes of a stretch; return the number of changes in them."""
     block, offset, count = stretch.block, stretch.offset, 0
     while (offset := int(next_note(block.address, offset, stretch.end))) >= 0:
         length = SEGMENT.unpack_from(block.view, offset)[0]

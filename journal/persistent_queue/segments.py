@@ -1,7 +1,7 @@
-"""What a queue writes into a block's data area, made in memory. PURE.
+"""The segments that a queue writes into a block's data area. Pure.
 
-Items are records, one segment for all items of a group. A note is a segment of no records: it says what became of items
-of any block. Readers of records go over it without noticing.
+Items are records; all items of a group form one segment. A note is a segment without records: it has state changes of
+items in any block. Readers of records skip it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import google_crc32c
 from journal.errors import RecordTooLong
 from journal.layout import COUNT_MASK, CRC, CRC_FROM, HAS_TABLE, RECORD_SIZE_MAX, SEGMENT, SEGMENT_SIZE, aligned
 
-ITEM_ROOM = 32  # bytes of the data area that an item takes at least, so that the state area holds every item's bits
+ITEM_ROOM = 32  # minimum bytes of the data area per item, so that the state area is large enough
 STATE_SHARE = ITEM_ROOM * 4  # bytes of a block for each byte of its state area: 4 items
-CHANGE_COUNT_MAX = 4_096  # changes in one note: 64 KiB, which the smallest block holds
-ZERO_BEHIND = bytes(8)  # the length word behind the last segment: nothing yet
+CHANGE_COUNT_MAX = 4_096  # changes in one note: 64 KiB, which fit into the smallest block
+ZERO_AFTER = bytes(8)  # a zero length word marks the end of the segments
 KIND_BITS = 2
 _NATIVE = array("Q")
 assert sys.byteorder == "little"
@@ -28,7 +28,7 @@ assert RECORD_SIZE_MAX // ITEM_ROOM <= COUNT_MASK
 
 
 def state_size_for(data_size: int) -> int:
-    """Bytes of state area, in whole pages, for a block with so many bytes of data."""
+    """Bytes of state area, in whole pages, for a block with this many bytes of data."""
     return (data_size // STATE_SHARE + 4_095) & ~4_095
 
 
@@ -40,7 +40,7 @@ def items_body(items: Sequence[bytes]) -> tuple[bytes, int, int]:
     """
     size, count = len(items[0]), len(items)
     if max(sum(map(len, items)) + 4 * count, ITEM_ROOM * count) > RECORD_SIZE_MAX + 4:
-        raise RecordTooLong(f"{count} items, too much at once: they may have {RECORD_SIZE_MAX} bytes together")
+        raise RecordTooLong(f"{count} items exceed {RECORD_SIZE_MAX} bytes together; put fewer")
     if len(set(map(len, items))) == 1:
         body, flags = (items[0] if count == 1 else b"".join(items)), count
     else:
@@ -50,18 +50,18 @@ def items_body(items: Sequence[bytes]) -> tuple[bytes, int, int]:
 
 
 def segment(salt: int, sequence: int, at_ns: int, body: bytes, count_and_flags: int, record_size: int) -> bytes:
-    """A segment as it is stored, with the zero that is to follow it."""
+    """A segment as stored, followed by a zero length word."""
     length = SEGMENT_SIZE + len(body)
     head = SEGMENT.pack(length, 0, sequence, at_ns, count_and_flags, record_size)
-    # The kernels run the CRC without the inversions before and after; here they are undone.
+    # The kernels compute the CRC without its initial and final inversion; undo both here.
     crc = google_crc32c.extend(~salt & 0xFFFF_FFFF, head[CRC_FROM:])
     crc = ~google_crc32c.extend(crc, body) & 0xFFFF_FFFF
     padding = bytes(aligned(length) - length)
-    return b"".join((head[:4], CRC.pack(crc), head[CRC_FROM:], body, padding, ZERO_BEHIND))
+    return b"".join((head[:4], CRC.pack(crc), head[CRC_FROM:], body, padding, ZERO_AFTER))
 
 
 class Changes:
-    """State changes in the order in which they happened, to be noted: bits for a range of ids each."""
+    """State changes in order: each sets bits for a range of ids."""
 
     def __init__(self) -> None:
         self._words: list[int] = []
@@ -70,7 +70,7 @@ class Changes:
         return len(self._words) // 2
 
     def add(self, first_id: int, end_id: int, bits: int) -> None:
-        """The pending items from `first_id` to before `end_id` got these bits."""
+        """Add a change: pending items from `first_id` to before `end_id` get these bits."""
         self._words += (first_id << KIND_BITS | bits, end_id - first_id)
 
     def bodies(self) -> Iterator[bytes]:

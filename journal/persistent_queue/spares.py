@@ -1,4 +1,4 @@
-"""Blocks ready to be begun: made ahead of need, or recycled. Each stays in the folder it is in; folders take turns."""
+"""Spare blocks, made ahead of time or recycled. Each stays in its folder; new blocks go to the folders in turn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from journal.block import SPARE_SUFFIX, Block, make_spare, recycle
 from journal.errors import DiskFull
 
 LOG = logging.getLogger("journal")
-SPARES_MAX = 2  # a folder: one to begin next, one that came back meanwhile
+SPARES_MAX = 2  # per folder: one to begin next, one recycled meanwhile
 _numbers = itertools.count()
 
 
 class Spares:
-    """The spare blocks of a queue. Thread-safe; who asks for a block while one is being made waits for that one.
+    """The spare blocks of a queue. Thread-safe; a caller that needs a block while one is being made waits for it.
 
     Args:
-        folders: in the order of their turns.
+        folders: in turn order.
         block_size: of every spare, in bytes.
     """
 
@@ -34,18 +34,18 @@ class Spares:
         self.recycled_count = 0
 
     def prepare(self, turn: int) -> None:
-        """Have a block ready for this turn, or if that is over for the next; that there is no room is noticed when it
-        is needed."""
+        """Make a spare for this turn, or for the next one if this turn has passed. A full disk is reported only when
+        the block is needed."""
         with self._lock:
             if not any(self._ready.values()):
                 try:
                     folder = self._in_turn(max(turn, self._next_turn))[0]
                     self._ready[folder].append(_make(folder, self._block_size))
                 except DiskFull as full:
-                    LOG.warning("no block could be made ahead of need: %s", full)
+                    LOG.warning("could not make a block ahead of time: %s", full)
 
     def take_ready(self, turn: int) -> Block | None:
-        """A spare, in the folder whose turn it is if it has one."""
+        """A spare, preferably from the folder of this turn."""
         with self._lock:
             self._next_turn = turn + 1
             for folder in self._in_turn(turn):
@@ -54,10 +54,10 @@ class Spares:
         return None
 
     def make(self, turn: int, block_size: int) -> Block:
-        """A new block, in the folder whose turn it is or in the first behind it that has room.
+        """A new block, in the folder of this turn or the first one after it with enough space.
 
         Raises:
-            DiskFull: none has.
+            DiskFull: no folder has enough space.
         """
         reasons = []
         for folder in self._in_turn(turn):
@@ -68,7 +68,7 @@ class Spares:
         raise DiskFull("; ".join(reasons))
 
     def recycle(self, block: Block) -> None:
-        """Take a block back; one too many, or of another size, is deleted."""
+        """Keep a block as a spare; delete it if there are enough, or if its size differs."""
         folder = block.path.parent
         with self._lock:
             has_room = len(self._ready[folder]) < SPARES_MAX
@@ -79,7 +79,7 @@ class Spares:
                 block.path.unlink()
 
     def close(self) -> None:
-        """Delete what was not used."""
+        """Delete the unused spares."""
         with self._lock:
             for ready in self._ready.values():
                 for spare in ready:
@@ -96,5 +96,5 @@ def _name(folder: Path) -> Path:
 
 
 def _make(folder: Path, block_size: int) -> Block:
-    # Flushed: else the first group in it would wait until the whole block is on the disk.
+    # Flushed: otherwise the first group in it would wait for the whole block to reach the disk.
     return make_spare(_name(folder), block_size, flushed=True)

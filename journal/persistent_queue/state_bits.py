@@ -1,7 +1,7 @@
-"""Two bits for each item of a block, compiled: settle, find the next pending one, count; and where notes are.
+"""Compiled functions on the two state bits of each item: settle, find the next pending one, count; and find notes.
 
-Addresses are plain integers, of a block's state area (`state`) or of the block; the caller keeps the map alive. None of
-these lets other threads run, so each is one step for all of them.
+Addresses are plain integers, of a block's state area (`state`) or of the block; the caller keeps the map alive. They do
+not release the interpreter lock (except `next_note`), so each is atomic for other threads.
 
 Invariant: an item's bits change once, from zero.
 """
@@ -17,7 +17,7 @@ EVEN = 0x5555_5555_5555_5555  # the lower bit of each of the 32 items of a word
 
 @compiled()
 def settle(state: int, first: int, end: int, bits: int) -> int:
-    """Give these bits to every pending item from `first` to before `end`; returns how many there were."""
+    """Set these bits for every pending item from `first` to before `end`; return how many there were."""
     count, place = 0, first
     while place < end:
         base = place & -32
@@ -36,7 +36,7 @@ def settle(state: int, first: int, end: int, bits: int) -> int:
 
 @compiled()
 def next_pending(state: int, first: int, end: int) -> int:
-    """The first pending item from `first` to before `end`; else `end`."""
+    """The first pending item from `first` to before `end`; `end` if there is none."""
     place = first
     while place < end:
         word = load64(state + (place >> 5 << 3))

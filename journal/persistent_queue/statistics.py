@@ -1,4 +1,4 @@
-"""What a queue tells of itself: every figure with a sentence."""
+"""A queue's statistics."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ class QueueStatistics:
     """A queue at one moment, and what it did since it was opened."""
 
     pending_count: int
-    """Items that are durable and that nobody has."""
+    """Durable items that can be handed out."""
     in_flight_count: int
     """Items handed out and not yet settled."""
     active_count: int
-    """Both of these."""
+    """Pending items and items in flight."""
     block_count: int
-    """Blocks that hold items, without spares."""
+    """Blocks with items, without spares."""
     put_count: int
     """Items put since the queue was opened."""
     delivered_count: int
-    """Items that `done` was said for since the queue was opened."""
+    """Items delivered (`done` called) since the queue was opened."""
     cancelled_count: int
     """Items cancelled since the queue was opened."""
     lost_count: int
-    """Items that damage on the disk took, as found since the queue was opened."""
+    """Items found damaged on the disk since the queue was opened."""
     group_count: int
     """Groups flushed since the queue was opened."""
     checkpoint_count: int
     """Checkpoints written since the queue was opened."""
     recycled_count: int
-    """Blocks used anew since the queue was opened."""
+    """Blocks recycled since the queue was opened."""
     recovery_s: float
-    """Seconds that recovery took when the queue was opened."""
+    """Duration of recovery when the queue was opened, in seconds."""
     replayed_count: int
     """State changes that recovery replayed."""

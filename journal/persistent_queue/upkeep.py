@@ -1,6 +1,7 @@
-"""Work beside the callers, on two threads: checkpoints, recycling and the next block; and groups that nobody waits for.
+"""Background work on two threads: one writes checkpoints, recycles blocks and makes the next one; the other commits
+groups that no caller waits for.
 
-Never writes the log except as any other caller of a group does.
+Writes the log only by committing groups, as any caller does.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from contextlib import suppress
 
 from journal.errors import JournalError
 from journal.persistent_queue.catalogue import Catalogue
-from journal.persistent_queue.item_desk import ItemDesk
+from journal.persistent_queue.item_registry import ItemRegistry
 from journal.persistent_queue.log import QueueLog
 from journal.persistent_queue.spares import Spares
 
 LOG = logging.getLogger("journal")
-CHANGES_DELAY_S = 0.005  # asynchronous changes wait so long for a group of puts that takes them along
+CHANGES_DELAY_S = 0.005  # how long asynchronous changes wait for puts, to join their group
 
 
 class Checkpointer:
-    """Writes checkpoints, and recycles what they allow to.
+    """Writes checkpoints, and recycles the blocks that recovery then no longer reads.
 
     Args:
         states: the queue's lock for states.
     """
 
     def __init__(
-        self, log: QueueLog, catalogue: Catalogue, desk: ItemDesk, spares: Spares, states: threading.Lock
+        self, log: QueueLog, catalogue: Catalogue, registry: ItemRegistry, spares: Spares, states: threading.Lock
     ) -> None:
         self._log = log
         self._catalogue = catalogue
-        self._desk = desk
+        self._registry = registry
         self._spares = spares
         self._states = states
         self._checkpointing = threading.RLock()
@@ -42,14 +43,14 @@ class Checkpointer:
         self._at: tuple[int, int] | None = None
 
     def checkpoint(self) -> None:
-        """Everything that is durable now need not be walked by the next recovery."""
+        """Record the durable end, so that the next recovery begins there."""
         with self._checkpointing:
             position = self._log.durable  # before the changed blocks are taken: see Catalogue.settle
             at = (position.block.ordinal, position.end)
             if at == self._at:
                 return
             self.flush_states()
-            active_count = self._desk.counts()[0]
+            active_count = self._registry.counts()[0]
             position.block.write_checkpoint(position.end, position.next_id, position.last_at_ns, active_count)
             position.block.flush()
             self._log.set_words()
@@ -64,18 +65,18 @@ class Checkpointer:
             block.flush()
 
     def recycle(self) -> None:
-        """Make spares of the blocks that hold nothing active and nothing that a recovery would walk."""
+        """Recycle the blocks that have no active items and that recovery would not read."""
         with self._checkpointing:
             if self._at is None:
                 return
-            for block in self._desk.idle_blocks(self._at[0]):
+            for block in self._registry.idle_blocks(self._at[0]):
                 with self._states:
                     mapped = self._catalogue.remove(block)
                 self._spares.recycle(mapped)
 
     def reclaim(self) -> None:
-        """Recycle what can be recycled, at once."""
-        if any(count == 0 for _, count in self._desk.counts()[2][:-1]):
+        """Write a checkpoint and recycle, if any block has no active items."""
+        if any(count == 0 for _, count in self._registry.counts()[2][:-1]):
             self.checkpoint()
             self.recycle()
 
@@ -84,9 +85,9 @@ class Upkeep:
     """The two threads.
 
     Args:
-        commit: takes part in a group, if there is anything for one.
-        on_failure: told when a checkpoint did not reach the disk.
-        interval_s, interval_items: between checkpoints, whichever is over first.
+        commit: commits a group, if there is anything to commit.
+        on_failure: called when a checkpoint could not be written.
+        interval_s, interval_items: between checkpoints, whichever ends first.
     """
 
     def __init__(
@@ -118,12 +119,12 @@ class Upkeep:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 
     def after_group(self) -> None:
-        """Ring if there is something to do."""
+        """Wake the keeper if a checkpoint or a block is due."""
         next_id = self._log.durable.next_id
         if next_id - self._checkpointer.next_id >= self._interval_items or (
             self._log.is_half_full and self._prepared_for != self._log.position.block.ordinal
@@ -131,14 +132,14 @@ class Upkeep:
             self._bell.set()
 
     def call_committer(self, *, is_urgent: bool = True) -> None:
-        """There are futures, or if it is not urgent asynchronous changes, and maybe nobody who leads a group."""
+        """Have a group committed for futures, or, if not urgent, for asynchronous changes: no caller may be waiting."""
         if is_urgent:
             self._urgent.set()
         if not self._commit_bell.is_set():
             self._commit_bell.set()
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish the current work and stop both threads."""
         self._closing.set()
         self._bell.set()
         self._commit_bell.set()
@@ -164,7 +165,7 @@ class Upkeep:
                     self._spares.prepare(ordinal + 1)
                     self._prepared_for = ordinal
             except (OSError, JournalError) as reason:
-                LOG.exception("a checkpoint did not reach the disk")
+                LOG.exception("could not write a checkpoint")
                 self._on_failure(reason)
                 return
 
@@ -176,5 +177,5 @@ class Upkeep:
                 return
             self._commit_bell.clear()
             self._urgent.clear()
-            with suppress(JournalError):  # every caller of the queue is told the same
+            with suppress(JournalError):  # every caller of the queue gets the same error
                 self._commit()

@@ -1,7 +1,8 @@
-"""A journal on several hosts: followers hold the leader's records, at the same indices. docs/journal-replication.md.
+"""A journal on several hosts: followers have the leader's records at the same indices. See docs/journal-replication.md.
 
 `ReplicationLeader` serves a journal, `ReplicationFollower` keeps a copy of it, `ReplicatedAppender` waits for copies.
-The cores (leader_core.py, follower_core.py) decide, without sockets, files, clocks or chance; the shells perform.
+The cores (leader_core.py, follower_core.py) make all decisions, without sockets, files, clocks or random numbers; the
+shells perform them.
 """
 
 from journal.replication.appender import ReplicatedAppender

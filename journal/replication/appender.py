@@ -1,4 +1,4 @@
-"""An appender that returns when a record is held by followers as well."""
+"""An appender that waits until followers have acknowledged its records."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ TIMEOUT_S = 5.0
 
 
 class ReplicatedAppender:
-    """Appends to a journal and waits for its followers. Safe to use from several threads.
+    """Appends to a journal and waits for its followers. Thread-safe.
 
     Args:
-        journal: open to append; stays the caller's.
+        journal: open for appending; the caller closes it.
         leader: started, of the same journal, in this process.
     """
 
     def __init__(self, journal: Journal, leader: ReplicationLeader) -> None:
         if journal.folder.resolve() != leader.folder.resolve():
-            raise ValueError(f"the journal is {journal.folder}, and the leader serves {leader.folder}")
+            raise ValueError(f"the journal is {journal.folder}, but the leader serves {leader.folder}")
         self._journal = journal
         self._leader = leader
 
@@ -30,16 +30,16 @@ class ReplicatedAppender:
         """Append one record.
 
         Returns:
-            The record's index, when as many followers as the leader wants have acknowledged it.
+            The record's index, once the leader's `acks` followers have acknowledged it.
 
         Raises:
-            NotReplicated: not in time; the record is in the journal all the same, and will be replicated.
-            JournalError: not appended; or the leader does not run.
+            NotReplicated: not acknowledged in time; the record is in the journal, and will still be replicated.
+            JournalError: the record was not appended, or the leader is not running.
         """
         return self._wait(index := self._journal.append(record), index, timeout_s)
 
     def append_batch(self, records: Sequence[bytes], *, timeout_s: float = TIMEOUT_S) -> int:
-        """Append records as one segment; as `append`, and the index is the first record's."""
+        """Append records as one segment; as `append`, but returns the first record's index."""
         index = self._journal.append_batch(records)
         return self._wait(index, index + len(records) - 1, timeout_s)
 
@@ -47,7 +47,7 @@ class ReplicatedAppender:
         self._leader.wake()
         if not self._leader.wait_for_replicated(last, timeout_s):
             raise NotReplicated(
-                f"{self._journal.folder}: index {first:#018x} was appended and not acknowledged within {timeout_s:g} s",
+                f"{self._journal.folder}: index {first:#018x} is appended, but unacknowledged after {timeout_s:g} s",
                 first,
             )
         return first

@@ -1,7 +1,7 @@
-"""The messages as bytes: version, kind, session, fields, CRC-32C. docs/journal-replication.md has it byte by byte.
+"""Encodes messages: version, kind, session, fields, CRC-32C. docs/journal-replication.md defines every byte.
 
-Never trusts a length: everything is bounded before it is used, and a frame that says one thing too much or too little
-is refused as a whole. Invariant: `decode(encode(message)) == message`, and `encode(decode(frame)) == frame`.
+Every length is checked before use; a frame with too many or too few bytes is refused. Invariants:
+`decode(encode(message)) == message`, and `encode(decode(frame)) == frame`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ SEGMENT_HEAD = struct.Struct("<QQQIII")  # cycle, first sequence, appended at, c
 DIGEST = struct.Struct("<QQ16s")
 HELLO = struct.Struct("<16s")
 WELCOME = struct.Struct("<16sqQBQ")  # leader, epoch offset, block size, is encrypted, oldest index; two texts
-POSITION = struct.Struct("<16sQB")  # follower, next index, digests that follow
-INDEX = struct.Struct("<Q")  # all of a probe, all of a heartbeat
-PROBED = struct.Struct("<QB")  # index, digests that follow: 0 or 1
-SEGMENTS = struct.Struct("<QI")  # from index, segments that follow
-PIECE = struct.Struct("<QQ")  # from index, offset; a segment head with the whole body's size, the data to the end
-TAKEN = struct.Struct("<Q")  # bytes taken in, behind the index of an acknowledgement
+POSITION = struct.Struct("<16sQB")  # follower, next index, number of digests
+INDEX = struct.Struct("<Q")  # the only field of a probe and of a heartbeat
+PROBED = struct.Struct("<QB")  # index, number of digests: 0 or 1
+SEGMENTS = struct.Struct("<QI")  # from index, number of segments
+PIECE = struct.Struct("<QQ")  # from index, offset; then a segment head with the size of the whole body, then data
+TAKEN = struct.Struct("<Q")  # bytes received; after the index in an acknowledgement
 REFUSED = struct.Struct("<BQ")  # reason, index; a text
 TEXT = struct.Struct("<H")
 
@@ -59,11 +59,11 @@ INDEX_END = 1 << 63  # indices, sequences and times have 63 bits
 
 
 class BadMessage(ValueError):
-    """A frame that is none of ours, or breaks a bound; the text says which."""
+    """A frame that is not a valid message; the text says why."""
 
 
 def check_segment(segment: Segment) -> None:
-    """Refuse a whole segment whose body is not what its head says: it would be read wrongly for ever.
+    """Refuse a segment whose body contradicts its head: once appended, it could never be read correctly.
 
     Raises:
         BadMessage
@@ -72,10 +72,10 @@ def check_segment(segment: Segment) -> None:
     _check_head(segment)
     if not segment.count_and_flags & HAS_TABLE:
         if len(body) != count * segment.record_size:
-            raise BadMessage(f"{len(body)} bytes are not {count} records of {segment.record_size}")
+            raise BadMessage(f"the segment has {len(body)} bytes, not {count} records of {segment.record_size}")
         return
     if len(body) < 4 * count:
-        raise BadMessage(f"{len(body)} bytes do not hold a table of {count} records")
+        raise BadMessage(f"the segment's {len(body)} bytes are too few for a table of {count} records")
     ends = np.frombuffer(body, "<u4", count)
     if int(ends[-1]) != len(body) - 4 * count or (ends[1:] < ends[:-1]).any():
         raise BadMessage("the table of a segment's records does not ascend to the end of its body")
@@ -84,15 +84,15 @@ def check_segment(segment: Segment) -> None:
 def _check_head(segment: Segment) -> None:
     _check_indices(segment.cycle, segment.first_sequence, segment.appended_at_ns)
     if segment.count_and_flags & ~(COUNT_MASK | HAS_TABLE):
-        raise BadMessage(f"unknown flags of a segment: {segment.count_and_flags:#010x}")
+        raise BadMessage(f"the segment has unknown flags: {segment.count_and_flags:#010x}")
     if not segment.count_and_flags & COUNT_MASK:
-        raise BadMessage("a segment without records")
+        raise BadMessage("the segment has no records")
 
 
 def _check_indices(*values: int) -> None:
     for value in values:
         if value >= INDEX_END:
-            raise BadMessage(f"{value:#x} where an index, a sequence or a time of 63 bits is expected")
+            raise BadMessage(f"{value:#x} is not an index, a sequence or a time of 63 bits")
 
 
 def encode(message: Message) -> bytes:
@@ -112,27 +112,27 @@ def decode(frame: bytes) -> Message:
     """The message in a frame.
 
     Raises:
-        BadMessage: and why.
+        BadMessage: the frame is not a valid message.
     """
     if not HEAD.size + CRC.size <= len(frame) <= FRAME_SIZE_MAX:
-        raise BadMessage(f"a frame of {len(frame)} bytes; it has {HEAD.size + CRC.size} to {FRAME_SIZE_MAX}")
+        raise BadMessage(f"a frame of {len(frame)} bytes; expected {HEAD.size + CRC.size} to {FRAME_SIZE_MAX}")
     version, kind, session = HEAD.unpack_from(frame)
     if version != VERSION:
-        raise BadMessage(f"replication format {version}; this release speaks {VERSION}: run the same on both sides")
+        raise BadMessage(f"replication format {version}; expected {VERSION}: run the same release on both sides")
     if CRC.unpack_from(frame, len(frame) - CRC.size)[0] != google_crc32c.value(frame[: -CRC.size]):
-        raise BadMessage("the frame was damaged on its way: its CRC differs")
+        raise BadMessage("the frame was damaged in transit: its CRC does not match")
     read = _READERS.get(kind)
     if read is None:
-        raise BadMessage(f"a frame of unknown kind {kind}")
+        raise BadMessage(f"a frame of the unknown kind {kind}")
     fields = _Fields(frame)
     message = read(session, fields)
     if fields.left:
-        raise BadMessage(f"{fields.left} bytes too many behind {type(message).__name__}")
+        raise BadMessage(f"{fields.left} unexpected bytes after {type(message).__name__}")
     return message
 
 
 class _Fields:
-    """Takes a frame apart, front to back, within its bounds."""
+    """Reads a frame's fields in order, within its bounds."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
@@ -148,14 +148,14 @@ class _Fields:
 
     def bytes(self, size: int) -> bytes:
         if size > self.left:
-            raise BadMessage(f"{size} bytes were announced and {self.left} are there")
+            raise BadMessage(f"{size} bytes announced, but only {self.left} present")
         self._place += size
         return self._frame[self._place - size : self._place]
 
     def text(self) -> str:
         (size,) = self.take(TEXT)
         if size > TEXT_SIZE_MAX:
-            raise BadMessage(f"a text of {size} bytes; at most {TEXT_SIZE_MAX}")
+            raise BadMessage(f"a text of {size} bytes; the maximum is {TEXT_SIZE_MAX}")
         try:
             return self.bytes(size).decode()
         except UnicodeDecodeError:
@@ -174,7 +174,7 @@ class _Fields:
 
 def _text(text: str) -> bytes:
     data = text.encode()[:TEXT_SIZE_MAX]
-    data = data.decode(errors="ignore").encode()  # a character is never cut
+    data = data.decode(errors="ignore").encode()  # never ends within a character
     return TEXT.pack(len(data)) + data
 
 
@@ -204,7 +204,7 @@ def _read_welcome(session: int, fields: _Fields) -> Welcome:
     leader_id, epoch_offset_s, block_size, is_encrypted, oldest_index = fields.take(WELCOME)
     _check_indices(oldest_index)
     if is_encrypted > 1:
-        raise BadMessage(f"{is_encrypted} is neither yes nor no")
+        raise BadMessage(f"is_encrypted is {is_encrypted}; it must be 0 or 1")
     roll_cycle, time_zone = fields.text(), fields.text()
     return Welcome(
         session, leader_id, roll_cycle, epoch_offset_s, time_zone, block_size, bool(is_encrypted), oldest_index
@@ -221,7 +221,7 @@ def _read_position(session: int, fields: _Fields) -> Position:
     follower_id, next_index, count = fields.take(POSITION)
     _check_indices(next_index)
     if count > TAIL_COUNT_MAX:
-        raise BadMessage(f"{count} digests; at most {TAIL_COUNT_MAX}")
+        raise BadMessage(f"{count} digests; the maximum is {TAIL_COUNT_MAX}")
     return Position(session, follower_id, next_index, tuple(fields.digest() for _ in range(count)))
 
 
@@ -234,7 +234,7 @@ def _read_probed(session: int, fields: _Fields) -> Probed:
     index, count = fields.take(PROBED)
     _check_indices(index)
     if count > 1:
-        raise BadMessage(f"{count} digests where one is asked for")
+        raise BadMessage(f"{count} digests; expected at most 1")
     return Probed(session, index, fields.digest() if count else None)
 
 
@@ -250,7 +250,7 @@ def _read_segments(session: int, fields: _Fields) -> Segments:
     from_index, count = fields.take(SEGMENTS)
     _check_indices(from_index)
     if count * SEGMENT_HEAD.size > fields.left:
-        raise BadMessage(f"{count} segments were announced in {fields.left} bytes")
+        raise BadMessage(f"{count} segments announced, which do not fit in {fields.left} bytes")
     segments = []
     for _ in range(count):
         cycle, first, at_ns, flags, record_size, body_size = fields.take(SEGMENT_HEAD)
@@ -275,7 +275,7 @@ def _read_piece(session: int, fields: _Fields) -> Piece:
     _check_indices(from_index)
     size = fields.left
     if not 0 < size <= PIECE_SIZE_MAX:
-        raise BadMessage(f"a piece of {size} bytes; it has 1 to {PIECE_SIZE_MAX}")
+        raise BadMessage(f"a piece of {size} bytes; expected 1 to {PIECE_SIZE_MAX}")
     if offset + size > body_size:
         raise BadMessage(f"a piece from {offset} to {offset + size} of a body of {body_size} bytes")
     return Piece(session, from_index, segment, body_size, offset, fields.bytes(size))
@@ -285,7 +285,7 @@ def _read_refused(session: int, fields: _Fields) -> Refused:
     reason, index = fields.take(REFUSED)
     _check_indices(index)
     if reason not in Reason._value2member_map_:
-        raise BadMessage(f"refused for an unknown reason {reason}")
+        raise BadMessage(f"unknown reason for a refusal: {reason}")
     return Refused(session, Reason(reason), index, fields.text())
 
 

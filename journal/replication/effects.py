@@ -1,7 +1,7 @@
-"""What the cores ask their shells to do, in the order given. Shapes only.
+"""The effects that the cores return and their shells perform. Only types.
 
-Each list of effects is performed front to back; an effect that answers (it says so) does so by the named call on the
-core, whose effects follow behind those already there.
+A shell performs each list in order. An effect with a result names the core's method that takes it; the effects that
+this method returns are performed after those already listed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LookUpOldest:
 
 @dataclass(frozen=True, slots=True)
 class CompareTail:
-    """Compare a follower's last segments with ours; `on_tail_compared` takes the outcome."""
+    """Compare a follower's last segments with the leader's; `on_tail_compared` takes the result."""
 
     peer: bytes
     next_index: int
@@ -39,7 +39,7 @@ class CompareTail:
 
 @dataclass(frozen=True, slots=True)
 class CompareOne:
-    """Compare one segment with ours; `on_one_compared` takes the outcome."""
+    """Compare one segment with the leader's; `on_one_compared` takes the result."""
 
     peer: bytes
     found: SegmentDigest
@@ -47,7 +47,7 @@ class CompareOne:
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Read segments from an index on, until they reach so many bytes, at least one; `on_read` takes them."""
+    """Read segments from an index on, at least one, until they reach `size_max` bytes; `on_read` takes them."""
 
     peer: bytes
     from_index: int
@@ -56,14 +56,14 @@ class ReadFrom:
 
 @dataclass(frozen=True, slots=True)
 class ShowUntil:
-    """Everything before this index is acknowledged by as many followers as are wanted. It only grows."""
+    """Show tailers everything before this index: `acks` followers have acknowledged it. The index only grows."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nothing more comes for this peer: release what is kept for it. A refusal stands before this."""
+    """Release what is stored for this peer; no effect for it follows. A refusal is sent before this."""
 
     peer: bytes
 
@@ -75,12 +75,12 @@ LeaderEffect = SendTo | LookUpOldest | CompareTail | CompareOne | ReadFrom | Sho
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a new connection; whatever an old one still held is gone."""
+    """Open a new connection; messages queued in the old one are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close the connection, with all that is queued in it."""
+    """Close the connection; messages queued in it are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class OpenJournal:
-    """Open the follower's journal if it is not, remembering the leader first, and read where it stands.
+    """Store the leader's id, open the follower's journal unless it is open, and read its end.
 
-    `on_opened` takes that, or `on_open_failed`.
+    `on_opened` or `on_open_failed` takes the result.
     """
 
     welcome: Welcome
@@ -102,14 +102,14 @@ class OpenJournal:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Find the first segment at or behind an index; `on_looked_up` takes it."""
+    """Find the first segment at or after an index; `on_looked_up` takes it."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append at exactly this index; earlier ones that are missing are left out. If it fails: `on_append_failed`."""
+    """Append at exactly this index; missing earlier ones are skipped. If it fails: `on_append_failed`."""
 
     index: int
     segment: Segment
@@ -117,7 +117,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Everything appended is on the disk before the effects behind this. If it fails: `on_append_failed`."""
+    """Flush everything appended to the disk before later effects. If it fails: `on_append_failed`."""
 
 
 FollowerEffect = Connect | Disconnect | Send | OpenJournal | LookUp | Append | Sync

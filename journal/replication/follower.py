@@ -1,4 +1,4 @@
-"""A follower of a journal on another host: a thread that performs what the core decides, and nothing else."""
+"""A follower of a journal on another host: a thread that performs the effects of `FollowerCore`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ POLL_MS_MAX = 60_000
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
-    """How a follower stands.
+    """The status of a follower.
 
     Attributes:
-        reason: of the last failure, or of the end; empty while all is well.
-        next_index: behind the last record appended here.
-        leader_next_index: behind the leader's last one, as last heard.
+        reason: of the last failure, or of a final state; empty while following.
+        next_index: after the last record appended here.
+        leader_next_index: after the leader's last record, as last reported.
         diverged_at: the first index that differs; -1 if none does.
-        failure_count: connections that broke, or never came to be.
+        failure_count: connections that broke or could not be established.
     """
 
     state: FollowerState
@@ -60,17 +60,17 @@ class FollowerStatus:
 
 
 class ReplicationFollower:
-    """Keeps a journal equal to its leader's. `start` it, preferably by `with`.
+    """Keeps a journal equal to its leader's. Call `start`, or use `with`.
 
     Args:
-        folder: of the follower's journal; made when the leader first answers.
+        folder: of the follower's journal; created when the leader first answers.
         connect: the leader's endpoint, "tcp://host:port".
         key: 32 bytes to encrypt the follower's journal with; required if the leader's is encrypted.
-        keys: of the connection.
+        keys: the CURVE keys of the connection.
         durable: acknowledge after sync, not just after append.
-        adopt: follow with a journal that was not made by following, if its records are the leader's.
-        upkeep: retention, compression and so on of the follower's own.
-        chance: a random number from 0 up to 1.
+        adopt: follow with an existing journal that has no leader yet, if its records are the leader's.
+        upkeep: retention, compression and so on of the follower's journal.
+        chance: returns a random number in [0, 1).
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class ReplicationFollower:
 
     @property
     def status(self) -> FollowerStatus:
-        """How it stands now."""
+        """The current status."""
         return self._status
 
     def start(self) -> Self:
-        """Begin to follow; once."""
+        """Start to follow. Call it once."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._thread.start()
         return self
 
     def wait_for(self, predicate: Callable[[FollowerStatus], bool], timeout_s: float) -> bool:
-        """Wait until the status is so; False after the time-out.
+        """Wait until the status meets a condition; False after the time-out.
 
         Raises:
-            Diverged, JournalError: it follows no more, and why; unless the status is so.
+            Diverged, JournalError: following ended before the condition was met.
         """
         with self._changed:
             is_met = self._changed.wait_for(lambda: predicate(self._status) or self._is_over(), timeout_s)
@@ -126,7 +126,7 @@ class ReplicationFollower:
         return is_met and predicate(self._status)
 
     def check(self) -> None:
-        """Raise if it follows no more.
+        """Raise if following ended with an error.
 
         Raises:
             Diverged: its records differ from the leader's.
@@ -141,14 +141,14 @@ class ReplicationFollower:
             raise JournalError(f"{self.folder}: {status.reason}")
 
     def stop(self) -> None:
-        """Follow no more; the journal is synced and closed. A second time does nothing."""
+        """Stop following; sync and close the journal. Further calls do nothing."""
         self._is_stopping = True
         if self._thread.is_alive():
             self._bell.ring()
             self._thread.join()
 
     def promote(self) -> Journal:
-        """Stop, forget the leader, and open the journal for everybody to append."""
+        """Stop, forget the leader, and open the journal for appending."""
         self.stop()
         return self._journal.promote()
 
@@ -175,7 +175,7 @@ class ReplicationFollower:
             self._publish()
 
     def _turn(self) -> None:
-        """Wait for something, and do what it asks for."""
+        """Wait for an event or a deadline, and handle it."""
         poller = zmq.Poller()
         poller.register(self._bell.fileno(), zmq.POLLIN)
         for socket in (self._socket, self._monitor):
@@ -188,7 +188,7 @@ class ReplicationFollower:
         if self._socket in ready:
             self._receive()
         if self._monitor is not None and self._monitor in ready:
-            # The first one says it: the core takes the connection down, and what follows is of the same end.
+            # The first event is enough: the core closes the connection, and later events report the same.
             for event in broken_events(self._monitor)[:1]:
                 self._perform(self._core.on_disconnected(BROKEN_EVENTS[event], time.monotonic_ns()))
         now_ns = time.monotonic_ns()
@@ -219,7 +219,7 @@ class ReplicationFollower:
             effect = self._effects.popleft()
             try:
                 self._effects.extend(self._perform_one(effect))
-            except zmq.Again:  # its pipe went with the connection, which the monitor has yet to tell
+            except zmq.Again:  # the connection is gone, and the monitor has not reported it yet
                 self._effects.clear()
                 self._effects.extend(self._core.on_disconnected("the connection broke", time.monotonic_ns()))
             except (JournalError, OSError, ValueError) as failed:
@@ -253,7 +253,7 @@ class ReplicationFollower:
     def _connect(self) -> None:
         self._disconnect()
         socket = new_socket(self._context, zmq.DEALER, self._endpoint)
-        socket.setsockopt(zmq.RECONNECT_IVL, -1)  # the core decides when to try again, on a new socket
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)  # the core decides when to reconnect, with a new socket
         if self._keys is not None:
             self._keys.apply(socket)
         self._socket, self._monitor = socket, watch(socket)

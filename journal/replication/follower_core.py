@@ -1,7 +1,8 @@
-"""What a follower decides: when to connect, what to append and in which order, what to acknowledge.
+"""The decisions of a follower: when to connect, what to append and in which order, what to acknowledge.
 
-Pure: messages, times and chance in, effects out. It must never append but at the index where its journal ends, or
-behind a gap that the leader has too, and never acknowledge what is not appended (or synced, if durable).
+Pure: takes messages, times and random numbers, returns effects. It must append only at the index where its journal
+ends, or after a gap that the leader has too, and must never acknowledge records that are not appended (if durable,
+synced).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from journal.replication.messages import (
 from journal.replication.states import FINAL, FollowerState, check_follower_move
 from journal.roll_cycle import ROLL_CYCLES
 
-SESSION_BITS = 53  # what a random float holds
+SESSION_BITS = 53  # the precision of a random float
 DOUBLINGS_MAX = 20
 
 
@@ -40,8 +41,8 @@ class FollowerCore:
     """The core of a follower.
 
     Args:
-        chance: a random number from 0 up to 1, for pauses and session numbers.
-        leader_id: the leader remembered; NO_ID: none yet.
+        chance: returns a random number in [0, 1), for pauses and session numbers.
+        leader_id: the leader stored earlier; NO_ID: none yet.
         durable: sync before acknowledging.
     """
 
@@ -58,9 +59,9 @@ class FollowerCore:
         self._durable = durable
         self._limits = limits or Limits()
         self.state = FollowerState.WAITING
-        self.reason = ""  # of the last failure, or of the end
-        self.next_index = 0  # behind what was appended
-        self.leader_next_index = 0  # as last heard
+        self.reason = ""  # of the last failure, or of a final state
+        self.next_index = 0  # after the last record appended
+        self.leader_next_index = 0  # as last reported
         self.diverged_at = -1
         self.failure_count = 0
         self._story: list[str] = []
@@ -77,7 +78,7 @@ class FollowerCore:
         self._long: tuple[int, int, Segment, bytearray] | None = None  # from index, body size, head, body so far
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer`; None: never, as things are."""
+        """When to call `on_timer` next; None: no deadline is set."""
         if self.state in FINAL:
             return None
         if self.state is FollowerState.WAITING:
@@ -88,36 +89,36 @@ class FollowerCore:
         return min(silent, self._sent_at_ns + self._limits.heartbeat_interval_ns)
 
     def on_timer(self, now_ns: int) -> list[FollowerEffect]:
-        """Time has passed: connect, give up, or say that we live."""
+        """A deadline has passed: connect, give up, or send a heartbeat."""
         if self.state in FINAL:
             return []
         if self.state is FollowerState.WAITING:
             return self._greet(now_ns) if now_ns >= self._retry_at_ns else []
         if now_ns >= self._heard_at_ns + self._limits.silence_ns_max:
-            return self._retry(f"nothing heard for {self._limits.silence_ns_max / 1e9:g} s", now_ns)
+            return self._retry(f"the leader was silent for {self._limits.silence_ns_max / 1e9:g} s", now_ns)
         if self.state is FollowerState.FOLLOWING and now_ns >= self._sent_at_ns + self._limits.heartbeat_interval_ns:
             self._owes_acknowledgement = True
             return self.on_drained(now_ns)
         return []
 
     def stop(self) -> list[FollowerEffect]:
-        """The last word, unless there was one."""
+        """Stop, unless the state is final already."""
         if self.state not in FINAL:
-            self._move(FollowerState.STOPPED, "told to")
+            self._move(FollowerState.STOPPED, "stop requested")
         return [Disconnect()]
 
     def on_disconnected(self, text: str, now_ns: int) -> list[FollowerEffect]:
-        """The connection is gone, or never came to be."""
+        """The connection broke or could not be established."""
         if self.state in FINAL or self.state is FollowerState.WAITING:
             return []
         return self._retry(text, now_ns)
 
     def on_bad_message(self, text: str, now_ns: int) -> list[FollowerEffect]:
-        """A frame that is no message came."""
+        """An invalid frame arrived."""
         return self.on_disconnected(text, now_ns)
 
     def on_drained(self, now_ns: int) -> list[FollowerEffect]:
-        """Nothing more is there to be received right now: one acknowledgement, and one sync, for all that came."""
+        """No more messages wait: send one acknowledgement, after one sync, for all that arrived."""
         if self.state is not FollowerState.FOLLOWING or not self._owes_acknowledgement:
             return []
         self._owes_acknowledgement = False
@@ -127,7 +128,7 @@ class FollowerCore:
         return [*syncs, Send(Acknowledge(self._session, self.next_index, self._taken_size))]
 
     def on_message(self, message: Message, now_ns: int) -> list[FollowerEffect]:
-        """A message came from the leader."""
+        """A message arrived from the leader."""
         if self.state in FINAL or self.state is FollowerState.WAITING or message.session != self._session:
             return []  # stale
         self._heard_at_ns = now_ns
@@ -148,39 +149,39 @@ class FollowerCore:
     def on_opened(
         self, follower_id: bytes, next_index: int, tail: tuple[SegmentDigest, ...], now_ns: int
     ) -> list[FollowerEffect]:
-        """The answer to OpenJournal; what is there is synced if this follower is durable."""
+        """The journal is open (result of OpenJournal), and synced if this follower is durable."""
         if self.state is not FollowerState.OPENING:
             return []
         self._move(FollowerState.COMPARING, f"at {next_index:#x}")
-        self._heard_at_ns = now_ns  # opening took its time
+        self._heard_at_ns = now_ns  # opening may have taken long
         self.next_index = next_index
         return [Send(Position(self._session, follower_id, next_index, tail))]
 
     def on_open_failed(self, text: str, *, is_final: bool, now_ns: int) -> list[FollowerEffect]:
-        """The other answer to OpenJournal."""
+        """The journal could not be opened (result of OpenJournal)."""
         if self.state is not FollowerState.OPENING:
             return []
         return self._end(FollowerState.REFUSED, text) if is_final else self._retry(text, now_ns)
 
     def on_looked_up(self, index: int, found: SegmentDigest | None) -> list[FollowerEffect]:
-        """The answer to LookUp."""
+        """The result of LookUp."""
         if self.state is not FollowerState.COMPARING:
             return []
         return [Send(Probed(self._session, index, found))]
 
     def on_append_failed(self, text: str, now_ns: int) -> list[FollowerEffect]:
-        """An Append or Sync could not be done, nor any effect behind it; where the journal ends is asked anew."""
+        """An Append or Sync failed, so later effects were not performed; reconnect and read the journal's end again."""
         return self.on_disconnected(text, now_ns)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _on_welcome(self, message: Welcome) -> list[FollowerEffect]:
         if self._leader_id not in (NO_ID, message.leader_id):
-            text = f"follows leader {self._leader_id.hex()}, and this one is {message.leader_id.hex()}"
+            text = f"this journal follows leader {self._leader_id.hex()}, not {message.leader_id.hex()}"
             return self._end(FollowerState.REFUSED, text)
         roll_cycle = ROLL_CYCLES.get(message.roll_cycle)
         if roll_cycle is None:
-            return self._end(FollowerState.REFUSED, f"the leader rolls {message.roll_cycle!r}, unknown to this release")
+            return self._end(FollowerState.REFUSED, f"unknown roll cycle of the leader: {message.roll_cycle!r}")
         self._sequence_bits, self._cycle_max = roll_cycle.sequence_bits, roll_cycle.cycle_max
         self._move(FollowerState.OPENING, "welcome")
         self._leader_id = message.leader_id
@@ -197,7 +198,7 @@ class FollowerCore:
 
     def _on_segments(self, message: Segments, now_ns: int) -> list[FollowerEffect]:
         if message.from_index != self.next_index or self._long is not None or not message.segments:
-            return self._retry(f"the leader goes on at {message.from_index:#x} and not {self.next_index:#x}", now_ns)
+            return self._retry(f"the leader sent index {message.from_index:#x}; expected {self.next_index:#x}", now_ns)
         effects: list[FollowerEffect] = []
         for segment in message.segments:
             if (why := self._misplaced(segment)) is not None:
@@ -213,7 +214,7 @@ class FollowerCore:
         from_index, size, head, body = self._long
         expected = (self.next_index, size, head, len(body))
         if (message.from_index, message.body_size, message.segment, message.offset) != expected:
-            return self._retry(f"a piece at {message.offset} of another segment than the one begun", now_ns)
+            return self._retry(f"the piece at {message.offset} does not continue the segment", now_ns)
         assert from_index == self.next_index
         body += message.data
         self._taken_size += len(message.data)
@@ -233,15 +234,15 @@ class FollowerCore:
         return [self._append(whole)]
 
     def _misplaced(self, segment: Segment) -> str | None:
-        """Why a segment cannot stand where the journal ends."""
+        """Why a segment cannot be appended at the journal's end; None if it can."""
         first = segment.first_index(self._sequence_bits)
         if first < self.next_index:
-            return f"a segment at {first:#x}, and everything before {self.next_index:#x} is here"
+            return f"a segment at {first:#x}; expected {self.next_index:#x} or later"
         if (
             segment.cycle > self._cycle_max
             or segment.first_sequence + (segment.count_and_flags & COUNT_MASK) > 1 << self._sequence_bits
         ):
-            return f"a segment at {first:#x}, for whose records an index has no room"
+            return f"a segment at {first:#x}, whose records exceed the range of an index"
         return None
 
     def _append(self, segment: Segment) -> FollowerEffect:
@@ -276,7 +277,7 @@ class FollowerCore:
         self.failure_count += 1
         pause_ns = min(self._limits.backoff_ns_max, self._limits.backoff_ns_min << min(self._attempts, DOUBLINGS_MAX))
         self._attempts += 1
-        # Half of the pause by chance: the followers of a leader that restarts do not all come at once.
+        # Up to half of the pause is random, so that the followers of a restarted leader do not all connect together.
         self._retry_at_ns = now_ns + int(pause_ns * (1 - self._chance() / 2))
         return [Disconnect()]
 

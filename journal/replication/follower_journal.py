@@ -1,6 +1,6 @@
-"""A follower's folder: its journal, opened so that nobody else appends, and the file that names its leader.
+"""A follower's folder: its journal, opened exclusively, and the file that names its leader.
 
-The name of the leader is written before there is a journal, so no crash leaves one without it.
+The leader's name is written before the journal is created, so no crash leaves a journal without it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LEADER_NAME = "leader"
 
 
 class FollowerJournal:
-    """A follower's journal. For one thread.
+    """A follower's journal. Not thread-safe.
 
     Args:
         folder: of the journal; it need not exist yet.
         key: to encrypt it with; need not be the leader's.
-        durable: what is there is synced before its position is told.
-        adopt: follow even with a journal that was not made by following.
-        upkeep: retention and so on, of the follower's own.
+        durable: sync the journal before its position is reported.
+        adopt: follow even with an existing journal that has no leader yet.
+        upkeep: retention and so on, of the follower's journal.
     """
 
     def __init__(self, folder: Path, *, key: bytes | None, durable: bool, adopt: bool, upkeep: Upkeep | None) -> None:
@@ -44,10 +44,10 @@ class FollowerJournal:
         self._reader: SegmentReader | None = None
 
     def leader_id(self) -> bytes:
-        """The leader that is remembered; NO_ID: none.
+        """The id of the stored leader; NO_ID: none.
 
         Raises:
-            ForeignFile: the file says something else.
+            ForeignFile: the file does not contain an id.
         """
         path = self._folder / LEADER_NAME
         try:
@@ -55,17 +55,17 @@ class FollowerJournal:
         except FileNotFoundError:
             return NO_ID
         except ValueError:
-            raise ForeignFile(f"{path} names no leader: restore it, or begin with an empty folder") from None
+            raise ForeignFile(f"{path} does not name a leader: restore it, or start with an empty folder") from None
 
     def open(self, welcome: Welcome) -> tuple[bytes, int, tuple[SegmentDigest, ...]]:
-        """Open the journal with its leader's settings, if it is not open.
+        """Open the journal with its leader's settings, unless it is open.
 
         Returns:
-            Its id, where it ends, and its last segments.
+            Its id, its next index, and the digests of its last segments.
 
         Raises:
-            SettingsDiffer, WrongKey, ForeignFile: it cannot follow this leader.
-            JournalLocked, DiskFull: not now.
+            SettingsDiffer, WrongKey, ForeignFile: the journal cannot follow this leader.
+            JournalLocked, DiskFull: temporary; try again.
         """
         if self._journal is None:
             self._journal = self._open(welcome)
@@ -90,7 +90,7 @@ class FollowerJournal:
         self._remember(welcome.leader_id)
         if blocks := blocks_in(self._folder):
             cycle = blocks[-1].cycle
-        # Its own clock counts for nothing: cycles are the leader's. So recovery begins no cycle of its own either.
+        # The clock stands still: cycles come from the leader, so recovery must not begin one either.
         start_ns = schedule.start_ns(cycle)
         return Journal.open(
             self._folder,
@@ -105,17 +105,17 @@ class FollowerJournal:
         )
 
     def _check_settings(self, welcome: Welcome) -> int:
-        """The block size of the journal that is there, if it may follow."""
+        """The block size of the existing journal, if it may follow this leader."""
         if self.leader_id() == NO_ID and not self._adopt:
             raise ForeignFile(
-                f"{self._folder} holds a journal that follows nobody: give another folder, or adopt it if it is a copy"
+                f"{self._folder} contains a journal without a leader: give another folder, or adopt it if it is a copy"
             )
         with Control(self._folder / CONTROL_NAME, writable=False) as control:
             settings = control.settings
         own = (settings.face, settings.roll_cycle, settings.epoch_offset_s, settings.time_zone)
         theirs = ("journal", welcome.roll_cycle, welcome.epoch_offset_s, welcome.time_zone)
         if own != theirs:
-            raise SettingsDiffer(f"{self._folder} has {own}, and its leader {theirs}: begin with an empty folder")
+            raise SettingsDiffer(f"{self._folder} has settings {own}, its leader {theirs}: start with an empty folder")
         return settings.block_size
 
     def _remember(self, leader_id: bytes) -> None:
@@ -144,21 +144,21 @@ class FollowerJournal:
             segment.cycle,
             segment.first_sequence,
         )
-        assert found == index, f"{self._folder}: {found:#x} appended for the leader's {index:#x}"
+        assert found == index, f"{self._folder}: appended at {found:#x} instead of the leader's {index:#x}"
 
     def sync(self) -> None:
-        """Everything appended is on the disk."""
+        """Flush everything appended to the disk."""
         assert self._journal is not None
         self._journal.sync()
 
     def look_up(self, index: int) -> SegmentDigest | None:
-        """The first segment at or behind an index."""
+        """The digest of the first segment at or after an index."""
         assert self._reader is not None
         found = self._reader.segment_at(index)
         return self._reader.digest(found) if found is not None else None
 
     def close(self) -> None:
-        """Sync and release it; it can be opened again."""
+        """Sync and close the journal; it can be opened again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -167,7 +167,7 @@ class FollowerJournal:
             self._journal = None
 
     def promote(self) -> Journal:
-        """Follow nobody any more: the journal, opened for everybody to append."""
+        """Forget the leader, and return the journal opened for appending."""
         with Control(self._folder / CONTROL_NAME, writable=False) as control:
             settings = control.settings
         (self._folder / LEADER_NAME).unlink(missing_ok=True)

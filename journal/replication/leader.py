@@ -1,6 +1,6 @@
-"""The leader's side: a thread that reads a journal for its followers, as the core decides, and nothing else.
+"""The leader: a thread that reads a journal and sends it to followers by performing the effects of `LeaderCore`.
 
-It appends nothing, and who appends need not know of it: it may run in any process that can write the control file.
+It appends nothing, and appenders need not know about it: it may run in any process that can write the control file.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from journal.replication.wire import (
 from journal.sealing import require_key
 
 LOG = logging.getLogger("journal.replication")
-LOOK_MS_MIN = 1  # between looks whether other processes appended: at once after something came,
-LOOK_MS_MAX = 5  # and more seldom while nothing does
-IDLE_MS = 1_000  # without followers there is nothing to look for
+POLL_MS_MIN = 1  # between checks for records that other processes appended: often while records come,
+POLL_MS_MAX = 5  # less often while none do
+IDLE_MS = 1_000  # without followers no check is needed
 
 
 class Mode(Enum):
-    """What waits for followers, a sentence each."""
+    """What waits for followers to acknowledge."""
 
-    AS_SOON_AS_POSSIBLE = "as soon as possible"  # nobody waits
-    SHOW_REPLICATED = "tailers see only replicated"  # tailers of the leader's journal wait for acknowledgements
+    AS_SOON_AS_POSSIBLE = "as soon as possible"  # nothing waits
+    SHOW_REPLICATED = "tailers see only replicated"  # the leader's tailers see a record once it is acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """How a leader stands.
+    """The status of a leader.
 
     Attributes:
-        replicated_index: everything before it is acknowledged by as many followers as are wanted.
-        followers: acknowledged index of each that follows now, by its journal id.
+        replicated_index: `acks` followers have acknowledged everything before it.
+        followers: the acknowledged index of each connected follower, by its journal id.
         failed_handshake_count: connections with wrong keys, or from no ZeroMQ peer.
-        violation_count: followers that said what cannot be.
+        violation_count: messages that violated the protocol.
     """
 
     replicated_index: int
@@ -77,16 +77,16 @@ class LeaderStatus:
 
 
 class ReplicationLeader:
-    """Serves a journal's records to followers. `start` it, preferably by `with`.
+    """Serves a journal's records to followers. Call `start`, or use `with`.
 
     Args:
         journal_path: the journal's folder; it must exist.
         bind: "tcp://address:port"; the port may be `*`.
-        mode: whether tailers wait. In either mode a `ReplicatedAppender` can.
-        acks: how many followers must hold a record.
-        key: of an encrypted journal. Its records travel in plain inside CURVE, so `keys` with `follower_keys` are
-            required then.
-        keys: of the connections.
+        mode: whether tailers wait for followers. A `ReplicatedAppender` can wait in either mode.
+        acks: how many followers must acknowledge a record.
+        key: of an encrypted journal. The leader decrypts its records before sending, so `keys` with `follower_keys`
+            are then required to encrypt the connections.
+        keys: the CURVE keys of the connections.
 
     Raises:
         ValueError: an encrypted journal without `follower_keys`, or `acks` below 1.
@@ -128,7 +128,7 @@ class ReplicationLeader:
         self._places: dict[bytes, tuple[int, Place]] = {}
         self._effects: deque[LeaderEffect] = deque()
         self._words = (0, 0)
-        self._look_ms = LOOK_MS_MIN
+        self._poll_ms = POLL_MS_MIN
         self._failed_handshake_count = 0
         self._bell = Bell()
         self._is_stopping = False
@@ -144,23 +144,23 @@ class ReplicationLeader:
             raise SettingsDiffer(f"{self.folder} is a {settings.face}; only a journal can be replicated")
         if settings.key_check and (self._keys is None or self._keys.follower_keys is None):
             raise ValueError(
-                f"{self.folder} is encrypted and its records would travel in plain: give CURVE keys, with the public "
-                "keys of those who may follow"
+                f"{self.folder} is encrypted, but its records would be sent unencrypted: give CURVE keys, with the "
+                "public keys of the allowed followers"
             )
 
     def _start_index(self) -> int:
-        """What counts as replicated before anybody acknowledged: what tailers see already, or all there is."""
+        """What counts as replicated before the first acknowledgement: what tailers already see, or everything."""
         end, visible = self._reader.end_index(), self._control.word(VISIBLE)
-        # Records behind a power loss may be new ones: what was shown of the lost ones is no reason to show them.
+        # After a power loss new records may have the indices of lost ones; that those were visible must not show them.
         return min(visible, end) if visible and self._mode is Mode.SHOW_REPLICATED else end
 
     @property
     def status(self) -> LeaderStatus:
-        """How it stands now."""
+        """The current status."""
         return self._status
 
     def start(self) -> Self:
-        """Bind, and begin to serve; once.
+        """Bind and start to serve. Call it once.
 
         Raises:
             OSError: the endpoint cannot be bound.
@@ -183,7 +183,7 @@ class ReplicationLeader:
         return self
 
     def wake(self) -> None:
-        """Something was appended: look now. Optional, for whoever cannot wait for the next look."""
+        """Report that records were appended. Optional: it only makes the leader check sooner."""
         self._bell.ring()
 
     def wait_for_replicated(self, index: int, timeout_s: float) -> bool:
@@ -200,16 +200,16 @@ class ReplicationLeader:
         if self._status.replicated_index > index:
             return True
         if self._error is not None or self._is_stopping or not self._thread.is_alive():
-            raise JournalError(f"{self.folder}: its leader does not run") from self._error
+            raise JournalError(f"{self.folder}: the leader is not running; start it") from self._error
         return False
 
     def wait_for_followers(self, count: int, timeout_s: float) -> bool:
-        """Wait until so many follow; False after the time-out."""
+        """Wait until `count` followers are connected; False after the time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._status.followers) >= count, timeout_s)
 
     def stop(self) -> None:
-        """Serve no more. What tailers see stays as it is. A second time does nothing."""
+        """Stop serving. What tailers see does not change. Further calls do nothing."""
         self._is_stopping = True
         if self._thread.is_alive():
             self._bell.ring()
@@ -242,10 +242,10 @@ class ReplicationLeader:
                 self._changed.notify_all()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        """Wait for something, and do what it asks for."""
+        """Wait for an event or a deadline, and handle it."""
         now_ns = time.monotonic_ns()
-        look_ms = self._look_ms if self._core.peers else IDLE_MS
-        ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, look_ms)))
+        poll_ms = self._poll_ms if self._core.peers else IDLE_MS
+        ready = dict(poller.poll(timeout_ms(self._core.next_deadline_ns(), now_ns, poll_ms)))
         if self._bell.fileno() in ready:
             self._bell.silence()
         if self._zap in ready and self._keys is not None:
@@ -259,9 +259,9 @@ class ReplicationLeader:
         if words != self._words:
             self._words = words
             self._perform(self._core.on_appended(self._reader.next_index_seen(), now_ns))
-            self._look_ms = LOOK_MS_MIN
+            self._poll_ms = POLL_MS_MIN
         else:
-            self._look_ms = min(self._look_ms + 1, LOOK_MS_MAX)
+            self._poll_ms = min(self._poll_ms + 1, POLL_MS_MAX)
         deadline_ns = self._core.next_deadline_ns()
         if deadline_ns is not None and now_ns >= deadline_ns:
             self._perform(self._core.on_timer(now_ns))
@@ -290,7 +290,7 @@ class ReplicationLeader:
             except (JournalError, OSError) as failed:
                 if isinstance(effect, ShowUntil):
                     raise
-                LOG.warning("%s: cannot be read for a follower: %s", self.folder, failed)
+                LOG.warning("%s: could not read records for a follower: %s", self.folder, failed)
                 self._effects.extend(self._core.on_read_failed(effect.peer, str(failed)))
 
     def _perform_one(self, effect: LeaderEffect) -> list[LeaderEffect]:
@@ -316,7 +316,7 @@ class ReplicationLeader:
         return []
 
     def _read(self, effect: ReadFrom) -> Any:
-        """Go on where this peer's last reading ended, unless it is to be read again."""
+        """Continue where the last read for this peer ended, unless it needs earlier records again."""
         bits = self._reader.sequence_bits
         kept = self._places.get(effect.peer)
         place = (

@@ -1,11 +1,11 @@
-"""What a leader decides: who follows, what is sent to whom and when, and what counts as replicated.
+"""The decisions of a leader: which followers to accept, what to send them and when, and what counts as replicated.
 
-Pure: messages and times in, effects out. It reads no journal: the shell reads what it asks for (effects.py). It must
-never count what a follower did not say it holds. Invariants:
+Pure: takes messages and times, returns effects. It reads no journal: the shell performs its requests (effects.py). It
+must never count records that a follower did not acknowledge. Invariants:
 
-- `replicated_index` only grows, and but for its start is at most the position that `acks` followers have said;
-- bytes on the way to a follower exceed the window by one run or piece at most;
-- a follower is sent segments only after its last ones were found equal to ours, or are gone here.
+- `replicated_index` only grows; beyond its start it is at most the position that `acks` followers acknowledged;
+- bytes in flight to a follower exceed the window by one run or piece at most;
+- the leader sends segments only after the follower's last ones were found equal, or no longer exist here.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Peer:
     sent_at_ns: int
     state: PeerState = PeerState.GREETED
     follower_id: bytes = NO_ID
-    next_index: int = 0  # behind what it was sent whole
+    next_index: int = 0  # after the last segment sent completely
     acked_index: int = 0
     sent_size: int = 0
     taken_size: int = 0
     is_reading: bool = False
-    long: Segment | None = None  # goes in pieces, so far up to:
+    long: Segment | None = None  # sent in pieces, so far up to:
     long_offset: int = 0
-    common_end: int = 0  # bisection: nothing below differs
+    common_end: int = 0  # bisection: no difference before it
     search_end: int = 0
     differs_at: int = 0
     story: list[str] = field(default_factory=list)
@@ -75,29 +75,29 @@ class LeaderCore:
 
     Args:
         leader_id: the journal's id, 16 bytes.
-        settings: the journal's.
-        start_index: counts as replicated from the beginning.
-        acks: how many followers must hold a record for it to be replicated.
+        settings: of the journal.
+        start_index: everything before it counts as replicated from the start.
+        acks: how many followers must acknowledge a record for it to count as replicated.
     """
 
     def __init__(
         self, leader_id: bytes, settings: Settings, *, start_index: int, acks: int = 1, limits: Limits | None = None
     ) -> None:
         if acks < 1:
-            raise ValueError(f"acks {acks}: at least one follower must acknowledge")
+            raise ValueError(f"acks is {acks}; it must be at least 1")
         self._leader_id = leader_id
         self._settings = settings
         self._sequence_bits = RollCycle.named(settings.roll_cycle).sequence_bits
         self._acks = acks
         self._limits = limits or Limits()
-        self._positions: dict[bytes, int] = {}  # of every follower ever heard, the last heard last
+        self._positions: dict[bytes, int] = {}  # acknowledged by each known follower, the most recent last
         self.peers: dict[bytes, Peer] = {}
         self.replicated_index = start_index
         self.next_index = start_index
         self.violation_count = 0
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer`; None: never, as things are."""
+        """When to call `on_timer` next; None: no deadline is set."""
         limits = self._limits
         return min(
             (
@@ -108,7 +108,7 @@ class LeaderCore:
         )
 
     def on_timer(self, now_ns: int) -> list[LeaderEffect]:
-        """Time has passed: drop who is silent, tell the others that we live."""
+        """A deadline has passed: drop silent followers, send heartbeats to the others."""
         effects: list[LeaderEffect] = []
         for key, peer in list(self.peers.items()):
             if now_ns >= peer.heard_at_ns + self._limits.silence_ns_max:
@@ -120,7 +120,7 @@ class LeaderCore:
         return effects
 
     def on_appended(self, next_index: int, now_ns: int) -> list[LeaderEffect]:
-        """The journal ends at `next_index` now."""
+        """The journal now ends at `next_index`."""
         self.next_index = max(next_index, self.next_index)
         effects: list[LeaderEffect] = []
         for key, peer in self.peers.items():
@@ -130,23 +130,23 @@ class LeaderCore:
         return effects
 
     def on_bad_message(self, key: bytes, text: str) -> list[LeaderEffect]:
-        """A frame that is no message came from a peer."""
+        """An invalid frame arrived from a peer."""
         self.violation_count += 1
         peer = self.peers.get(key)
         return self._refuse(key, peer, Reason.VIOLATION, text) if peer is not None else []
 
     def on_read_failed(self, key: bytes, text: str) -> list[LeaderEffect]:
-        """What a peer needs cannot be read; the others are served."""
+        """Reading for a peer failed; drop this peer only."""
         peer = self.peers.get(key)
         return self._refuse(key, peer, Reason.FAILED, text) if peer is not None else []
 
     def on_message(self, key: bytes, message: Message, now_ns: int) -> list[LeaderEffect]:
-        """A message came from a peer."""
+        """A message arrived from a peer."""
         peer = self.peers.get(key)
         if isinstance(message, Hello):
             return self._on_hello(key, peer, message, now_ns)
         if peer is None:
-            text = "no such session: the leader restarted, or gave this connection up"
+            text = "unknown session: the leader restarted, or closed this connection"
             return [SendTo(key, Refused(message.session, Reason.UNKNOWN_SESSION, 0, text))]
         if message.session != peer.session:
             return []  # stale
@@ -160,7 +160,7 @@ class LeaderCore:
         return self._violation(key, peer, f"{type(message).__name__} while {peer.state.value}")
 
     def on_oldest(self, key: bytes, oldest_index: int, now_ns: int) -> list[LeaderEffect]:
-        """The answer to LookUpOldest."""
+        """The result of LookUpOldest."""
         peer = self.peers.get(key)
         if peer is None or peer.state is not PeerState.GREETED:
             return []
@@ -183,11 +183,11 @@ class LeaderCore:
         ]
 
     def on_tail_compared(self, key: bytes, differs_at: int | None, now_ns: int) -> list[LeaderEffect]:
-        """The answer to CompareTail.
+        """The result of CompareTail.
 
         Args:
-            differs_at: the first index of a segment that differs, or where ours end if the follower has more; None:
-                the follower may go on where it is.
+            differs_at: the first index of a segment that differs, or the end of this journal if the follower has more;
+                None: the follower may continue from its position.
         """
         peer = self.peers.get(key)
         if peer is None or peer.state is not PeerState.COMPARING:
@@ -202,7 +202,7 @@ class LeaderCore:
         return [*self._note_position(peer, peer.next_index), beat, *self._send_more(key, peer, now_ns)]
 
     def on_one_compared(self, key: bytes, found: SegmentDigest, is_same: bool | None) -> list[LeaderEffect]:
-        """The answer to CompareOne. None: we have that segment no more."""
+        """The result of CompareOne; None if this journal no longer has that segment."""
         peer = self.peers.get(key)
         if peer is None or peer.state is not PeerState.BISECTING:
             return []
@@ -215,7 +215,7 @@ class LeaderCore:
         return self._probe(key, peer)
 
     def on_read(self, key: bytes, segments: list[Segment], now_ns: int) -> list[LeaderEffect]:
-        """The answer to ReadFrom; nothing: there is nothing more yet."""
+        """The result of ReadFrom; empty if there are no more records yet."""
         peer = self.peers.get(key)
         if peer is None or not peer.is_reading:
             return []
@@ -227,7 +227,7 @@ class LeaderCore:
         for segment in segments:
             if len(segment.body) > PIECE_SIZE_MAX:
                 peer.long, peer.long_offset = segment, 0
-                break  # what was read behind it is read again
+                break  # the segments after it are read again
             run.append(segment)
         effects: list[LeaderEffect] = []
         if run:
@@ -246,7 +246,7 @@ class LeaderCore:
             text = f"this follower belongs to leader {message.leader_id.hex()}; this one is {self._leader_id.hex()}"
             refused = Refused(message.session, Reason.FOREIGN, 0, text)
         elif len(self.peers) >= self._limits.followers_max:
-            text = f"this leader serves {self._limits.followers_max} followers, as many as it may"
+            text = f"this leader already serves {self._limits.followers_max} followers, the maximum"
             refused = Refused(message.session, Reason.TOO_MANY, 0, text)
         if refused is not None:
             return [*effects, SendTo(key, refused)]
@@ -259,7 +259,7 @@ class LeaderCore:
         effects: list[LeaderEffect] = []
         for other_key, other in list(self.peers.items()):  # its former connection, not yet known to be broken
             if other is not peer and other.follower_id == message.follower_id:
-                effects += self._drop(other_key, other, "came again")
+                effects += self._drop(other_key, other, "connected again")
         self._move(peer, PeerState.COMPARING, "position")
         peer.follower_id, peer.next_index = message.follower_id, message.next_index
         return [*effects, CompareTail(key, message.next_index, message.tail)]
@@ -273,7 +273,7 @@ class LeaderCore:
     def _on_probed(self, key: bytes, peer: Peer, message: Probed) -> list[LeaderEffect]:
         middle, found = (peer.common_end + peer.search_end) // 2, message.found
         if message.index != middle or (found is not None and not middle < found.next_index):
-            return self._violation(key, peer, f"asked for index {middle:#x}, answered for {message.index:#x}")
+            return self._violation(key, peer, f"answered for index {message.index:#x}; expected {middle:#x}")
         if found is None or found.first_index >= peer.search_end:
             peer.search_end = middle
             return self._probe(key, peer)
@@ -282,7 +282,7 @@ class LeaderCore:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send_more(self, key: bytes, peer: Peer, now_ns: int) -> list[LeaderEffect]:
-        """As much as the window takes, ending with a request to read."""
+        """Send as much as the window allows, then request the next read."""
         effects: list[LeaderEffect] = []
         while peer.state is PeerState.SENDING and not peer.is_reading:
             room = self._limits.window_size - (peer.sent_size - peer.taken_size)
@@ -315,10 +315,10 @@ class LeaderCore:
 
     def _on_acknowledge(self, key: bytes, peer: Peer, message: Acknowledge, now_ns: int) -> list[LeaderEffect]:
         if not peer.acked_index <= message.next_index <= peer.next_index:
-            was = f"acknowledged {peer.acked_index:#x}, sent {peer.next_index:#x}"
-            return self._violation(key, peer, f"acknowledges {message.next_index:#x}; it had {was}")
+            expected = f"{peer.acked_index:#x} to {peer.next_index:#x}"
+            return self._violation(key, peer, f"acknowledged {message.next_index:#x}; expected {expected}")
         if not peer.taken_size <= message.taken_size <= peer.sent_size:
-            return self._violation(key, peer, f"took {message.taken_size} of {peer.sent_size} bytes")
+            return self._violation(key, peer, f"reported {message.taken_size} of {peer.sent_size} bytes received")
         peer.taken_size = message.taken_size
         return [*self._note_position(peer, message.next_index), *self._send_more(key, peer, now_ns)]
 
@@ -327,7 +327,7 @@ class LeaderCore:
         self._positions.pop(peer.follower_id, None)
         self._positions[peer.follower_id] = index
         if len(self._positions) > max(self._limits.followers_max, self._acks):
-            del self._positions[next(iter(self._positions))]  # unheard for the longest time
+            del self._positions[next(iter(self._positions))]  # the one not heard from for the longest time
         if len(self._positions) < self._acks:
             return []
         held = sorted(self._positions.values(), reverse=True)[self._acks - 1]
@@ -352,7 +352,7 @@ class LeaderCore:
         return [Forget(key)]
 
     def _move(self, peer: Peer, state: PeerState, why: str) -> None:
-        if state is not PeerState.SENDING or peer.state is not PeerState.CAUGHT_UP:  # too frequent to be told
+        if state is not PeerState.SENDING or peer.state is not PeerState.CAUGHT_UP:  # too frequent to record
             peer.story = [*peer.story[-20:], f"{peer.state.value} -> {state.value}: {why}"]
         check_move(PEER_MOVES, peer.state, state, peer.story)
         peer.state = state

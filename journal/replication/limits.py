@@ -1,29 +1,29 @@
-"""How much, how long, how often: every bound of replication, with its reason. Knows no clock."""
+"""The limits of replication, each with its reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 NS_PER_S = 1_000_000_000
-PIECE_SIZE_MAX = 1 << 20  # a longer segment travels in pieces, so that a heartbeat waits for 1 MiB at most
-RUN_SIZE = 256 << 10  # short segments travel together until their bodies and heads reach this
+PIECE_SIZE_MAX = 1 << 20  # longer segments are sent in pieces, so that a heartbeat waits for 1 MiB at most
+RUN_SIZE = 256 << 10  # short segments are sent together up to this size, heads included
 FRAME_SIZE_MAX = 2 << 20  # a run's last segment may be nearly a piece long; the rest is heads
 TEXT_SIZE_MAX = 1_000
-TAIL_COUNT_MAX = 4  # digests with which a follower proves its past; more than one, for the leader may have lost some
+TAIL_COUNT_MAX = 4  # digests that prove a follower's history; several, because the leader may have lost some
 BODY_SIZE_MAX = (1 << 32) - 1  # the format's own limit
 assert RUN_SIZE + PIECE_SIZE_MAX < FRAME_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Both sides' settings; they need not be the same on both.
+    """Settings of a leader or a follower; the two sides may differ.
 
     Args:
-        heartbeat_interval_ns: a side that has nothing to say says so this often.
-        silence_ns_max: a side that heard nothing for so long gives the connection up.
-        backoff_ns_min, backoff_ns_max: a follower's pauses between attempts; they double, less up to half by chance.
-        window_size: bytes on the way to a follower that it has not taken yet; one run or piece may exceed it.
-        followers_max: connections a leader serves; and follower identities whose positions it remembers.
+        heartbeat_interval_ns: an idle side sends a heartbeat this often.
+        silence_ns_max: a side that receives nothing for this long closes the connection.
+        backoff_ns_min, backoff_ns_max: a follower's pauses between attempts; they double. Up to half is random.
+        window_size: unacknowledged bytes in flight to a follower; one run or piece may exceed it.
+        followers_max: connections that a leader serves, and follower positions that it remembers.
     """
 
     heartbeat_interval_ns: int = NS_PER_S
@@ -39,4 +39,4 @@ class Limits:
         if not 0 < self.backoff_ns_min <= self.backoff_ns_max:
             raise ValueError("backoff_ns_min must be positive and at most backoff_ns_max")
         if self.window_size < 1 or self.followers_max < 1:
-            raise ValueError("a window has at least a byte, and a leader at least one follower")
+            raise ValueError("window_size and followers_max must be at least 1")

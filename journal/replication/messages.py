@@ -1,7 +1,7 @@
-"""What leader and follower say to each other. Pure: shapes only; codec.py has the bytes, docs the order.
+"""The messages between leader and follower. Only types: codec.py encodes them, the manual describes their order.
 
-Every message carries the follower's session number; one of another session is stale and is dropped. An index says
-"everything before this one" wherever it is called `next_index` or `from_index`.
+Every message has the follower's session number; messages of other sessions are stale and are dropped. An index named
+`next_index` or `from_index` means "everything before this one".
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ NO_ID = bytes(16)
 
 
 class Reason(IntEnum):
-    """Why a leader refuses."""
+    """Why a leader refuses a follower."""
 
-    UNKNOWN_SESSION = 1  # say Hello again: this leader has restarted, or gave the connection up
-    TOO_MANY = 2  # it serves as many followers as it may
-    VIOLATION = 3  # the follower said what it cannot have
+    UNKNOWN_SESSION = 1  # send Hello again: the leader restarted, or closed the connection
+    TOO_MANY = 2  # the leader serves its maximum number of followers
+    VIOLATION = 3  # the follower violated the protocol
     FOREIGN = 4  # the follower belongs to another leader
-    DIVERGED = 5  # the follower holds other records
-    FAILED = 6  # the leader cannot read its journal; later perhaps
+    DIVERGED = 5  # the follower's records differ from the leader's
+    FAILED = 6  # the leader cannot read its journal; may be temporary
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One group commit as the leader has it, in plain.
+    """One segment of the leader's journal, unencrypted.
 
     Attributes:
-        count_and_flags: how many records, and HAS_TABLE if the body begins with their ends.
-        record_size: bytes of each, without a table.
+        count_and_flags: number of records, and HAS_TABLE if the body begins with their ends.
+        record_size: bytes of each record, if there is no table.
     """
 
     cycle: int
@@ -42,17 +42,17 @@ class Segment:
     body: bytes
 
     def first_index(self, sequence_bits: int) -> int:
-        """Of its first record."""
+        """The index of its first record."""
         return self.cycle << sequence_bits | self.first_sequence
 
     def next_index(self, sequence_bits: int) -> int:
-        """Behind its last record."""
+        """The index after its last record."""
         return self.first_index(sequence_bits) + (self.count_and_flags & COUNT_MASK)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDigest:
-    """What tells two segments apart: 16 bytes of BLAKE2b over all of it."""
+    """Identifies a segment's contents: 16 bytes of BLAKE2b over all of it."""
 
     first_index: int
     next_index: int
@@ -61,7 +61,7 @@ class SegmentDigest:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Follower: here I am. `leader_id` is the leader it remembers, or NO_ID."""
+    """Follower: begins a session. `leader_id` is the leader that it has stored, or NO_ID."""
 
     session: int
     leader_id: bytes
@@ -69,7 +69,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Leader: this is my journal; open yours with the same settings."""
+    """Leader: describes its journal; the follower opens its own with the same settings."""
 
     session: int
     leader_id: bytes
@@ -83,7 +83,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Follower: I hold everything before `next_index`, and these were my last segments (ascending)."""
+    """Follower: has everything before `next_index`; `tail` are its last segments, ascending."""
 
     session: int
     follower_id: bytes
@@ -93,7 +93,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Leader: what is your first segment at or behind `index`?"""
+    """Leader: asks for the follower's first segment at or after `index`."""
 
     session: int
     index: int
@@ -101,7 +101,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Follower: this one; None: there is none."""
+    """Follower: answers a Probe; None: it has no such segment."""
 
     session: int
     index: int
@@ -110,7 +110,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Leader: what I have from `from_index` on begins with these. A jump before one is what I have lost or released."""
+    """Leader: its segments from `from_index` on. A gap before one means that the leader lost or released records."""
 
     session: int
     from_index: int
@@ -136,7 +136,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Follower: I hold everything before `next_index`; of this session's bytes I have taken so many in."""
+    """Follower: has everything before `next_index`, and has received `taken_size` bytes in this session."""
 
     session: int
     next_index: int
@@ -145,7 +145,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Leader: I live, you follow, and my journal ends at `next_index`."""
+    """Leader: is alive, accepts the follower, and its journal ends at `next_index`."""
 
     session: int
     next_index: int
@@ -153,7 +153,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Leader: no; `index` says where, if a place is meant."""
+    """Leader: refuses the follower; `index` says where, if the reason concerns an index."""
 
     session: int
     reason: Reason

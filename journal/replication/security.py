@@ -1,6 +1,6 @@
-"""Keys of a replicated connection: CURVE (RFC 26 of ZeroMQ), which encrypts, and proves both sides to each other.
+"""CURVE keys of replication connections (ZeroMQ RFC 26): they encrypt, and authenticate both sides.
 
-Without it anybody who reaches the port may read the journal. Keys are pairs of 40 characters in Z85 (RFC 32).
+Without CURVE anyone who can reach the port can read the journal. Keys are pairs of 40 characters in Z85 (RFC 32).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 def _check(**keys: bytes) -> None:
     for name, key in keys.items():
         if len(key) != KEY_TEXT_SIZE:
-            raise ValueError(f"{name}: a CURVE key has {KEY_TEXT_SIZE} characters, not {len(key)}")
+            raise ValueError(f"{name} has {len(key)} characters; a CURVE key has {KEY_TEXT_SIZE} characters")
 
 
 def new_keys() -> tuple[bytes, bytes]:
@@ -31,11 +31,11 @@ class LeaderKeys:
     """A leader's keys.
 
     Args:
-        secret_key: its own.
-        follower_keys: public keys of those who may follow; None: everybody who knows the leader's public key.
+        secret_key: of the leader.
+        follower_keys: public keys of the allowed followers; None: all that know the leader's public key.
 
     Raises:
-        ValueError: something is no key.
+        ValueError: a key has the wrong length.
     """
 
     secret_key: bytes
@@ -47,17 +47,17 @@ class LeaderKeys:
             _check(follower_keys=key)
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
-        """Before it binds."""
+        """Set the keys on a socket before it binds."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret_key)
 
     def answer(self, request: list[bytes]) -> list[bytes]:
-        """The answer to libzmq's question whether a client may connect (RFC 27)."""
+        """The reply to an authentication request of libzmq (ZAP, RFC 27): may a client connect?"""
         version, request_id, _, _, _, mechanism, *credentials = request
         known = {zmq.utils.z85.decode(key) for key in self.follower_keys or ()}
         if mechanism == b"CURVE" and credentials and credentials[0] in known:
             return [version, request_id, b"200", b"OK", b"follower", b""]
-        return [version, request_id, b"400", b"no follower of this leader", b"", b""]
+        return [version, request_id, b"400", b"not a follower of this leader", b"", b""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class FollowerKeys:
 
     Args:
         leader_key: the leader's public key.
-        public_key, secret_key: its own.
+        public_key, secret_key: of the follower.
 
     Raises:
-        ValueError: something is no key.
+        ValueError: a key has the wrong length.
     """
 
     leader_key: bytes
@@ -80,7 +80,7 @@ class FollowerKeys:
         _check(leader_key=self.leader_key, public_key=self.public_key, secret_key=self.secret_key)
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
-        """Before it connects."""
+        """Set the keys on a socket before it connects."""
         socket.setsockopt(zmq.CURVE_SERVERKEY, self.leader_key)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public_key)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret_key)

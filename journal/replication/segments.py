@@ -1,7 +1,7 @@
-"""A journal's segments, whole and in plain, from an index on or before one. Read-only; what VISIBLE hides it sees.
+"""Reads a journal's whole segments, unencrypted, including those not yet visible to tailers. Read-only.
 
-Every segment is checked before it is given. Damage is gone around, as by a tailer: what it took is a jump in the
-indices. Invariant: from one place, first indices strictly ascend.
+Checks each segment's CRC. Skips damage, as a tailer does, which leaves a gap in the indices. Invariant: from one place
+on, first indices strictly ascend.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from journal.block import Block
 from journal.kernels import AT_LINK, AT_OFFSET, AT_SEQUENCE, AT_SKIP, AT_STATUS, ENDED, SEALED, WAIT, new_state
 from journal.layout import COUNT_MASK, END, IS_SEALED, NEXT_SEQUENCE, ORDINAL, PART_BITS, SEGMENT, SEGMENT_SIZE, aligned
 from journal.library import UNLIMITED, Library
-from journal.reading import find_behind, read_ahead
+from journal.reading import find_after_damage, read_ahead
 from journal.replication.messages import Segment, SegmentDigest
 from journal.sealing import BlockCipher
 
 LOG = logging.getLogger("journal.replication")
-COLUMNS_COUNT = 1_024  # records looked at in one compiled call
+COLUMNS_COUNT = 1_024  # records checked in one compiled call
 DIGESTED = struct.Struct("<QQQII")
 DIGEST_SIZE = 16
 
 
 class Place:
-    """Where a reader of segments stands. Keeps its block mapped."""
+    """A position of a segment reader. Keeps its block mapped."""
 
     __slots__ = ("block", "offset", "sequence")
 
     def __init__(self, block: Block, offset: int, sequence: int) -> None:
         self.block = block
         self.offset = offset
-        self.sequence = sequence  # due next
+        self.sequence = sequence  # expected next
 
 
 class SegmentReader:
-    """Reads the segments of one journal, for any number of places.
+    """Reads the segments of one journal, from any number of places.
 
     Args:
         folder: of the journal; it need not exist yet.
-        key: of an encrypted one.
+        key: of an encrypted journal.
 
     Raises:
-        WrongKey, ForeignFile, NewerFormat, BlockCorrupt: here, or when the journal appears.
+        WrongKey, ForeignFile, NewerFormat, BlockCorrupt: now, or later when the journal is created.
     """
 
     def __init__(self, folder: Path, key: bytes | None = None) -> None:
@@ -58,40 +58,40 @@ class SegmentReader:
 
     @property
     def sequence_bits(self) -> int:
-        """How many low bits of an index are the sequence; 0 before there is a journal."""
+        """The number of low bits of an index that are the sequence; 0 before there is a journal."""
         return self._library.sequence_bits if self._library.control is not None else 0
 
     def words(self) -> tuple[int, int]:
-        """What changes with every append; two looks at memory."""
+        """Two words, read from memory, that change with every append."""
         control = self._library.control
         return (control.word(ORDINAL), control.word(END)) if control is not None else (0, 0)
 
     def next_index_seen(self) -> int:
-        """Behind the newest record, or a little less while somebody rolls; never more. Two looks at memory."""
+        """The index after the newest record; during a roll it can be lower, never higher. Reads two words of memory."""
         control = self._library.control
         if control is None:
             return 0
-        # The order counts: a roll stores the ordinal last, so a new one has its own sequence.
+        # The order matters: a roll stores the ordinal last, so a new ordinal comes with its sequence.
         cycle = control.word(ORDINAL) >> PART_BITS
         return cycle << self.sequence_bits | control.word(NEXT_SEQUENCE)
 
     def end_index(self) -> int:
-        """Behind the newest record, by the records themselves; 0 before there is a journal."""
+        """The index after the newest record, from the records themselves; 0 before there is a journal."""
         newest = self._library.newest()
         if newest is None:
             return 0
-        self._library.approach(newest, UNLIMITED, self._state)
+        self._library.go_to(newest, UNLIMITED, self._state)
         return self._library.index_of(newest, int(self._state[AT_SEQUENCE]))
 
     def oldest_index(self) -> int:
-        """Where the oldest block begins; 0 before there is a journal."""
+        """The first index of the oldest block; 0 before there is a journal."""
         first = self._library.first()
         return first.header.first_index if first is not None else 0
 
     def place_at(self, index: int) -> Place | None:
-        """At the segment that holds an index, or the first one behind it; None before there is a journal."""
+        """The place of the segment that contains an index, or of the first one after it; None without a journal."""
         library = self._library
-        block = library.holding(index) or library.before_index(index) or library.first()
+        block = library.containing(index) or library.before_index(index) or library.first()
         if block is None:
             return None
         base = library.index_of(block, 0)
@@ -100,11 +100,11 @@ class SegmentReader:
         else:
             target = index - base if index >> library.sequence_bits == block.header.cycle else UNLIMITED
         state = self._state
-        library.approach(block, target, state)
+        library.go_to(block, target, state)
         return Place(block, int(state[AT_OFFSET]), int(state[AT_SEQUENCE] - state[AT_SKIP]))
 
     def read(self, place: Place, size_max: int) -> list[Segment]:
-        """The next segments, until they reach so many bytes (at least one if there is one); the place moves on."""
+        """The next segments, at least one if there is any, until they reach `size_max` bytes; advances the place."""
         found: list[Segment] = []
         size, looked_again = 0, False
         while size < size_max:
@@ -116,29 +116,29 @@ class SegmentReader:
                 continue
             status = int(self._state[AT_STATUS])
             if status == WAIT:
-                if not self._library.is_passed(place.block, place.offset):
+                if not self._library.is_written(place.block, place.offset):
                     break
-                if not looked_again:  # something came between the two looks
+                if not looked_again:  # a segment may have arrived between the two checks
                     looked_again = True
                     continue
             looked_again = False
-            if not self._go_on(place, status):
+            if not self._advance(place, status):
                 break
         return found
 
     def segment_at(self, index: int) -> Segment | None:
-        """The segment that holds an index, or the first one behind it; None if there is none."""
+        """The segment that contains an index, or the first one after it; None if there is none."""
         place = self.place_at(index)
         found = self.read(place, 1) if place is not None else []
         return found[0] if found else None
 
     def segment_before(self, index: int) -> Segment | None:
-        """The last segment that begins before an index; None if there is none. Damage hides what is just before it."""
+        """The last segment that begins before an index; None if there is none. Not found right before damage."""
         library = self._library
         block = library.before_index(index)
         while block is not None:
             base = library.index_of(block, 0)
-            library.approach(block, UNLIMITED, self._state)
+            library.go_to(block, UNLIMITED, self._state)
             end = base + int(self._state[AT_SEQUENCE])
             wanted = min(index, end) - 1
             if wanted >= block.header.first_index:
@@ -149,17 +149,17 @@ class SegmentReader:
         return None
 
     def cycle_end(self, index: int) -> int | None:
-        """Behind the last record that was ever appended in an index's cycle; None: released, and so not known."""
+        """The index after the last record ever appended in an index's cycle; None: released, so unknown."""
         library, cycle = self._library, index >> self.sequence_bits
         first, newest = library.first(), library.newest()
         if first is None or newest is None or cycle < first.header.cycle:
             return None
         block = library.before_index((cycle + 1) << self.sequence_bits)
         if block is None or block.header.cycle != cycle:
-            return cycle << self.sequence_bits  # a cycle in which nothing was appended
-        if (tail := block.tail()) is not None:  # it knows of records that damage took since
+            return cycle << self.sequence_bits  # nothing was appended in this cycle
+        if (tail := block.tail()) is not None:  # it includes records that are now damaged
             return library.index_of(block, tail[2])
-        library.approach(block, UNLIMITED, self._state)
+        library.go_to(block, UNLIMITED, self._state)
         return library.index_of(block, int(self._state[AT_SEQUENCE]))
 
     def tail(self, count_max: int) -> tuple[SegmentDigest, ...]:
@@ -172,15 +172,15 @@ class SegmentReader:
         return tuple(reversed(found))
 
     def digest(self, segment: Segment) -> SegmentDigest:
-        """What tells this segment from any other."""
+        """The digest of a segment."""
         return digest_of(segment, self.sequence_bits)
 
     def close(self) -> None:
-        """Let go of every block."""
+        """Drop all blocks."""
         self._library.close()
 
     def _read_run(self, place: Place, size_max: int) -> list[Segment]:
-        """Whole segments from a place on, within its block; none with the reason in AT_STATUS."""
+        """Whole segments from a place on, within its block; if none, the reason is in AT_STATUS."""
         state, block = self._state, place.block
         begin = place.offset
         state[AT_SEQUENCE] = place.sequence
@@ -190,7 +190,7 @@ class SegmentReader:
         checked_end = int(state[AT_OFFSET])
         found: list[Segment] = []
         size, offset = 0, begin
-        # A segment of which only some records fitted the columns was checked as a whole too.
+        # If only some records of a segment fitted the columns, the whole segment was still checked.
         while size < size_max and (offset < checked_end or (offset == checked_end and state[AT_SKIP] > 0)):
             length, _, first, at_ns, flags, record_size = SEGMENT.unpack_from(block.view, offset)
             body = bytes(block.view[offset + SEGMENT_SIZE : offset + length])
@@ -202,7 +202,7 @@ class SegmentReader:
         return found
 
     def _read_sealed(self, place: Place) -> list[Segment]:
-        """One encrypted segment, opened; none with BROKEN in AT_STATUS if it was changed."""
+        """One segment, decrypted; if it was altered, none, and AT_STATUS is neither WAIT nor ENDED."""
         block, offset = place.block, place.offset
         length, _, first, at_ns, flags, record_size = SEGMENT.unpack_from(block.view, offset)
         if self._cipher is None or self._cipher[0] != block.ordinal:
@@ -212,22 +212,22 @@ class SegmentReader:
             bytes(block.view[offset + SEGMENT_SIZE : offset + length]), first, flags, record_size
         )
         if body is None:
-            self._state[AT_STATUS] = -1  # neither WAIT nor ENDED: to be gone around
+            self._state[AT_STATUS] = -1  # skip it as damage
             return []
         place.offset, place.sequence = aligned(offset + length), first + (flags & COUNT_MASK)
         return [Segment(block.header.cycle, first, at_ns, flags & ~IS_SEALED, record_size, body)]
 
-    def _go_on(self, place: Place, status: int) -> bool:
-        """Behind the end of a block to the next one, or around damage; False if there is nothing yet."""
+    def _advance(self, place: Place, status: int) -> bool:
+        """Go to the next block at a block's end, or skip damage; False if there is nothing yet."""
         library, block = self._library, place.block
         if status == ENDED:
-            following = library.behind(block.ordinal, int(self._state[AT_LINK]))
-        elif find_behind(block.address, place.offset, library.data_limit(block), place.sequence, self._state):
-            LOG.warning("%s: damage at offset %d is not replicated", block.path, place.offset)
+            following = library.following(block.ordinal, int(self._state[AT_LINK]))
+        elif find_after_damage(block.address, place.offset, library.data_limit(block), place.sequence, self._state):
+            LOG.warning("%s: skipping damage at offset %d", block.path, place.offset)
             place.offset, place.sequence = int(self._state[AT_OFFSET]), int(self._state[AT_SEQUENCE])
             return True
         else:
-            following = library.behind(block.ordinal, None)
+            following = library.following(block.ordinal, None)
         if following is None:
             return False
         place.block, place.offset = following, following.header.data_offset
@@ -236,7 +236,7 @@ class SegmentReader:
 
 
 def digest_of(segment: Segment, sequence_bits: int) -> SegmentDigest:
-    """What tells this segment from any other."""
+    """The digest of a segment."""
     head = (
         segment.cycle,
         segment.first_sequence,

@@ -1,4 +1,4 @@
-"""The states of both sides and the one table of legal moves each. docs/journal-replication.md draws them."""
+"""The states of leader and follower, and a table of legal moves for each. docs/journal-replication.md draws them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import Enum
 
 
 class PeerState(Enum):
-    """What a leader knows of one follower's connection, a sentence each."""
+    """The state of a follower's connection, at the leader."""
 
-    GREETED = "greeted"  # said Hello; it is to say where it stands
-    COMPARING = "comparing"  # its last segments are being compared with ours
-    BISECTING = "bisecting"  # they differ; we look for the first that does
-    SENDING = "sending"  # it follows, and there is more for it
-    CAUGHT_UP = "caught up"  # it follows, and was sent all there is
-    GONE = "gone"  # refused, silent or replaced: nothing is sent to it any more
+    GREETED = "greeted"  # sent Hello; its position is expected
+    COMPARING = "comparing"  # its last segments are being compared with the leader's
+    BISECTING = "bisecting"  # they differ; the first difference is being located
+    SENDING = "sending"  # following, with more to send
+    CAUGHT_UP = "caught up"  # following, everything sent
+    GONE = "gone"  # refused, silent or replaced: nothing more is sent
 
 
 PEER_MOVES: Mapping[PeerState, frozenset[PeerState]] = {
@@ -28,16 +28,16 @@ PEER_MOVES: Mapping[PeerState, frozenset[PeerState]] = {
 
 
 class FollowerState(Enum):
-    """What a follower is at, a sentence each."""
+    """The state of a follower."""
 
-    WAITING = "waiting"  # not connected; tries again at a set time
-    GREETING = "greeting"  # said Hello to the leader
-    OPENING = "opening"  # welcome; its own journal is being opened, and its last segments read
-    COMPARING = "comparing"  # said where it stands; answers probes
-    FOLLOWING = "following"  # appends what comes
-    DIVERGED = "diverged"  # holds other records than its leader; final
-    REFUSED = "refused"  # cannot follow this leader, and says why; final
-    STOPPED = "stopped"  # was told to; final
+    WAITING = "waiting"  # not connected; will retry at a set time
+    GREETING = "greeting"  # sent Hello to the leader
+    OPENING = "opening"  # welcomed; opening its journal and reading its last segments
+    COMPARING = "comparing"  # sent its position; answers probes
+    FOLLOWING = "following"  # appends the segments it receives
+    DIVERGED = "diverged"  # its records differ from the leader's; final
+    REFUSED = "refused"  # cannot follow this leader, for a reported reason; final
+    STOPPED = "stopped"  # stop requested; final
 
 
 _ENDS = frozenset({FollowerState.WAITING, FollowerState.STOPPED})

@@ -1,4 +1,4 @@
-"""What both shells need of sockets: options, a bell that other threads ring, and word of broken connections."""
+"""Sockets for leader and follower: options, a bell that other threads ring, and events of broken connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BROKEN_EVENTS = {
     zmq.Event.DISCONNECTED: "the connection broke",
     zmq.Event.CLOSED: "the connection was refused",
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "the connection's handshake failed",
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "the connection's handshake failed: other keys, or no ZeroMQ peer",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "the connection's handshake failed: wrong keys, or not a ZeroMQ peer",
     zmq.Event.HANDSHAKE_FAILED_AUTH: "the connection's handshake failed: this key is not allowed",
 }
 FAILED_HANDSHAKES = frozenset(
@@ -24,52 +24,52 @@ FAILED_HANDSHAKES = frozenset(
         zmq.Event.HANDSHAKE_FAILED_AUTH,
     }
 )
-FRAMES_AT_ONCE = 64  # between two looks at timers, other sockets and the bell
+FRAMES_AT_ONCE = 64  # received before timers, other sockets and the bell are checked
 
 
 class Bell:
-    """Wakes a thread that polls."""
+    """Wakes a polling thread."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """To poll."""
+        """The descriptor to poll."""
         return self._fd
 
     def ring(self) -> None:
-        """Wake it."""
-        with contextlib.suppress(BlockingIOError):  # rung 2^64 times and not heard: it is ringing
+        """Wake the thread."""
+        with contextlib.suppress(BlockingIOError):  # the counter is full, so it is already ringing
             os.eventfd_write(self._fd, 1)
 
     def silence(self) -> None:
-        """Heard."""
+        """Reset the bell."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
     def __del__(self) -> None:
-        os.close(self._fd)  # not before: other threads may ring when nobody listens any more
+        os.close(self._fd)  # not earlier: other threads may still ring
 
 
 def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -> zmq.Socket[bytes]:
-    """A socket that queues without limit, for the window bounds what is queued, and forgets what it closes with."""
+    """A socket that queues without limit, because the window bounds the queue, and drops its queue when closed."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
-    socket.setsockopt(zmq.IPV6, "[" in endpoint)  # else a port of both families reports itself as ::ffff:a.b.c.d
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)  # otherwise a dual-stack port reports itself as ::ffff:a.b.c.d
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     return socket
 
 
 def watch(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """The socket that tells of this one's broken connections."""
+    """A socket that receives events about this one's broken connections."""
     return socket.get_monitor_socket(sum(BROKEN_EVENTS))
 
 
 def broken_events(monitor: zmq.Socket[bytes]) -> list[zmq.Event]:
-    """What it told since the last time."""
+    """The events since the last call."""
     found = []
     while monitor.poll(0):
         found.append(zmq.Event(recv_monitor_message(monitor)["event"]))
@@ -77,7 +77,7 @@ def broken_events(monitor: zmq.Socket[bytes]) -> list[zmq.Event]:
 
 
 def timeout_ms(deadline_ns: int | None, now_ns: int, timeout_ms_max: int) -> int:
-    """How long to poll, at most until a deadline, and not a moment less."""
+    """How long to poll: up to the deadline, rounded up to milliseconds."""
     if deadline_ns is None:
         return timeout_ms_max
     return min(max(-(-(deadline_ns - now_ns) // 1_000_000), 0), timeout_ms_max)

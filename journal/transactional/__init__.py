@@ -1,7 +1,7 @@
-"""Queues that transactions change all together or not at all; the manual is docs/transactional-store.md.
+"""Queues that transactions change atomically; docs/transactional-store.md is the manual.
 
-Usable by itself: standard library only. SQLite is the page store; one thread merges what many clients commit into one
-flush. Invariant: what `commit` returned for is there after any crash, and nothing is ever there by half.
+Uses only the standard library. SQLite is the page store; one thread merges the commits of many clients into one flush.
+Invariant: after any crash, a transaction whose `commit` returned is there, and none is there in part.
 """
 
 from journal.transactional.administration import QueueStatus

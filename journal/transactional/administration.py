@@ -1,4 +1,4 @@
-"""Queues and durable subscribers: making, deleting, listing, and finding them at the start."""
+"""Creates, deletes, lists and loads queues and durable subscribers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class QueueStatus:
 
     name: str
     count: int
-    """All that were committed and not consumed, locked ones included."""
+    """Messages committed and not consumed, including locked ones."""
     locked_count: int
-    """Of these, those that an open or prepared transaction has."""
+    """Messages locked by open or prepared transactions."""
 
 
 def load(pages: PageStore, book: Book) -> None:
-    """Put the queues and subscribers of the page store into the book."""
+    """Load the queues and subscribers of the page store into the book."""
     counted = pages.numbers("SELECT queue_id, count(*) FROM entry GROUP BY queue_id")
-    counts = {queue_id: count for queue_id, count in counted}  # noqa: C416 — says that rows are pairs
+    counts = {queue_id: count for queue_id, count in counted}  # noqa: C416 — shows that rows are pairs
     for queue_id, name in pages.rows("SELECT id, name FROM queue"):
         assert isinstance(queue_id, int)
         book.add_queue(queue_id, str(name), counts.get(queue_id, 0))
@@ -40,7 +40,7 @@ def load(pages: PageStore, book: Book) -> None:
 
 
 def create(book: Book, writer: LogWriter, name: str, *, pattern: str | None = None) -> None:
-    """Make a queue, or with a pattern a durable subscriber of that name and its queue."""
+    """Create a queue, or, with a pattern, a durable subscriber of that name and its queue."""
     queue_name = name if pattern is None else SUBSCRIBER_PREFIX + name
     made: list[int] = []
 
@@ -61,7 +61,7 @@ def create(book: Book, writer: LogWriter, name: str, *, pattern: str | None = No
 
 
 def delete(book: Book, cache: VolatileCache, writer: LogWriter, name: str, *, subscriber: bool) -> None:
-    """Delete a queue, or a durable subscriber and its queue, with every message only it has."""
+    """Delete a queue, or a durable subscriber and its queue, with all messages that no other queue has."""
     queue_name = SUBSCRIBER_PREFIX + name if subscriber else name
     with book.changed:
         book.check_open()
@@ -71,7 +71,7 @@ def delete(book: Book, cache: VolatileCache, writer: LogWriter, name: str, *, su
                 f"{queue_name}: {queue.locked_count} messages are locked and {queue.reserved_count} are being put "
                 "by open or prepared transactions: end them first"
             )
-        # Out of sight first: from here on no transaction can take from it or put into it.
+        # Hide the queue first: from here on no transaction can get from it or put into it.
         del book.queue_ids[queue_name]
         definition = book.subscribers.pop(name, None) if subscriber else None
 
@@ -90,12 +90,12 @@ def delete(book: Book, cache: VolatileCache, writer: LogWriter, name: str, *, su
 
 
 def forget(book: Book, writer: LogWriter, global_id: str) -> None:
-    """Drop the memory of a decision by hand."""
+    """Forget a decision by hand."""
 
     def run(database: sqlite3.Connection) -> None:
         gone = database.execute("DELETE FROM decided_by_hand WHERE global_id = ? RETURNING 1", (global_id,)).fetchall()
         if not gone:
-            raise NoSuchPrepared(f"no decision by hand on {global_id!r}")
+            raise NoSuchPrepared(f"there is no decision by hand on {global_id!r}")
 
     def done() -> None:
         del book.decided_by_hand[global_id]
@@ -104,7 +104,7 @@ def forget(book: Book, writer: LogWriter, global_id: str) -> None:
 
 
 def status(queue: QueueIndex) -> QueueStatus:
-    """For listings."""
+    """The status of a queue."""
     return QueueStatus(queue.name, queue.count, queue.locked_count)
 
 

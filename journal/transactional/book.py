@@ -1,6 +1,6 @@
-"""What the store knows in memory, under one lock: queues, subscribers, who has which message, what is prepared.
+"""The store's state in memory, under one lock: queues, subscribers, locked messages, prepared transactions.
 
-It changes only after the page store has: the log writer calls `commit` and `roll_back` with what is on the disk.
+It changes only after the page store: the log writer calls `commit` and `roll_back` once the rows are on the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from journal.transactional.volatile_cache import VolatileCache
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A durable subscriber: gets every message of the topics its pattern means, also while nobody reads them."""
+    """A durable subscriber: its queue receives every message of the topics that its pattern matches."""
 
     name: str
     pattern: str
@@ -46,7 +46,7 @@ class Prepared:
 
 
 class Book:
-    """All of it. Every method wants `changed` held, which is also what waits for messages wait on."""
+    """The state in memory. Callers must hold `changed`, which is also notified when messages arrive."""
 
     def __init__(self, pages: PageStore, cache: VolatileCache, limits: StoreLimits) -> None:
         self._pages = pages
@@ -54,14 +54,14 @@ class Book:
         self._limits = limits
         self.changed = Condition()
         self.closed = False
-        self.failure: StoreFailed | None = None  # set by the log writer, for good
+        self.failure: StoreFailed | None = None  # set by the log writer, permanently
         self.queues: dict[int, QueueIndex] = {}
         self.queue_ids: dict[str, int] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.prepared: dict[str, Prepared] = {}
         self.decided_by_hand: dict[str, bool] = {}
         self.open: dict[str, tuple[TransactionMachine, Contents]] = {}  # transactions that have not ended, by owner
-        self.applied_position = pages.positions.next - 1  # rows up to here are counted in the indexes
+        self.applied_position = pages.positions.next - 1  # rows up to this position are counted in the indexes
         self.locked_count = 0
         self.waiting_count = 0  # threads that wait for a message
 
@@ -70,10 +70,10 @@ class Book:
         if self.failure is not None:
             raise self.failure
         if self.closed:
-            raise StoreClosed(f"{self._pages.path}: the store is closed; transactions that were open are rolled back")
+            raise StoreClosed(f"{self._pages.path}: the store is closed; its open transactions were rolled back")
 
     def add_queue(self, queue_id: int, name: str, stored_count: int = 0) -> None:
-        """A queue is there."""
+        """Add a queue."""
         self.queues[queue_id] = QueueIndex(queue_id, name, stored_count)
         self.queue_ids[name] = queue_id
 
@@ -81,15 +81,15 @@ class Book:
         """The queue of that name."""
         queue_id = self.queue_ids.get(name)
         if queue_id is None:
-            raise NoSuchQueue(f"no queue {name!r} in {self._pages.path.parent}: create it first")
+            raise NoSuchQueue(f"there is no queue {name!r} in {self._pages.path.parent}: create it first")
         return self.queues[queue_id]
 
     def queue_ids_of_topic(self, topic: str) -> tuple[int, ...]:
-        """The queues of the durable subscribers whose pattern means it."""
+        """The queues of the durable subscribers whose pattern matches the topic."""
         return tuple(each.queue_id for each in self.subscribers.values() if matches(each.pattern, topic))
 
     def reserve(self, queue_ids: Sequence[int]) -> None:
-        """Room for one message more in each; all or none.
+        """Reserve a place for one more message in each queue, or in none.
 
         Raises:
             QueueFull.
@@ -104,7 +104,7 @@ class Book:
         for queue_id in queue_ids:
             self.queues[queue_id].reserved_count += 1
 
-    def give_back_room(self, queue_ids: Sequence[int]) -> None:
+    def cancel_reservation(self, queue_ids: Sequence[int]) -> None:
         """Undo `reserve`."""
         for queue_id in queue_ids:
             self.queues[queue_id].reserved_count -= 1
@@ -113,16 +113,14 @@ class Book:
         """Lock the queue's next message for a transaction."""
         self._check_locks()
         while queue.wants_rows():
-            queue.load(
-                self._pages.entries_behind(queue.queue_id, queue.cursor, self.applied_position, WINDOW_COUNT_MAX)
-            )
+            queue.load(self._pages.entries_after(queue.queue_id, queue.cursor, self.applied_position, WINDOW_COUNT_MAX))
         entry = queue.take(contents.owner)
         if entry is not None:
             self.hold(queue, entry, contents)
         return entry
 
     def lock(self, queue: QueueIndex, position: int, contents: Contents) -> None:
-        """Lock a message by its number, for a transaction that does not have it.
+        """Lock a message by its number, for a transaction that has not locked it.
 
         Raises:
             MessageLocked, NoSuchMessage.
@@ -131,22 +129,22 @@ class Book:
         entry = queue.lock_known(position, contents.owner)
         if entry is None:
             last = min(position, self.applied_position)
-            behind = max(queue.cursor, position - 1)
-            rows = self._pages.entries_behind(queue.queue_id, behind, last, 1)
+            after = max(queue.cursor, position - 1)
+            rows = self._pages.entries_after(queue.queue_id, after, last, 1)
             if not rows:
-                raise NoSuchMessage(f"no message {position} in queue {queue.name}: never there, or consumed")
+                raise NoSuchMessage(f"queue {queue.name} has no message {position}: it never existed, or was consumed")
             entry = rows[0]
             queue.lock_stored(entry, contents.owner)
         self.hold(queue, entry, contents)
 
     def hold(self, queue: QueueIndex, entry: Entry, contents: Contents) -> None:
-        """Note that a transaction has a message."""
+        """Record that a transaction has locked a message."""
         contents.held[(queue.queue_id, entry.position)] = Held(queue.queue_id, entry)
         self.locked_count += 1
 
     def commit(self, contents: Contents, arrivals: Sequence[tuple[int, Entry]]) -> None:
-        """A transaction is on the disk: others see what it did."""
-        self._give_back_all_room(contents)
+        """Apply a transaction that is on the disk: its effects become visible."""
+        self._cancel_reservations(contents)
         for queue_id, entry in arrivals:
             self.queues[queue_id].arrive(entry)
         gone: list[int] = []
@@ -161,8 +159,8 @@ class Book:
         self._end(contents, gone)
 
     def roll_back(self, contents: Contents) -> None:
-        """A transaction did nothing: what it had taken is available again."""
-        self._give_back_all_room(contents)
+        """Undo a transaction: the messages that it locked are available again."""
+        self._cancel_reservations(contents)
         for held in contents.held.values():
             self.queues[held.queue_id].release(held.entry)
         gone = [put.message_id for put in contents.puts if not put.persistent for _ in put.queue_ids]
@@ -174,7 +172,7 @@ class Book:
             queue.validate()
         assert self.locked_count == sum(queue.locked_count for queue in self.queues.values())
 
-    def _give_back_all_room(self, contents: Contents) -> None:
+    def _cancel_reservations(self, contents: Contents) -> None:
         for queue_id, count in contents.reservations().items():
             self.queues[queue_id].reserved_count -= count
 

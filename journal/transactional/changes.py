@@ -1,4 +1,4 @@
-"""The rows that one group commit changes, gathered from many transactions; statements run once per table. PURE."""
+"""The rows that one group commit changes, collected from its transactions; one statement per table. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from journal.transactional.limits import POSITION_BLOCK
 
 @dataclass(slots=True)
 class Positions:
-    """Hands out positions; what is reserved on the disk is never handed out again, crash or not."""
+    """Assigns positions. Positions reserved on the disk are not reused, even after a crash."""
 
     next: int
     reserved_end: int
 
     def take(self) -> int:
-        """The next one."""
+        """The next position."""
         position = self.next
         self.next += 1
         return position
@@ -25,14 +25,14 @@ class Positions:
 
 @dataclass(slots=True)
 class Changes:
-    """Of one group. No entry is both added and removed in a group: it must be seen to be taken."""
+    """The changes of one group. No group both adds and removes an entry: only visible entries can be removed."""
 
     positions: Positions
     messages: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     entries: list[tuple[int, int, int, bool]] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)
-    dropped_messages: list[tuple[int]] = field(default_factory=list)  # had one reference
-    released_messages: list[tuple[int]] = field(default_factory=list)  # one reference less each time
+    dropped_messages: list[tuple[int]] = field(default_factory=list)  # messages with one reference
+    released_messages: list[tuple[int]] = field(default_factory=list)  # removes one reference per row
     prepared: list[tuple[int, str, int]] = field(default_factory=list)
     prepared_puts: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     prepared_holds: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Changes:
     delivery_counts: list[tuple[int, int, int]] = field(default_factory=list)
 
     def touches_disk(self) -> bool:
-        """Whether anything here must be durable; transactions of non-persistent messages alone change no row."""
+        """Whether any row changes; transactions with only non-persistent messages change none."""
         return any(
             (
                 self.messages, self.entries, self.removed, self.prepared, self.decided, self.by_hand,
@@ -50,13 +50,13 @@ class Changes:
         )  # fmt: skip
 
     def reserve_positions(self) -> int | None:
-        """The new end of the reserved positions, if the old one was reached."""
+        """The new end of the reserved positions, if the old end is passed."""
         if self.positions.next <= self.positions.reserved_end:
             return None
         return self.positions.next + POSITION_BLOCK
 
     def commit(self, contents: Contents) -> list[tuple[int, Entry]]:
-        """Rows of a committed transaction; the entries it adds, with their queues, in order."""
+        """Add the rows of a committed transaction; return the entries it adds, with their queues, in order."""
         arrivals: list[tuple[int, Entry]] = []
         for arrival in contents.arrivals:
             if isinstance(arrival, Put):
@@ -71,10 +71,10 @@ class Changes:
         return arrivals
 
     def prepare(self, contents: Contents, global_id: str, prepared_at_ns: int) -> tuple[int, list[int]]:
-        """Rows of a promise: bodies are stored now, entries at the decision.
+        """Add the rows of a prepared transaction: its bodies are stored now, its entries at the decision.
 
         Returns:
-            the prepared transaction's number, and the message number of each persistent put in order.
+            The prepared transaction's number, and the message number of each persistent put in order.
         """
         prepared_id = self.positions.take()
         self.prepared.append((prepared_id, global_id, prepared_at_ns))
@@ -93,7 +93,7 @@ class Changes:
         return prepared_id, message_ids
 
     def roll_back_prepared(self, contents: Contents) -> None:
-        """Rows of a prepared transaction's end without effect: its bodies go."""
+        """Add the changes that roll back a prepared transaction: its bodies are deleted."""
         for put in contents.puts:
             if put.persistent:
                 self.dropped_messages.append((put.message_id,))

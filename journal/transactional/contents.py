@@ -1,4 +1,4 @@
-"""What a transaction has put, taken and settled so far, and an entry: one message's place in one queue. PURE."""
+"""The messages that a transaction has put, locked and settled, and entries: places of messages in queues. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from journal.transactional.errors import NotHeld
 
 @dataclass(slots=True)
 class Entry:
-    """One message's place in one queue. `position` is unique in the store and never given twice."""
+    """One message's place in one queue. `position` is unique in the store and never reused."""
 
     position: int
     message_id: int  # the row of its body; of a non-persistent message, its number in the volatile cache
     persistent: bool
-    shared: bool  # other entries may have the same message
+    shared: bool  # other entries may refer to the same message
     delivery_count: int = 0
-    owner: str | None = None  # the transaction that has it
+    owner: str | None = None  # the transaction that has locked it
 
 
 @dataclass(slots=True)
@@ -27,14 +27,14 @@ class Put:
     queue_ids: tuple[int, ...]
     persistent: bool
     size: int  # bytes
-    body: bytes = b""  # of a persistent one until it is on the disk
-    message_id: int = 0  # of a non-persistent one at once, of a persistent one from its prepare on
+    body: bytes = b""  # of a persistent message, until it is on the disk
+    message_id: int = 0  # non-persistent: set immediately; persistent: set by prepare
 
 
 class Fate(Enum):
-    """What becomes of a taken message at commit; the value is what the page store keeps for a prepared transaction."""
+    """What happens to a locked message at commit; the page store has the value for prepared transactions."""
 
-    KEEP = 1  # it is available again
+    KEEP = 1  # becomes available again
     REMOVE = 2
     MOVE = 3
 
@@ -51,7 +51,7 @@ class Held:
 
 @dataclass(slots=True)
 class Contents:
-    """All of it."""
+    """The messages of one transaction."""
 
     owner: str
     held: dict[tuple[int, int], Held] = field(default_factory=dict)  # by queue and position
@@ -60,11 +60,11 @@ class Contents:
 
     @property
     def count(self) -> int:
-        """Messages put and taken; one that is moved is both."""
+        """Messages put and locked; a moved message counts as both."""
         return len(self.held) + len(self.arrivals)
 
     def add(self, put: Put) -> None:
-        """A new message."""
+        """Add a new message."""
         self.arrivals.append(put)
         self.size += put.size if put.persistent else 0
 
@@ -74,22 +74,22 @@ class Contents:
         return [arrival for arrival in self.arrivals if isinstance(arrival, Put)]
 
     def settle(self, queue_id: int, position: int, fate: Fate, target_id: int = 0) -> None:
-        """Say what becomes of a message at commit.
+        """Set what happens to a message at commit.
 
         Raises:
-            NotHeld: it is not locked by this transaction, or was settled before.
+            NotHeld: this transaction has not locked it, or has already settled it.
         """
         held = self.held.get((queue_id, position))
         if held is None:
-            raise NotHeld(f"{self.owner} does not have message {position}: get it in this transaction first")
+            raise NotHeld(f"{self.owner} has not locked message {position}: get it in this transaction first")
         if held.fate is not Fate.KEEP:
-            raise NotHeld(f"{self.owner} settled message {position} before ({held.fate.name.lower()})")
+            raise NotHeld(f"{self.owner} has already settled message {position} ({held.fate.name.lower()})")
         held.fate, held.target_id = fate, target_id
         if fate is Fate.MOVE:
             self.arrivals.append(held)
 
     def reservations(self) -> dict[int, int]:
-        """How many messages each queue gets if it commits."""
+        """How many messages each queue gains if it commits."""
         counts: dict[int, int] = {}
         for arrival in self.arrivals:
             for queue_id in arrival.queue_ids if isinstance(arrival, Put) else (arrival.target_id,):

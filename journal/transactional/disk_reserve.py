@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for the day the disk is full: consuming needs the log, and the log needs room.
+"""Disk space kept in reserve for a full disk: consuming messages needs the log, and the log needs space.
 
-A file of allocated, unused blocks. When the disk is full it is deleted, which gives the log room enough for a
-checkpoint and more; from then on the database may not grow, so only what consumes, or fits into pages that were freed,
-is taken. When the disk has room again the file is made again.
+A file of allocated, unused blocks. When the disk is full the file is deleted, which frees more space than a checkpoint
+needs. From then on the database may not grow, so the store accepts only transactions that consume, or that fit into
+freed pages. Once the disk has space again, the file is created again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME = "store.reserve"
 
 
 class DiskReserve:
-    """The file. `size` in bytes."""
+    """The reserve file of `size` bytes."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
@@ -24,16 +24,16 @@ class DiskReserve:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has not been spent."""
+        """Whether the reserve is still available."""
         return self._path.exists()
 
     def disk_is_short(self) -> bool:
-        """Whether the disk has less room than this would take."""
+        """Whether the disk has less free space than the reserve needs."""
         disk = os.statvfs(self._folder)
         return disk.f_bavail * disk.f_frsize < self._size
 
     def make(self) -> bool:
-        """Allocate it; False if the disk has no room for it."""
+        """Allocate the file; False if the disk has too little space."""
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -50,6 +50,6 @@ class DiskReserve:
         return True
 
     def spend(self) -> None:
-        """Give its room to the log."""
+        """Delete the file, so that the log can use its space."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()

@@ -1,4 +1,4 @@
-"""What can go wrong with a transactional store, each with what to do about it in its text."""
+"""Errors of a transactional store. Each message says what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from journal.errors import JournalError
 
 
 class TransactionalStoreError(JournalError):
-    """Any of the below."""
+    """Base class of these errors."""
 
 
 class StoreLocked(TransactionalStoreError):
@@ -14,27 +14,27 @@ class StoreLocked(TransactionalStoreError):
 
 
 class ForeignStore(TransactionalStoreError):
-    """The file in the store's place is not a store of ours; it was not touched."""
+    """The file is not a transactional store; it was not changed."""
 
 
 class NewerStore(TransactionalStoreError):
-    """The store was written by a later release; it was not touched."""
+    """The store was written by a later release; it was not changed."""
 
 
 class StoreReadOnly(TransactionalStoreError):
-    """The folder or a file in it may not be written."""
+    """The folder or a file in it is not writable."""
 
 
 class StoreFull(TransactionalStoreError):
-    """No room on the disk or below a limit; nothing of this transaction was done, everything before it is safe."""
+    """The disk is full or a limit is reached. Nothing of this transaction was done; everything before it is safe."""
 
 
 class StoreCorrupt(TransactionalStoreError):
-    """Bytes of the store are not what was written; what is damaged is never served."""
+    """The store is damaged. Damaged messages are never delivered."""
 
 
 class StoreFailed(TransactionalStoreError):
-    """The disk failed while a group was made durable: open the store again to learn which transactions are in it."""
+    """The disk failed while a group was flushed. Open the store again to find out which transactions it contains."""
 
 
 class StoreClosed(TransactionalStoreError):
@@ -42,35 +42,35 @@ class StoreClosed(TransactionalStoreError):
 
 
 class BadName(TransactionalStoreError):
-    """A name of a queue, subscriber, topic or transaction that is not allowed."""
+    """An invalid name of a queue, subscriber, topic or transaction."""
 
 
 class QueueExists(TransactionalStoreError):
-    """A queue or subscriber of this name is there already."""
+    """A queue or subscriber of this name already exists."""
 
 
 class NoSuchQueue(TransactionalStoreError):
-    """No queue or subscriber of this name."""
+    """There is no queue or subscriber of this name."""
 
 
 class QueueInUse(TransactionalStoreError):
-    """An open or prepared transaction has messages of this queue, so it cannot go."""
+    """The queue cannot be deleted: an open or prepared transaction uses it."""
 
 
 class QueueFull(TransactionalStoreError):
-    """The queue holds as many messages as it may."""
+    """The queue has reached its maximum number of messages."""
 
 
 class NoSuchMessage(TransactionalStoreError):
-    """No message of this number in the queue: never there, or consumed."""
+    """The queue has no message of this number: it never existed, or was consumed."""
 
 
 class MessageLocked(TransactionalStoreError):
-    """Another transaction has the message."""
+    """Another transaction has locked the message."""
 
 
 class NotHeld(TransactionalStoreError):
-    """The transaction does not have this message, or has settled it already."""
+    """The transaction has not locked this message, or has already settled it."""
 
 
 class TransactionTooLarge(TransactionalStoreError):
@@ -78,20 +78,20 @@ class TransactionTooLarge(TransactionalStoreError):
 
 
 class IllegalTransactionMove(TransactionalStoreError):
-    """A caller asked for what its transaction's state does not allow; the text tells the transaction's story."""
+    """The transaction's state does not allow this call; the text lists the states it went through."""
 
 
 class DuplicateGlobalId(TransactionalStoreError):
-    """A transaction of this global id is open, prepared, or was decided by hand and is not forgotten."""
+    """A transaction of this global id is open or prepared, or was decided by hand and not forgotten."""
 
 
 class NoSuchPrepared(TransactionalStoreError):
-    """No prepared transaction of this global id: never prepared, or decided."""
+    """There is no prepared transaction of this global id: it was never prepared, or is already decided."""
 
 
 class DecidedByHand(TransactionalStoreError):
-    """Somebody decided this transaction by hand; `forget` it once the coordinator has taken note."""
+    """This transaction was decided by hand; `forget` it once the coordinator knows."""
 
 
 class CallFromLogWriter(TransactionalStoreError):
-    """A callback of `commit_async` called what waits for the log writer, which is the thread it runs in."""
+    """A callback of `commit_async`, which runs in the log writer's thread, made a call that waits for that thread."""

@@ -1,8 +1,8 @@
-"""The log writer: one thread that merges what many transactions hand over into one flush.
+"""The log writer: one thread that merges the work of many transactions into one flush.
 
-What waits is bounded; who hands over more waits for room. A group that fails is undone and its works are tried one by
-one, because a full disk still takes the transactions that consume. Invariant: a work's future is done only after its
-rows are durable and its effect is in the book.
+Its queue is bounded; callers wait while it is full. A group that fails is undone, and its items are retried one by one,
+because transactions that consume succeed even on a full disk. Invariant: the future of a work item is done only after
+its rows are durable and its effect is in the book.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from journal.transactional.works import AdministrationWork, CheckpointWork, Tran
 
 
 class LogWriter:
-    """The thread and what waits for it. Its own lock is never held together with the book's."""
+    """The thread and its queue. Its lock is never held together with the book's."""
 
     def __init__(self, pages: PageStore, book: Book, limits: StoreLimits) -> None:
         self._pages = pages
@@ -31,20 +31,20 @@ class LogWriter:
         self._wake, self._room = Condition(lock), Condition(lock)
         self._waiting: deque[Work] = deque()
         self._waiting_bytes = 0
-        self._taken: dict[tuple[int, int], int] = {}  # delivery counts that are not on the disk, by queue and position
-        self._asleep = False  # the thread waits for nothing but to be woken
+        self._taken: dict[tuple[int, int], int] = {}  # delivery counts not yet on the disk, by queue and position
+        self._asleep = False  # the thread waits without a time-out
         self._closing = False
         self.groups_committed = 0
-        self.transactions_committed = 0  # every durable step of one: commit, prepare, decision
+        self.transactions_committed = 0  # durable steps: commits, prepares and decisions
         self.checkpoints_made = 0
         self.checkpoints_failed = 0
         self._thread = Thread(target=self._run, name="transactional-log-writer", daemon=True)
         self._thread.start()
 
-    # --- clients' side ---
+    # --- called by clients ---
 
     def hand_over(self, work: Work) -> None:
-        """Queue a work; waits while too much waits already.
+        """Add a work item to the queue; wait while the queue is full.
 
         Raises:
             StoreClosed, StoreFailed, CallFromLogWriter: nothing was queued.
@@ -55,26 +55,26 @@ class LogWriter:
                 self._room.wait()
             if self._closing:
                 raise self._book.failure or StoreClosed(f"{self._pages.path}: the store is closed")
-            work.future.set_running_or_notify_cancel()  # from here on nobody can call it off
+            work.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
             self._waiting.append(work)
             self._waiting_bytes += work.size
             self._wake.notify()
 
     def note_delivery(self, queue_id: int, position: int, delivery_count: int) -> None:
-        """A persistent message was taken: its count goes to the disk with a later group, if it is still there."""
+        """A persistent message was delivered: write its count with a later group, if the message still exists."""
         with self._wake:
             self._taken[(queue_id, position)] = delivery_count
-            if self._asleep:  # otherwise it looks by itself soon: a busy store pays nothing for this
+            if self._asleep:  # otherwise it checks soon anyway: a busy store pays nothing for this
                 self._asleep = False
                 self._wake.notify()
 
     def check_caller(self) -> None:
-        """Refuse a call that would wait for the thread it comes from."""
+        """Refuse a call from the log writer's thread that would wait for that thread."""
         if current_thread() is self._thread:
             raise CallFromLogWriter("a callback of commit_async must not wait for the store: hand the call to a thread")
 
     def close(self) -> None:
-        """Do everything that was handed over, and stop."""
+        """Finish all queued work, and stop."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -93,14 +93,14 @@ class LogWriter:
         while (group := self._next_group()) is not None:
             try:
                 self._do(group)
-            except BaseException as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+            except BaseException as error:  # noqa: BLE001 — whatever it is, no caller may wait forever
                 self._fail(group, error)
                 return
 
     def _next_group(self) -> list[Work] | None:
-        """What to make durable together; empty if only delivery counts are due; None at the end."""
+        """The next group to flush; empty if only delivery counts are due; None at the end."""
         with self._wake:
-            idle = False  # for as long as a delivery count may wait
+            idle = False  # idle for as long as a delivery count may wait
             while not self._waiting:
                 if self._closing:
                     return [] if self._taken else None
@@ -122,13 +122,13 @@ class LogWriter:
             return group
 
     def _gather(self) -> None:
-        """Wait for more, as long as the limits say."""
+        """Wait for more work for the group, up to `group_delay_s`."""
         if self._limits.group_delay_s == 0 or _alone(self._waiting[0]):
             return
         until_s = time.monotonic() + self._limits.group_delay_s
         while (
             not self._closing
-            and not self._is_full()  # whoever waits for room would wait for nothing
+            and not self._is_full()  # otherwise callers would wait for space in the queue
             and len(self._waiting) < self._limits.group_transactions_max
             and self._waiting_bytes < self._limits.group_bytes_max
             and not _alone(self._waiting[-1])
@@ -164,7 +164,7 @@ class LogWriter:
         except StoreFailed:
             raise
         except TransactionalStoreError as error:
-            self._pages.positions.next = first_position  # none of them was seen by anybody
+            self._pages.positions.next = first_position  # none of these positions was visible
             if isinstance(error, StoreFull) and not relieved and self._pages.relieve():
                 self._commit(group, relieved=True)
             else:
@@ -212,7 +212,7 @@ class LogWriter:
         work.future.set_result(None)
 
     def _checkpoint(self, work: Work | None) -> None:
-        """Empty the log. One that fails is tried again after the next group: the log still has everything."""
+        """Make a checkpoint. A failed one is retried after the next group: the log still has everything."""
         try:
             if self._pages.checkpoint():
                 self.checkpoints_made += 1
@@ -227,7 +227,7 @@ class LogWriter:
             work.future.set_result(None)
 
     def _fail(self, group: Sequence[Work], error: BaseException) -> None:
-        """The disk, or we, failed: refuse everything from now on, and tell everybody who waits."""
+        """The log writer failed: refuse all further work, and report the failure to all waiting callers."""
         failure = StoreFailed(
             f"{self._pages.path}: the log writer stopped ({error}): close the store and open it again"
         )

@@ -1,7 +1,7 @@
-"""A thin shell around SQLite: one connection writes and makes checkpoints, one reads what is committed.
+"""A thin shell around SQLite: one connection writes and makes checkpoints, the other reads committed data.
 
-Only one connection ever writes or makes a checkpoint, under one lock: besides being simple, that keeps clear of
-SQLite's WAL-reset bug (before 3.51.3), which needs two. Readers fetch all rows at once, so none holds a checkpoint up.
+Only one connection writes or makes checkpoints, under one lock. This is simple, and avoids SQLite's WAL-reset bug
+(before 3.51.3), which needs two. Readers fetch all rows of a query together, so no reader delays a checkpoint.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PageStore:
         self._grow(allowed=self._reserve.make())
 
     def _open(self) -> int:
-        """Make both connections; the end of the reserved positions."""
+        """Open both connections, and return the end of the reserved positions."""
         opened: list[sqlite3.Connection] = []
         try:
             if not check_file(self.path):
@@ -75,7 +75,7 @@ class PageStore:
             raise
 
     def _probe(self) -> None:
-        """A write that changes nothing: SQLite opens what it may not write without a word."""
+        """Try a write that changes nothing: SQLite opens read-only files without an error."""
         self._writer.execute("BEGIN IMMEDIATE")
         self._writer.execute("UPDATE counter SET id = id")
         self._writer.execute("ROLLBACK")
@@ -86,7 +86,7 @@ class PageStore:
         """Make a group durable.
 
         Raises:
-            StoreFull, StoreLocked and others: nothing of it was done. StoreFailed: the flush failed, who knows.
+            StoreFull, StoreLocked and others: nothing was done. StoreFailed: the flush failed; the outcome is unknown.
         """
         reserved_end = changes.reserve_positions()
         with self.transaction() as database:
@@ -116,9 +116,7 @@ class PageStore:
                 refused = self._explained(error)
                 if isinstance(refused, StoreFull):
                     raise refused from error
-                raise StoreFailed(
-                    f"{self.path}: {error} while a group was made durable: open the store again"
-                ) from error
+                raise StoreFailed(f"{self.path}: {error} while a group was flushed: open the store again") from error
 
     def _explained(self, error: sqlite3.Error) -> TransactionalStoreError:
         found = explained(error, self.path)
@@ -134,14 +132,14 @@ class PageStore:
             self._writer.execute("ROLLBACK")
 
     def relieve(self) -> bool:
-        """After StoreFull: make room, or find that there is some again; whether trying once more makes sense."""
+        """After StoreFull: free space, or detect that some is free again. Returns whether to try again."""
         if not self._reserve.is_there:
             if not self._reserve.make():
                 return False
             self._grow(allowed=True)
             return True
         if not self._reserve.disk_is_short():
-            return False  # it is store_bytes_max that was reached
+            return False  # the limit reached is store_bytes_max
         self._reserve.spend()
         with contextlib.suppress(TransactionalStoreError):
             self.checkpoint()
@@ -149,7 +147,7 @@ class PageStore:
         return True
 
     def _grow(self, *, allowed: bool) -> None:
-        """Say how large the database may become: as large as it may, or as large as it is."""
+        """Allow the database to grow to its limit, or keep it at its present size."""
         self._may_grow = allowed
         pages_max = self._limits.store_bytes_max // PAGE_SIZE or PAGES_MAX
         if not allowed:
@@ -164,10 +162,10 @@ class PageStore:
             return 0
 
     def checkpoint(self) -> bool:
-        """Bring the log into the database and empty it; False if another program's read kept that from ending."""
+        """Copy the log into the database and empty it; False if another program's read prevented that."""
         with self._write_lock:
             try:
-                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # the long part: reads go on
+                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # the long part: reads continue
                 with self._read_lock:
                     (busy, _, _) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:
@@ -185,11 +183,11 @@ class PageStore:
                 raise explained(error, self.path) from error
 
     def numbers(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """Likewise, of a query whose every column is a number."""
+        """All committed rows of a query whose columns are all numbers."""
         return self.rows(statement, parameters)  # type: ignore[return-value]
 
-    def entries_behind(self, queue_id: int, position: int, last_position: int, count_max: int) -> list[Entry]:
-        """Entries of a queue, in order, `position` < theirs <= `last_position`."""
+    def entries_after(self, queue_id: int, position: int, last_position: int, count_max: int) -> list[Entry]:
+        """Entries of a queue after `position` up to `last_position`, in order."""
         found = self.numbers(
             "SELECT position, message_id, shared, delivery_count FROM entry"
             " WHERE queue_id = ? AND position > ? AND position <= ? ORDER BY position LIMIT ?",
@@ -201,18 +199,18 @@ class PageStore:
         """A message's body.
 
         Raises:
-            StoreCorrupt: it is not what was written.
+            StoreCorrupt: the body is missing or damaged.
         """
         found = self.rows("SELECT crc32, body FROM message WHERE id = ?", (message_id,))
         if not found:
-            raise StoreCorrupt(f"{self.path}: the body of {where} is missing; `delete` the message to pass over it")
+            raise StoreCorrupt(f"{self.path}: the body of {where} is missing; `delete` the message to skip it")
         crc, body = found[0]
         if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-            raise StoreCorrupt(f"{self.path}: the body of {where} is damaged; `delete` the message to pass over it")
+            raise StoreCorrupt(f"{self.path}: the body of {where} is damaged; `delete` the message to skip it")
         return body
 
     def close(self) -> None:
-        """Bring the log in and let go of the files."""
+        """Make a final checkpoint and close the files."""
         with self._write_lock, self._read_lock:
             self._reader.close()
             self._writer.close()  # the last connection makes the last checkpoint

@@ -1,8 +1,8 @@
-"""Which messages of one queue are available, in order, with few of them in memory. PURE: its owner reads the rows.
+"""The available messages of one queue, in order, with few of them in memory. Pure: its owner reads the rows.
 
-Of the persistent messages only those up to `cursor` are known here: a window, the locked ones, and those given back.
-The rest are counted (`beyond_count`) and read when the window is used up. Non-persistent ones are all here.
-Invariant: count = entries known here at or before the cursor or non-persistent + beyond_count.
+Of the persistent messages the index has only those up to `cursor`: a window, the locked ones, and the released ones.
+The rest are counted (`beyond_count`) and read when the window is used up. Non-persistent messages are all here.
+Invariant: count = (entries here that are non-persistent, or at or before the cursor) + beyond_count.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ class QueueIndex:
         self.reserved_count = 0  # messages that open and prepared transactions would add
         self.locked_count = 0
         self._entries: dict[int, Entry] = {}
-        self._ready: list[int] = []  # heap of positions; one whose entry is gone or locked is passed over
+        self._ready: list[int] = []  # heap of positions; those whose entry is gone or locked are skipped
 
     def wants_rows(self) -> bool:
-        """Whether the next available message may be one that is not known here."""
-        self._pass_over()
+        """Whether the next available message may be beyond the cursor."""
+        self._skip_unavailable()
         return self.beyond_count > 0 and (not self._ready or self._ready[0] > self.cursor)
 
     def load(self, rows: Sequence[Entry]) -> None:
-        """The persistent entries behind the cursor, in order."""
-        assert rows, f"queue {self.name}: {self.beyond_count} messages are counted behind {self.cursor}, none is there"
+        """Add the next persistent entries after the cursor, in order."""
+        assert rows, f"queue {self.name}: {self.beyond_count} messages are counted after {self.cursor}, but none exists"
         for entry in rows:
-            assert entry.position > self.cursor, f"queue {self.name}: {entry.position} was read before"
+            assert entry.position > self.cursor, f"queue {self.name}: {entry.position} was already read"
             self.cursor = entry.position
             self.beyond_count -= 1
-            if entry.position not in self._entries:  # one that is there was locked by its number
+            if entry.position not in self._entries:  # otherwise it was locked by its number
                 self._entries[entry.position] = entry
                 heappush(self._ready, entry.position)
 
     def take(self, owner: str) -> Entry | None:
-        """Lock the first available entry. Only when `wants_rows` is false."""
-        self._pass_over()
+        """Lock the first available entry. Call it only when `wants_rows` is false."""
+        self._skip_unavailable()
         if not self._ready:
             return None
         entry = self._entries[heappop(self._ready)]
@@ -56,7 +56,7 @@ class QueueIndex:
         return entry
 
     def lock_known(self, position: int, owner: str) -> Entry | None:
-        """Lock the entry of this number, if it is known here; taking it in any order is no delivery."""
+        """Lock the entry of this number, if it is here. This does not count as a delivery."""
         entry = self._entries.get(position)
         if entry is None:
             return None
@@ -66,14 +66,14 @@ class QueueIndex:
         return entry
 
     def lock_stored(self, entry: Entry, owner: str) -> None:
-        """Lock an entry that is not known here yet."""
+        """Lock an entry beyond the cursor."""
         assert entry.position > self.cursor
         assert entry.position not in self._entries
         self._entries[entry.position] = entry
         self._lock(entry, owner)
 
     def arrive(self, entry: Entry) -> None:
-        """A committed entry; positions arrive in order."""
+        """Add a committed entry; positions arrive in order."""
         self.count += 1
         if entry.persistent:
             if self.beyond_count or len(self._ready) >= WINDOW_COUNT_MAX:
@@ -84,10 +84,10 @@ class QueueIndex:
         heappush(self._ready, entry.position)
 
     def release(self, entry: Entry) -> None:
-        """Make a locked entry available again, in its old place."""
+        """Make a locked entry available again, at its old place."""
         self._unlock(entry)
         if self._is_beyond(entry):
-            del self._entries[entry.position]  # it will be read in its turn
+            del self._entries[entry.position]  # it is read again later, in order
         else:
             heappush(self._ready, entry.position)
         if len(self._ready) > 2 * len(self._entries) + WINDOW_COUNT_MAX:
@@ -95,7 +95,7 @@ class QueueIndex:
             heapify(self._ready)
 
     def remove(self, entry: Entry) -> None:
-        """A locked entry is consumed, or went elsewhere."""
+        """Remove a locked entry that was consumed or moved."""
         self._unlock(entry)
         del self._entries[entry.position]
         self.count -= 1
@@ -103,7 +103,7 @@ class QueueIndex:
             self.beyond_count -= 1
 
     def volatile_message_ids(self) -> list[int]:
-        """Of the non-persistent entries, which message each is."""
+        """The message ids of the non-persistent entries."""
         return [entry.message_id for entry in self._entries.values() if not entry.persistent]
 
     def validate(self) -> None:
@@ -130,7 +130,7 @@ class QueueIndex:
         entry.owner = None
         self.locked_count -= 1
 
-    def _pass_over(self) -> None:
+    def _skip_unavailable(self) -> None:
         while self._ready:
             entry = self._entries.get(self._ready[0])
             if entry is not None and entry.owner is None:

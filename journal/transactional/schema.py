@@ -1,4 +1,4 @@
-"""The page store's tables, and opening: a file is looked at before SQLite touches it, and made whole or not at all."""
+"""The page store's tables; checks a file before SQLite opens it, and creates files atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from journal.transactional.errors import (
 FILE_NAME = "store.db"
 APPLICATION_ID = int.from_bytes(b"TFTS", "big")
 SCHEMA_VERSION = 1
-PAGE_SIZE = 4096  # that of the disk's blocks and of memory
+PAGE_SIZE = 4096  # like the blocks of the disk and the pages of memory
 PAGES_MAX = 4_294_967_294  # SQLite's own limit
 _MAGIC = b"SQLite format 3\0"
 _VERSION_AT, _APPLICATION_AT, _HEADER_SIZE = 60, 68, 100  # SQLite's database header, big-endian
@@ -58,27 +58,27 @@ CREATE TABLE decided_by_hand (
 
 
 def explained(error: sqlite3.Error, path: Path) -> TransactionalStoreError:
-    """What SQLite says, as what, where and what to do."""
-    if isinstance(error, sqlite3.ProgrammingError):  # a call that was under way while another thread closed the store
+    """An SQLite error as an error of the store that says what to do."""
+    if isinstance(error, sqlite3.ProgrammingError):  # another thread closed the store during a call
         return StoreClosed(f"{path}: the store is closed")
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
-    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: no room for the -shm file
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: no space for the -shm file
         return StoreFull(f"{path}: {error}. Free disk space, consume messages, or raise store_bytes_max")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return StoreReadOnly(f"{path}: {error}. Let this user write the folder and the files in it")
+        return StoreReadOnly(f"{path}: {error}. Make the folder and its files writable for this user")
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreLocked(f"{path}: {error}. Another program holds the file: end it and open the store again")
+        return StoreLocked(f"{path}: {error}. Another program uses the file: end it and open the store again")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreCorrupt(f"{path}: {error}. Restore the folder from a backup; do not delete the -wal file")
-    return StoreFailed(f"{path}: {error}. See the system's log for errors of the disk")
+    return StoreFailed(f"{path}: {error}. See the system log for disk errors")
 
 
 def check_file(path: Path) -> bool:
-    """Look at the file without SQLite, which would already write beside it.
+    """Check the file without SQLite, which would already create files next to it.
 
     Returns:
-        whether there is one.
+        Whether the file exists.
 
     Raises:
         ForeignStore, NewerStore, StoreReadOnly.
@@ -89,12 +89,12 @@ def check_file(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except IsADirectoryError:
-        raise ForeignStore(f"{path} is a folder, no store: choose another folder") from None
+        raise ForeignStore(f"{path} is a folder, not a store: choose another folder") from None
     except PermissionError as error:
-        raise StoreReadOnly(f"{path}: {error.strerror}. Let this user read and write it") from error
+        raise StoreReadOnly(f"{path}: {error.strerror}. Make it readable and writable for this user") from error
     application = int.from_bytes(header[_APPLICATION_AT : _APPLICATION_AT + 4], "big")
     if not header.startswith(_MAGIC) or application != APPLICATION_ID:
-        raise ForeignStore(f"{path} is no transactional store, and was left as it is: choose another folder")
+        raise ForeignStore(f"{path} is not a transactional store, and was not changed: choose another folder")
     check_version(path, int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big"))
     return True
 
@@ -103,14 +103,14 @@ def check_version(path: Path, version: int) -> None:
     """Refuse a schema that this release does not know."""
     if version > SCHEMA_VERSION:
         raise NewerStore(
-            f"{path} has schema version {version}, this release reads up to {SCHEMA_VERSION}: use a later release"
+            f"{path} has schema version {version}; this release reads up to {SCHEMA_VERSION}: use a later release"
         )
     if version < SCHEMA_VERSION:
-        raise StoreCorrupt(f"{path} has schema version {version}, which no release wrote: restore it from a backup")
+        raise StoreCorrupt(f"{path} has schema version {version}, which does not exist: restore it from a backup")
 
 
 def create(path: Path) -> None:
-    """Make an empty store under another name, and give it its name when it is whole and on the disk."""
+    """Create an empty store under a temporary name, and rename it once it is complete and on the disk."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     database = sqlite3.connect(unfinished, isolation_level=None)
@@ -132,11 +132,11 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path, *, cache_bytes: int) -> sqlite3.Connection:
-    """A connection that waits for nobody and makes no checkpoint by itself."""
+    """A connection that never waits for locks and makes no automatic checkpoints."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
     try:
         if database.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-            raise StoreFailed(f"{path}: the file system has no shared memory for a log: use a local disk")
+            raise StoreFailed(f"{path}: the file system does not support SQLite's write-ahead log: use a local disk")
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA wal_autocheckpoint=0")
         database.execute(f"PRAGMA cache_size=-{max(cache_bytes >> 10, 1)}")

@@ -1,4 +1,4 @@
-"""The store: opening, which is recovery, and every way in. It hands work to its parts and decides nothing itself."""
+"""The transactional store: opening, which includes recovery, and all public operations. Delegates the work."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ LOCK_NAME = "store.lock"
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The store at one moment; counts are since it was opened."""
+    """A store's statistics; counts begin when it is opened."""
 
     transactions_committed: int
     """Durable steps of transactions: commits, prepares and decisions."""
     groups_committed: int
-    """Flushes that made them durable."""
+    """Groups flushed to the disk."""
     checkpoints_made: int
-    """Times the log was brought into the database and emptied."""
+    """Checkpoints: the log was copied into the database and emptied."""
     checkpoints_failed: int
-    """Times that another program's read, or the disk, kept that from happening; it is tried again."""
+    """Checkpoints prevented by another program's read or by the disk; they are retried."""
     log_bytes: int
-    """Size of the log now."""
+    """Current size of the log."""
     locked_count: int
-    """Messages that open and prepared transactions have now."""
+    """Messages now locked by open and prepared transactions."""
     volatile_message_count: int
-    """Non-persistent messages stored now."""
+    """Current number of non-persistent messages."""
     volatile_memory_bytes: int
-    """Memory that their bodies use now."""
+    """Memory that their bodies now use."""
     volatile_spilled_count: int
-    """Non-persistent messages that went to a swap file."""
+    """Non-persistent messages written to a swap file."""
     swap_file_count: int
-    """Swap files now."""
+    """Current number of swap files."""
     swap_bytes: int
-    """Size of them now."""
+    """Current size of all swap files."""
 
 
 def subscriber_queue(name: str) -> str:
@@ -77,7 +77,7 @@ def subscriber_queue(name: str) -> str:
 
 
 class TransactionalStore:
-    """Queues in one folder, changed by transactions. Use `open`, preferably in a `with`; safe from any thread."""
+    """Queues in one folder, changed by transactions. Create it with `open`, preferably in a `with`. Thread-safe."""
 
     def __init__(self, folder: Path, limits: StoreLimits, lock_descriptor: int) -> None:
         self.folder = folder
@@ -102,10 +102,10 @@ class TransactionalStore:
 
     @classmethod
     def open(cls, folder: Path, *, limits: StoreLimits | None = None) -> TransactionalStore:
-        """Open a store, making it if the folder has none, and recover.
+        """Open a store, creating it if needed, and recover.
 
         Args:
-            folder: one store's own; it is made if it is not there, its parent is not.
+            folder: used by this store only. It is created if missing, but its parent is not.
             limits: what the store may use.
 
         Raises:
@@ -114,7 +114,7 @@ class TransactionalStore:
         try:
             folder.mkdir(exist_ok=True)
             if not (folder / LOCK_NAME).exists():
-                # Leave no lock in somebody else's folder. But never look into a store that may be open in this process:
+                # Leave no lock in a foreign folder. But never open the file of a store that this process may have open:
                 # closing any descriptor of its file would drop the locks that SQLite has on it.
                 check_file(folder / FILE_NAME)
             descriptor = _locked(folder / LOCK_NAME)
@@ -124,15 +124,15 @@ class TransactionalStore:
                 os.close(descriptor)
                 raise
         except (FileExistsError, NotADirectoryError) as error:
-            raise ForeignStore(f"{folder} is no folder: choose another place for the store") from error
+            raise ForeignStore(f"{folder} is not a folder: choose another place for the store") from error
         except OSError as error:
             if isinstance(error, FileNotFoundError):
-                raise ForeignStore(f"{folder.parent} is not there: make it first") from error
+                raise ForeignStore(f"{folder.parent} does not exist: create it first") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreFull(f"{folder}: {error.strerror}. Free disk space") from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise StoreReadOnly(
-                    f"{folder}: {error.strerror}. Let this user write it and the files in it"
+                    f"{folder}: {error.strerror}. Make the folder and its files writable for this user"
                 ) from error
             raise
 
@@ -147,7 +147,7 @@ class TransactionalStore:
         return self._begin(f"transaction {next(self._numbers)}", two_phase=False)
 
     def begin(self, global_id: str) -> Transaction:
-        """A transaction that a coordinator ends in two phases: `prepare`, then `commit` or `rollback`.
+        """A transaction in two phases, driven by a coordinator: `prepare`, then `commit` or `rollback`.
 
         Args:
             global_id: the coordinator's name for it: 1 to 200 printable ASCII characters without spaces.
@@ -158,39 +158,39 @@ class TransactionalStore:
         return self._begin(checked_global_id(global_id), two_phase=True)
 
     def prepared(self) -> list[PreparedTransaction]:
-        """The transactions that are prepared and not decided, oldest first."""
+        """The prepared transactions without a decision, oldest first."""
         with self._book.changed:
             found = [describe(each) for each in self._book.prepared.values()]
         return sorted(found, key=lambda each: (each.prepared_at_ns, each.global_id))
 
     def in_doubt(self) -> list[PreparedTransaction]:
-        """Of these, the ones whose client is gone: the coordinator, or a hand, must decide."""
+        """The prepared transactions whose client is gone: the coordinator, or an operator by hand, must decide."""
         return [each for each in self.prepared() if each.state is TransactionState.IN_DOUBT]
 
     def decide(self, global_id: str, *, commit: bool) -> None:
         """The coordinator's decision on a prepared transaction, also after a restart. Durable on return.
 
         Raises:
-            NoSuchPrepared (also if it was decided before), DecidedByHand, IllegalTransactionMove (a decision is under
-            way), StoreFull (try again), StoreClosed, StoreFailed.
+            NoSuchPrepared (also if already decided), DecidedByHand, IllegalTransactionMove (a decision is in
+            progress), StoreFull (try again), StoreClosed, StoreFailed.
         """
         decide(self._book, self._parts.writer, global_id, commit=commit, by_hand=False).result()
 
     def decide_by_hand(self, global_id: str, *, commit: bool) -> None:
-        """Decide in the coordinator's place, at the risk that it decides otherwise; it is told so when it comes back.
+        """Decide instead of the coordinator, which may decide otherwise and then gets `DecidedByHand`.
 
         Raises:
-            as for `decide`.
+            As for `decide`.
         """
         decide(self._book, self._parts.writer, global_id, commit=commit, by_hand=True).result()
 
     def decided_by_hand(self) -> dict[str, bool]:
-        """Decisions by hand that are not forgotten: whether each global id was committed."""
+        """Decisions by hand that are not forgotten: for each global id, whether it was committed."""
         with self._book.changed:
             return dict(self._book.decided_by_hand)
 
     def forget(self, global_id: str) -> None:
-        """Drop the memory of a decision by hand, once the coordinator has taken note.
+        """Forget a decision by hand, once the coordinator knows about it.
 
         Raises:
             NoSuchPrepared, StoreFull, StoreClosed, StoreFailed.
@@ -200,7 +200,7 @@ class TransactionalStore:
     # --- queues and subscribers: durable on return ---
 
     def create_queue(self, name: str) -> None:
-        """Make a queue.
+        """Create a queue.
 
         Raises:
             QueueExists, BadName, StoreFull, StoreClosed, StoreFailed.
@@ -222,11 +222,11 @@ class TransactionalStore:
             return [administration.status(self._book.queue(name)) for name in sorted(self._book.queue_ids)]
 
     def create_subscriber(self, name: str, pattern: str) -> None:
-        """Define a durable subscriber; it gets what is published from now on.
+        """Create a durable subscriber; it receives all messages published from now on.
 
         Args:
             name: of the subscriber.
-            pattern: words of a topic with dots between; `*` is one word, `#` at the end any number of words.
+            pattern: words separated by dots; `*` matches one word, `#` at the end any number of words.
 
         Raises:
             QueueExists, BadName, StoreFull, StoreClosed, StoreFailed.
@@ -235,7 +235,7 @@ class TransactionalStore:
         administration.create(self._book, self._parts.writer, name, pattern=checked_pattern(pattern))
 
     def delete_subscriber(self, name: str) -> None:
-        """Delete a durable subscriber; messages that others wait for stay.
+        """Delete a durable subscriber; messages that other subscribers still need stay.
 
         Raises:
             NoSuchQueue, QueueInUse, BadName, StoreFull, StoreClosed, StoreFailed.
@@ -251,25 +251,25 @@ class TransactionalStore:
     # --- the whole ---
 
     def flush(self) -> None:
-        """Wait until all that was handed over before is on the disk, delivery counts included."""
+        """Wait until everything handed over before is on the disk, including delivery counts."""
         self._wait(Work())
 
     def checkpoint(self) -> None:
-        """Bring the log into the database now.
+        """Make a checkpoint: copy the log into the database and empty it.
 
         Raises:
-            StoreFull: the log still has everything.
+            StoreFull: nothing is lost; the log still has everything.
         """
         self._wait(CheckpointWork())
 
     def problems(self) -> list[str]:
-        """Read the whole page store and check it: what is wrong, in sentences; empty if nothing is."""
+        """Check the whole page store, and describe each problem in a sentence; empty if there is none."""
         with self._book.changed:
             self._book.check_open()
         return problems_of(self.folder / FILE_NAME)
 
     def statistics(self) -> Statistics:
-        """How it is doing."""
+        """The store's statistics."""
         writer, cache = self._parts.writer, self._parts.cache
         swap_file_count, swap_bytes = cache.swap_files()
         return Statistics(
@@ -287,7 +287,7 @@ class TransactionalStore:
         )
 
     def close(self) -> None:
-        """Finish what was handed over, roll back what is open, stop the thread, let go of the files."""
+        """Finish the handed-over work, roll back open transactions, stop the thread and close the files."""
         self._parts.writer.check_caller()
         with self._book.changed:
             if self._book.closed:
@@ -318,7 +318,7 @@ class TransactionalStore:
             book.check_open()
             if name in book.open or name in book.prepared or name in book.decided_by_hand:
                 raise DuplicateGlobalId(
-                    f"{name} is open, prepared or decided by hand: end or forget it, or take another"
+                    f"{name} is open, prepared or decided by hand: end or forget it, or use another id"
                 )
             if len(book.open) >= self.limits.open_transactions_max:
                 raise TransactionTooLarge(f"{len(book.open)} transactions are open: end some, or raise the limit")
@@ -333,7 +333,7 @@ class TransactionalStore:
 
 
 def _locked(path: Path) -> int:
-    """The lock on the folder; it dies with this process."""
+    """Lock the folder; the lock ends with this process."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -342,7 +342,7 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        raise StoreLocked(f"{path.parent} is open in process {holder}: end that process, or use its store") from None
+        raise StoreLocked(f"{path.parent} is open in process {holder}: end that process first") from None
     except BaseException:
         os.close(descriptor)
         raise

@@ -1,6 +1,6 @@
-"""One swap file: non-persistent messages that did not fit in memory; appended, read by offset, never rewritten.
+"""A swap file: non-persistent messages that did not fit in memory; appended, read by offset, never rewritten.
 
-Nothing in it outlives the process: opening the store deletes what a crash left behind.
+It does not outlive the process: opening the store deletes swap files that a crash left.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _NAME = re.compile(r"swap-\d{8}\.tfs")
 
 
 def delete_leftovers(folder: Path) -> int:
-    """Delete the swap files of a process that died; how many.
+    """Delete the swap files of a crashed process, and return their number.
 
     Raises:
-        ForeignStore: a file of such a name is not ours; it was not touched.
+        ForeignStore: a file of such a name is not a swap file; nothing was deleted.
     """
     left = sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
     for path in left:
         with path.open("rb") as file:
             if not MAGIC.startswith(file.read(len(MAGIC))):
-                raise ForeignStore(f"{path} is no swap file of a transactional store: move it elsewhere")
+                raise ForeignStore(f"{path} is not a swap file of a transactional store: move it away")
     for path in left:
         path.unlink()
     return len(left)
 
 
 class SwapFile:
-    """Open for appending and reading. Guarded by its owner's lock."""
+    """An open swap file. Guarded by its owner's lock."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.path = folder / f"swap-{number:08}.tfs"
@@ -52,10 +52,10 @@ class SwapFile:
         """Store one body.
 
         Returns:
-            its offset.
+            Its offset.
 
         Raises:
-            OSError: no room; the file is as before.
+            OSError: not enough space; the file is unchanged.
         """
         offset = self.size
         self._append(_RECORD.pack(len(body), zlib.crc32(body)) + body)
@@ -68,12 +68,12 @@ class SwapFile:
         body = os.pread(self._descriptor, length, offset + _RECORD.size)
         if len(body) != length or zlib.crc32(body) != crc:
             raise StoreCorrupt(
-                f"{self.path}: the message at offset {offset} is damaged; something else wrote to the file"
+                f"{self.path}: the message at offset {offset} is damaged; another program wrote to the file"
             )
         return body
 
     def delete(self) -> None:
-        """Close it and free its room."""
+        """Close and delete the file."""
         os.close(self._descriptor)
         self.path.unlink(missing_ok=True)
 

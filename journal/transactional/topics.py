@@ -1,7 +1,7 @@
-"""Names of queues, subscribers and topics, and which topic a pattern means. PURE.
+"""Names of queues, subscribers and topics, and matching of topics with patterns. Pure.
 
-A topic is words with dots between: `quotes.us.AAPL`. In a pattern `*` stands for one word and `#`, last, for any number
-of words, none included.
+A topic consists of words separated by dots: `quotes.us.AAPL`. In a pattern `*` matches one word, and `#` at the end
+matches any number of words, including none.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ import re
 from journal.transactional.errors import BadName
 
 NAME_LENGTH_MAX = 200
-SUBSCRIBER_PREFIX = "subscriber:"  # no queue of a user's has a colon in its name
+SUBSCRIBER_PREFIX = "subscriber:"  # cannot clash: names of other queues have no colon
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _GLOBAL_ID = re.compile(r"[\x21-\x7e]+")
 
 
 def checked_name(name: str, what: str) -> str:
-    """The name, if a queue or subscriber may have it."""
+    """The name, if it is valid for a queue or subscriber."""
     if len(name) > NAME_LENGTH_MAX or not _NAME.fullmatch(name):
         raise BadName(f"{what} {name!r}: use 1 to {NAME_LENGTH_MAX} letters, digits, dots, hyphens and underscores")
     return name
 
 
 def checked_global_id(global_id: str) -> str:
-    """The global id, if it is one."""
+    """The global id, if it is valid."""
     if len(global_id) > NAME_LENGTH_MAX or not _GLOBAL_ID.fullmatch(global_id):
         raise BadName(f"global id {global_id!r}: use 1 to {NAME_LENGTH_MAX} printable ASCII characters without spaces")
     return global_id
 
 
 def checked_topic(topic: str) -> str:
-    """The topic, if it names one."""
+    """The topic, if it is valid."""
     words = topic.split(".")
     if len(topic) > NAME_LENGTH_MAX or not all(_NAME.fullmatch(word) for word in words):
         raise BadName(
-            f"topic {topic!r}: use words of letters, digits, hyphens and underscores with single dots between"
+            f"topic {topic!r}: use words of letters, digits, hyphens and underscores, separated by single dots"
         )
     return topic
 
 
 def checked_pattern(pattern: str) -> str:
-    """The pattern, if it is one."""
+    """The pattern, if it is valid."""
     words = pattern.split(".")
     if words[-1] == "#":
         words.pop()
@@ -51,7 +51,7 @@ def checked_pattern(pattern: str) -> str:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether the topic is one the pattern means."""
+    """Whether the pattern matches the topic."""
     wanted, words = pattern.split("."), topic.split(".")
     if wanted[-1] == "#":
         wanted.pop()

@@ -1,4 +1,4 @@
-"""A transaction as its client has it. For one thread at a time; any number of them run beside each other."""
+"""A client's transaction. Use each from one thread at a time; any number can run concurrently."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from journal.transactional.works import CommitWork, PrepareWork, TransactionWork
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that a transaction has taken."""
+    """A message that a transaction has locked."""
 
     queue: str
     message_id: int
-    """Its number: unique in the store, never given to another, a new one when it is moved."""
+    """Its number: unique in the store and never reused; a moved message gets a new one."""
     body: bytes
     delivery_count: int
-    """1 at first; more after it was taken by transactions that did not consume it."""
+    """1 at first; one more for each transaction that got the message without consuming it."""
     persistent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a store is made of."""
+    """The parts of a store."""
 
     pages: PageStore
     cache: VolatileCache
@@ -47,10 +47,10 @@ class Parts:
 
 
 class Transaction:
-    """Changes to any number of queues that happen all together or not at all.
+    """Atomic changes to any number of queues.
 
-    Made by `TransactionalStore.transaction` or `begin`. In a `with` it commits at the end, and rolls back if the block
-    raises. One that is dropped without either keeps its messages locked until the store is closed.
+    Create one with `TransactionalStore.transaction` or `begin`. In a `with` it commits at the end, and rolls back if
+    the block raises. A transaction that is never ended keeps its messages locked until the store is closed.
     """
 
     def __init__(self, parts: Parts, contents: Contents, machine: TransactionMachine, *, two_phase: bool) -> None:
@@ -62,15 +62,15 @@ class Transaction:
 
     @property
     def state(self) -> TransactionState:
-        """Where it is."""
+        """The transaction's state."""
         return self._machine.state
 
     @property
     def name(self) -> str:
-        """Its global id, or the number that errors call it by."""
+        """Its global id, or the number by which errors identify it."""
         return self._machine.name
 
-    # --- operations: nobody else sees them before commit ---
+    # --- operations: invisible to others until commit ---
 
     def put(self, queue: str, body: bytes, *, persistent: bool = True) -> None:
         """Add a message at the end of a queue.
@@ -78,11 +78,11 @@ class Transaction:
         Args:
             queue: an existing queue.
             body: at most `message_bytes_max` bytes.
-            persistent: False: faster, and gone when the process ends.
+            persistent: False: faster, but lost when the process ends.
 
         Raises:
-            NoSuchQueue, QueueFull, TransactionTooLarge, StoreFull (no room for a non-persistent message), StoreClosed,
-            IllegalTransactionMove: the transaction is as before.
+            NoSuchQueue, QueueFull, TransactionTooLarge, StoreFull (no space for a non-persistent message), StoreClosed,
+            IllegalTransactionMove: the transaction is unchanged.
         """
         with self._book.changed:
             self._require("put")
@@ -92,12 +92,12 @@ class Transaction:
         """Add a message, stored once, to the queue of every durable subscriber of the topic.
 
         Args:
-            topic: words with dots between.
+            topic: words separated by dots.
             body: at most `message_bytes_max` bytes.
             persistent: as for `put`.
 
         Returns:
-            how many subscribers get it: those that are there now.
+            The number of subscribers that receive it.
 
         Raises:
             BadName, and those of `put`.
@@ -113,18 +113,18 @@ class Transaction:
     def get(self, queue: str, *, wait_s: float = 0.0) -> Message | None:
         """Take the first available message of a queue and lock it for this transaction.
 
-        Unless it is acknowledged, moved or deleted it is available again, in its old place, when the transaction ends.
+        Unless it is acknowledged, moved or deleted, it is available again at its old place when the transaction ends.
 
         Args:
             queue: an existing queue, or `subscriber_queue(name)`.
             wait_s: seconds to wait for one.
 
         Returns:
-            the message, or None.
+            The message, or None.
 
         Raises:
-            NoSuchQueue, TransactionTooLarge, StoreClosed, IllegalTransactionMove: nothing was taken.
-            StoreCorrupt: the message is damaged and stays locked; delete it to pass over it.
+            NoSuchQueue, TransactionTooLarge, StoreClosed, IllegalTransactionMove: no message was locked.
+            StoreCorrupt: the message is damaged and stays locked; delete it to skip it.
         """
         until_s = time.monotonic() + wait_s
         with self._book.changed:
@@ -144,7 +144,7 @@ class Transaction:
         return None if entry is None else self._deliver(place, entry)
 
     def ack(self, message: Message) -> None:
-        """Consume a message that this transaction has.
+        """Consume a message that this transaction has locked.
 
         Raises:
             NotHeld, NoSuchQueue, StoreClosed, IllegalTransactionMove.
@@ -152,7 +152,7 @@ class Transaction:
         self._settle("ack", message, Fate.REMOVE)
 
     def move(self, message: Message, queue: str) -> None:
-        """Move a message that this transaction has to the end of another queue; its body is not copied.
+        """Move a message that this transaction has locked to the end of another queue, without copying its body.
 
         Raises:
             NotHeld, NoSuchQueue, QueueFull, StoreClosed, IllegalTransactionMove.
@@ -160,10 +160,10 @@ class Transaction:
         self._settle("move", message, Fate.MOVE, queue)
 
     def delete(self, queue: str, message_id: int) -> None:
-        """Delete a message by its number, whether this transaction has it or nobody; damaged ones too.
+        """Delete a message by its number, unless another transaction has locked it. Works on damaged messages too.
 
         Raises:
-            NoSuchMessage, MessageLocked (by another transaction), NotHeld (settled before), NoSuchQueue,
+            NoSuchMessage, MessageLocked (by another transaction), NotHeld (already settled), NoSuchQueue,
             TransactionTooLarge, StoreClosed, IllegalTransactionMove.
         """
         with self._book.changed:
@@ -177,20 +177,20 @@ class Transaction:
     # --- its end ---
 
     def commit(self) -> None:
-        """Make it happen: one phase if it is active, the second if it is prepared. Durable on return.
+        """Commit, in one phase if active, as the second phase if prepared. Durable on return.
 
         Raises:
-            StoreFull, StoreLocked: nothing happened; commit again later, or roll back.
-            StoreFailed: open the store again to learn whether it happened.
+            StoreFull, StoreLocked: nothing was committed; retry later, or roll back.
+            StoreFailed: open the store again to find out whether it was committed.
             StoreClosed, DecidedByHand, IllegalTransactionMove.
         """
         self.commit_async().result()
 
     def commit_async(self) -> Future[None]:
-        """Like `commit`, without waiting for the disk; waits only while too much waits for it already.
+        """Like `commit`, without waiting for the disk; blocks only while the log writer's queue is full.
 
         Returns:
-            done when it is durable; has the error if it failed. Callbacks run in the log writer's thread: be short.
+            Done when durable, or failed with the error. Callbacks run in the log writer's thread: keep them short.
         """
         if self._decided_elsewhere():
             return decide(self._book, self._parts.writer, self.name, commit=True, by_hand=False)
@@ -200,15 +200,15 @@ class Transaction:
         return self._hand_over(CommitWork(machine=self._machine, contents=self._contents, size=self._contents.size))
 
     def prepare(self) -> None:
-        """First phase: promise that a later `commit` will succeed. Durable on return, with every lock.
+        """The first phase: guarantee that a later `commit` will succeed. Durable on return, including all locks.
 
-        Non-persistent messages that it puts or has do not survive the process, prepared or not.
+        Non-persistent messages that it put or locked are lost when the process ends, even if prepared.
 
         Raises:
-            as for `commit`; IllegalTransactionMove also if it was not made by `begin`.
+            As for `commit`; IllegalTransactionMove also if it was not created with `begin`.
         """
         if not self._two_phase:
-            raise IllegalTransactionMove(f"{self.name} has no global id: make it with `begin` to prepare it")
+            raise IllegalTransactionMove(f"{self.name} has no global id: create it with `begin` to prepare it")
         with self._book.changed:
             self._book.check_open()
             self._machine.step(TransactionEvent.PREPARE)
@@ -218,7 +218,7 @@ class Transaction:
         self._hand_over(work).result()
 
     def rollback(self) -> None:
-        """Let nothing happen; what it had taken is available again.
+        """Undo everything; messages that it locked are available again.
 
         Raises:
             StoreClosed, DecidedByHand, IllegalTransactionMove; if it is prepared, those of `commit`.
@@ -246,10 +246,10 @@ class Transaction:
                     self._machine.step(TransactionEvent.ROLL_BACK)
                     self._book.roll_back(self._contents)
 
-    # --- inside ---
+    # --- internals ---
 
     def _require(self, operation: str) -> None:
-        """Refuse what this transaction's state does not allow; the book's lock is held, here and below."""
+        """Refuse what this transaction's state does not allow. Here and below, the caller holds the book's lock."""
         self._book.check_open()
         self._machine.require_active(operation)
 
@@ -264,20 +264,20 @@ class Transaction:
 
     def _put(self, targets: tuple[int, ...], body: bytes, persistent: bool) -> None:
         if len(body) > self._parts.limits.message_bytes_max:
-            raise TransactionTooLarge(f"a message of {len(body)} bytes exceeds message_bytes_max")
+            raise TransactionTooLarge(f"the message has {len(body)} bytes, more than message_bytes_max")
         self._require_room(len(body) if persistent else 0)
         put = Put(targets, persistent, len(body), body=bytes(body) if persistent else b"")
         self._book.reserve(targets)
         if not persistent:
-            try:  # may write to a swap file under the book's lock: a write into the system's memory, no flush
+            try:  # may write to a swap file under the book's lock, but without a flush
                 put.message_id = self._parts.cache.store(bytes(body), len(targets))
             except BaseException:
-                self._book.give_back_room(targets)
+                self._book.cancel_reservation(targets)
                 raise
         self._contents.add(put)
 
     def _decided_elsewhere(self) -> bool:
-        """Whether its end is a decision on a prepared transaction, or was."""
+        """Whether it ends, or ended, with a decision on a prepared transaction."""
         prepared = self._book.prepared.get(self.name)
         return self.name in self._book.decided_by_hand or (prepared is not None and prepared.machine is self._machine)
 
@@ -299,7 +299,7 @@ class Transaction:
             target_id = self._book.queue(target).queue_id
             held = self._contents.held.get((queue_id, message.message_id))
             if held is None or held.fate is not Fate.KEEP:
-                raise NotHeld(f"{self.name} does not have message {message.message_id}, or settled it before")
+                raise NotHeld(f"{self.name} has not locked message {message.message_id}, or has already settled it")
             self._book.reserve((target_id,))
             self._contents.settle(queue_id, message.message_id, fate, target_id)
 

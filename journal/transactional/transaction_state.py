@@ -1,7 +1,7 @@
-"""The states of a transaction and the one table of legal moves. PURE: no clock, no file, no thread.
+"""The states of a transaction and the table of legal moves. Pure: no clock, file or thread.
 
-Whatever waits for the log writer is a state of its own, so that nothing is added to a transaction that is on its way to
-the disk. Invariant: from PREPARED on only a decision that is on the disk ends a transaction; a crash never does.
+A transaction that waits for the log writer is in a separate state, so that nothing can be added to it meanwhile.
+Invariant: from PREPARED on, only a decision that is on the disk ends a transaction; a crash never does.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from journal.transactional.errors import IllegalTransactionMove
 
 
 class TransactionState(Enum):
-    """One sentence each; the value is what listings show."""
+    """The state of a transaction; listings show the value."""
 
-    ACTIVE = "active"  # takes operations; nothing of it is on the disk
-    COMMITTING = "committing"  # handed to the log writer as a whole, one phase
-    PREPARING = "preparing"  # handed to the log writer as a promise, first phase
-    PREPARED = "prepared"  # on the disk, messages locked, waits for its coordinator's decision
-    IN_DOUBT = "in_doubt"  # prepared, and its client is gone or its decision did not reach the disk
+    ACTIVE = "active"  # accepts operations; nothing of it is on the disk
+    COMMITTING = "committing"  # handed to the log writer to commit in one phase
+    PREPARING = "preparing"  # handed to the log writer for the first phase
+    PREPARED = "prepared"  # on the disk, messages locked; waits for the coordinator's decision
+    IN_DOUBT = "in_doubt"  # prepared, but its client is gone, or its decision did not reach the disk
     DECIDED_COMMIT = "decided_commit"  # the decision to commit is handed to the log writer
     DECIDED_ROLLBACK = "decided_rollback"  # the decision to roll back is handed to the log writer
-    COMMITTED = "committed"  # everything in it happened
-    ROLLED_BACK = "rolled_back"  # nothing in it happened
+    COMMITTED = "committed"  # all of it was done
+    ROLLED_BACK = "rolled_back"  # none of it was done
 
 
 class TransactionEvent(Enum):
-    """What the world tells a transaction."""
+    """What happens to a transaction."""
 
-    COMMIT = "commit"  # its client, its coordinator or a hand wants it committed
-    ROLL_BACK = "roll back"  # one of them wants it rolled back
-    PREPARE = "prepare"  # its coordinator wants the promise
-    DURABLE = "durable"  # the log writer says that what it was handed is on the disk
-    REFUSED = "refused"  # the log writer says that nothing of what it was handed was done
-    CRASH = "crash"  # the process ended; this is what the next one finds
+    COMMIT = "commit"  # the client, the coordinator or an operator commits it
+    ROLL_BACK = "roll back"  # one of them rolls it back
+    PREPARE = "prepare"  # the coordinator begins the first phase
+    DURABLE = "durable"  # the log writer has put the step on the disk
+    REFUSED = "refused"  # the log writer has refused the step; nothing was done
+    CRASH = "crash"  # the process ended; the new state is what the next process finds
 
 
 _S, _E = TransactionState, TransactionEvent
@@ -58,15 +58,15 @@ MOVES: dict[tuple[TransactionState, TransactionEvent], TransactionState] = {
     (_S.DECIDED_ROLLBACK, _E.DURABLE): _S.ROLLED_BACK,
     (_S.DECIDED_ROLLBACK, _E.REFUSED): _S.IN_DOUBT,
 }
-"""A crash while the log writer has a transaction (COMMITTING, PREPARING, DECIDED_*) has no row: the disk says whether
-DURABLE came first, and a transaction is then either gone, finished, or found as PREPARED before the crash was."""
+"""A crash while the log writer has a transaction (COMMITTING, PREPARING, DECIDED_*) has no row: the disk shows whether
+DURABLE came first. The transaction is then gone, finished, or treated as PREPARED before the crash."""
 
 FINAL = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
-STORY_LENGTH_MAX = 32  # moves told in an error; a transaction that is refused again and again must not grow
+STORY_LENGTH_MAX = 32  # moves listed in an error; bounded, because a transaction can be refused many times
 
 
 class TransactionMachine:
-    """Where one transaction is, and how it came there."""
+    """The state of one transaction and its history."""
 
     __slots__ = ("_story", "name", "state")
 
@@ -77,23 +77,23 @@ class TransactionMachine:
 
     @property
     def story(self) -> str:
-        """The states it went through, and why."""
+        """The states that it went through, with the events between them."""
         return " ".join(self._story)
 
     def allows(self, event: TransactionEvent) -> bool:
-        """Whether the event has a move from here."""
+        """Whether the event is legal in this state."""
         return (self.state, event) in MOVES
 
     def step(self, event: TransactionEvent) -> TransactionState:
-        """Move, and say where to.
+        """Move, and return the new state.
 
         Raises:
-            IllegalTransactionMove: no such move from here; nothing changed.
+            IllegalTransactionMove: the event is illegal in this state; nothing changed.
         """
         target = MOVES.get((self.state, event))
         if target is None:
             raise IllegalTransactionMove(
-                f"{self.name} is {self.state.value}: cannot {event.value}. Story: {self.story}"
+                f"{self.name} is {self.state.value}: cannot {event.value}. States: {self.story}"
             )
         self.state = target
         self._story += [f"—{event.value}→", target.value]
@@ -102,6 +102,6 @@ class TransactionMachine:
         return target
 
     def require_active(self, operation: str) -> None:
-        """Refuse an operation on a transaction that takes none any more."""
+        """Refuse an operation on a transaction that is no longer active."""
         if self.state is not TransactionState.ACTIVE:
-            raise IllegalTransactionMove(f"{self.name} is {self.state.value}: cannot {operation}. Story: {self.story}")
+            raise IllegalTransactionMove(f"{self.name} is {self.state.value}: cannot {operation}. States: {self.story}")

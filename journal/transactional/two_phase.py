@@ -31,7 +31,7 @@ class PreparedTransaction:
 
 
 def describe(prepared: Prepared) -> PreparedTransaction:
-    """For listings."""
+    """A prepared transaction, for listings."""
     contents = prepared.contents
     return PreparedTransaction(
         contents.owner, prepared.machine.state, prepared.prepared_at_ns, len(contents.puts), len(contents.held)
@@ -42,7 +42,7 @@ def decide(book: Book, writer: LogWriter, global_id: str, *, commit: bool, by_ha
     """Hand a decision to the log writer.
 
     Raises:
-        DecidedByHand, NoSuchPrepared, IllegalTransactionMove (another decision is under way).
+        DecidedByHand, NoSuchPrepared, IllegalTransactionMove (another decision is in progress).
     """
     with book.changed:
         book.check_open()
@@ -51,7 +51,7 @@ def decide(book: Book, writer: LogWriter, global_id: str, *, commit: bool, by_ha
             raise DecidedByHand(f"{global_id} was {outcome} by hand: reconcile the other parties, then forget it")
         prepared = book.prepared.get(global_id)
         if prepared is None:
-            raise NoSuchPrepared(f"no prepared transaction {global_id!r}: never prepared here, or decided before")
+            raise NoSuchPrepared(f"no prepared transaction {global_id!r}: it was never prepared here, or is decided")
         prepared.machine.step(TransactionEvent.COMMIT if commit else TransactionEvent.ROLL_BACK)
     work = DecisionWork(
         machine=prepared.machine,
@@ -70,7 +70,7 @@ def decide(book: Book, writer: LogWriter, global_id: str, *, commit: bool, by_ha
 
 
 def restore(pages: PageStore, book: Book) -> None:
-    """Put what the page store has of prepared transactions and decisions by hand into the book, locks included."""
+    """Load prepared transactions, their locks, and decisions by hand from the page store into the book."""
     for prepared_id, global_id, prepared_at_ns in pages.rows("SELECT id, global_id, prepared_at_ns FROM prepared"):
         assert isinstance(prepared_id, int)
         assert isinstance(global_id, str)
@@ -103,7 +103,7 @@ def _holds(pages: PageStore, book: Book, prepared_id: int, contents: Contents) -
     for queue_id, position, fate, place, target_id in pages.numbers(
         "SELECT queue_id, position, fate, place, target_id FROM prepared_hold WHERE prepared_id = ?", (prepared_id,)
     ):
-        rows = pages.entries_behind(queue_id, position - 1, position, 1)
+        rows = pages.entries_after(queue_id, position - 1, position, 1)
         if not rows:
             raise StoreCorrupt(
                 f"{pages.path}: message {position}, locked by {contents.owner}, is missing: restore a backup"

@@ -1,4 +1,4 @@
-"""Reads a whole page store and says what is wrong in it. Changes nothing; others work on meanwhile."""
+"""Checks a whole page store and reports its problems. Changes nothing, and can run while the store is in use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from journal.transactional.schema import connect, explained
 
-BODIES_AT_ONCE = 64  # each up to message_bytes_max: what is in memory at a time
+BODIES_AT_ONCE = 64  # bodies in memory at a time; each has up to message_bytes_max bytes
 CACHE_BYTES = 4 << 20
 
 _MISCOUNTED = """
@@ -44,7 +44,7 @@ def problems_of(path: Path) -> list[str]:
         database = connect(path, cache_bytes=CACHE_BYTES)
         try:
             database.execute("PRAGMA query_only=ON")
-            database.execute("BEGIN")  # all of it as of one moment
+            database.execute("BEGIN")  # one consistent snapshot
             return list(_problems(database))
         finally:
             database.close()
@@ -57,13 +57,13 @@ def _problems(database: sqlite3.Connection) -> Iterator[str]:
         if text != "ok":
             yield text
     for message_id, counted, used in database.execute(_MISCOUNTED):
-        yield f"message {message_id} counts {counted} references and has {used}"
+        yield f"message {message_id} has a reference count of {counted}, but {used} references"
     for queue_id, position in database.execute(_WITHOUT_BODY):
         yield f"message {position} of queue {queue_id} has no body"
     for queue_id, count in database.execute(_WITHOUT_QUEUE):
-        yield f"{count} messages are in queue {queue_id}, which does not exist"
+        yield f"{count} messages belong to queue {queue_id}, which does not exist"
     for global_id, position in database.execute(_UNLOCKABLE):
-        yield f"message {position}, which {global_id} has, does not exist"
+        yield f"message {position}, locked by {global_id}, does not exist"
     bodies = database.execute("SELECT id, crc32, body FROM message")
     while rows := bodies.fetchmany(BODIES_AT_ONCE):
         for message_id, crc, body in rows:

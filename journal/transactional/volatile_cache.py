@@ -1,7 +1,7 @@
-"""Non-persistent messages: in memory up to a bound, in swap files beyond it; each once, however many queues have it.
+"""Non-persistent messages: in memory up to a limit, in swap files beyond it; each stored once for all its queues.
 
-Newcomers are spilled, not the oldest: queues are read from their old end, so what came first is needed first. Files
-roll over at a size and are deleted when the last message in them is gone. Invariant: memory_bytes <= memory_bytes_max.
+New messages are spilled, not old ones: queues are consumed from the oldest message on, so old ones are needed first. A
+file is closed at a size limit and deleted with its last message. Invariant: memory_bytes <= memory_bytes_max.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Stored:
 
 
 class VolatileCache:
-    """Safe to use from any thread; its lock is held last."""
+    """Thread-safe. Lock order: acquired after all other locks."""
 
     def __init__(self, folder: Path, *, memory_bytes_max: int, file_bytes_max: int, swap_bytes_max: int) -> None:
         self._folder = folder
@@ -39,14 +39,14 @@ class VolatileCache:
         self._next_file = 1
         self._files: list[SwapFile] = []  # the last one is appended to
         self.memory_bytes = 0
-        self.spilled_count = 0  # messages that went to a file, ever
+        self.spilled_count = 0  # messages written to a swap file since the start
         delete_leftovers(folder)
 
     def store(self, body: bytes, references: int) -> int:
-        """Keep a body until it was released so many times.
+        """Keep a body until it has been released `references` times.
 
         Returns:
-            its number.
+            Its number.
 
         Raises:
             StoreFull: memory is full, and so are the swap files or the disk.
@@ -65,7 +65,7 @@ class VolatileCache:
             return number
 
     def read(self, number: int) -> bytes:
-        """The body of a message that is stored."""
+        """The body of a stored message."""
         with self._lock:
             stored = self._messages.get(number)
             if stored is None:
@@ -76,7 +76,7 @@ class VolatileCache:
             return stored.file.read(stored.offset)
 
     def release(self, numbers: Sequence[int]) -> None:
-        """One reference less to each."""
+        """Remove one reference from each message."""
         with self._lock:
             for number in numbers:
                 stored = self._messages[number]
@@ -86,16 +86,16 @@ class VolatileCache:
                     self._free(stored)
 
     def swap_files(self) -> tuple[int, int]:
-        """(files, bytes in them)."""
+        """(number of swap files, their bytes)."""
         with self._lock:
             return len(self._files), sum(file.size for file in self._files)
 
     def message_count(self) -> int:
-        """Messages stored."""
+        """Number of stored messages."""
         return len(self._messages)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all messages and delete the swap files."""
         with self._lock:
             self._messages.clear()
             for file in self._files:
@@ -119,7 +119,7 @@ class VolatileCache:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            raise StoreFull(f"no room for a swap file in {self._folder}: free some disk space") from error
+            raise StoreFull(f"no space for a swap file in {self._folder}: free some disk space") from error
         self.spilled_count += 1
 
     def _free(self, stored: _Stored) -> None:

@@ -1,6 +1,6 @@
-"""What a client hands to the log writer: rows to change, and what to do in memory once they are on the disk.
+"""Work items for the log writer: rows to change, and the update in memory once they are on the disk.
 
-`plan` may run twice: when a group fails, each of its works is tried by itself. `apply` runs under the store's lock, and
+`plan` may run twice: if a group fails, each of its items is retried alone. `apply` runs under the store's lock, and
 only after the rows are durable.
 """
 
@@ -19,64 +19,64 @@ from journal.transactional.transaction_state import TransactionEvent, Transactio
 
 @dataclass(slots=True)
 class Work:
-    """Anything to be done in order with everything else; alone it waits for all that was handed over before."""
+    """A work item; items are done in order. This base class changes nothing and only waits for all earlier ones."""
 
     future: Future[None] = field(default_factory=Future, kw_only=True)
     size: int = 0  # bytes
 
     def plan(self, changes: Changes) -> None:
-        """Gather its rows."""
+        """Add its rows to the group's changes."""
 
     def apply(self, book: Book) -> None:
-        """Do it in memory."""
+        """Update the state in memory."""
 
     def refuse(self, book: Book) -> None:
-        """Nothing of it was done."""
+        """Handle a refusal: nothing of it was done."""
 
 
 @dataclass(slots=True)
 class TransactionWork(Work):
-    """A step of one transaction that must be durable."""
+    """A durable step of one transaction."""
 
     machine: TransactionMachine = field(kw_only=True)
     contents: Contents = field(kw_only=True)
 
     def refuse(self, book: Book) -> None:
-        """Back to where it can be tried again or rolled back."""
+        """Return to a state in which it can be retried or rolled back."""
         self.machine.step(TransactionEvent.REFUSED)
 
 
 @dataclass(slots=True)
 class CommitWork(TransactionWork):
-    """One phase."""
+    """A commit in one phase."""
 
     arrivals: list[tuple[int, Entry]] = field(default_factory=list)
 
     def plan(self, changes: Changes) -> None:
-        """Gather its rows."""
+        """Add its rows to the group's changes."""
         self.arrivals = changes.commit(self.contents)
 
     def apply(self, book: Book) -> None:
-        """Others see it."""
+        """Make its effects visible."""
         self.machine.step(TransactionEvent.DURABLE)
         book.commit(self.contents, self.arrivals)
 
 
 @dataclass(slots=True)
 class PrepareWork(TransactionWork):
-    """The first phase."""
+    """The first phase of a two-phase commit."""
 
     prepared_at_ns: int = field(kw_only=True)
     prepared_id: int = 0
     message_ids: list[int] = field(default_factory=list)
 
     def plan(self, changes: Changes) -> None:
-        """Gather its rows."""
+        """Add its rows to the group's changes."""
         planned = changes.prepare(self.contents, self.contents.owner, self.prepared_at_ns)
         self.prepared_id, self.message_ids = planned
 
     def apply(self, book: Book) -> None:
-        """It is known as prepared; its bodies need no memory any more."""
+        """Record it as prepared, and free the memory of its bodies."""
         self.machine.step(TransactionEvent.DURABLE)
         persistent = [put for put in self.contents.puts if put.persistent]
         for put, message_id in zip(persistent, self.message_ids, strict=True):
@@ -87,7 +87,7 @@ class PrepareWork(TransactionWork):
 
 @dataclass(slots=True)
 class DecisionWork(TransactionWork):
-    """The second phase."""
+    """The second phase of a two-phase commit."""
 
     prepared_id: int = field(kw_only=True)
     commit: bool = field(kw_only=True)
@@ -95,7 +95,7 @@ class DecisionWork(TransactionWork):
     arrivals: list[tuple[int, Entry]] = field(default_factory=list)
 
     def plan(self, changes: Changes) -> None:
-        """Gather its rows."""
+        """Add its rows to the group's changes."""
         if self.commit:
             self.arrivals = changes.commit(self.contents)
         else:
@@ -105,7 +105,7 @@ class DecisionWork(TransactionWork):
             changes.by_hand.append((self.contents.owner, self.commit, self.decided_at_ns))
 
     def apply(self, book: Book) -> None:
-        """Others see what it did, or that it did nothing."""
+        """Make its effects visible, or undo it."""
         self.machine.step(TransactionEvent.DURABLE)
         del book.prepared[self.contents.owner]
         if self.decided_at_ns is not None:
@@ -118,17 +118,17 @@ class DecisionWork(TransactionWork):
 
 @dataclass(slots=True)
 class AdministrationWork(Work):
-    """A queue or subscriber made or deleted, and the like: rare, and a group by itself, because it may be refused."""
+    """Creates or deletes a queue or subscriber, or the like. Always a group by itself: rare, and may be refused."""
 
     run: Callable[[sqlite3.Connection], None] = field(kw_only=True)
     done: Callable[[], None] = field(kw_only=True)
 
     def apply(self, book: Book) -> None:
-        """Do it in memory; who waits for a message of a queue that went must hear of it."""
+        """Update the state in memory, and wake the threads that wait for messages: their queue may be deleted."""
         self.done()
         book.changed.notify_all()
 
 
 @dataclass(slots=True)
 class CheckpointWork(Work):
-    """Bring the log into the database now."""
+    """Makes a checkpoint."""

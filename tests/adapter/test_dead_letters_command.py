@@ -110,7 +110,7 @@ def test_another_journal_is_refused_with_a_reason(tmp_path: Path, capsys: pytest
         journal.append(b"TFO1 and so on")
     for folder, text in (
         (tmp_path / "other", "no dead letter: it begins with b'TFO1'"),
-        (tmp_path, "is no journal"),
+        (tmp_path, "is not a journal"),
         (tmp_path / "nowhere", "no such folder"),
     ):
         assert main(["dead-letters", str(folder)]) == 2

@@ -1,4 +1,4 @@
-"""Journals as bytes for ever: written by fixed input, kept as the pieces of their files that are not zero."""
+"""Golden files of a journal: written from fixed input, stored as the non-zero parts of the files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Content = dict[str, list[tuple[int, str]]]
 
 
 class Clock:
-    """A millisecond more at each look."""
+    """A clock that advances a millisecond per call."""
 
     def __init__(self) -> None:
         self.now_ns = START
@@ -46,7 +46,7 @@ def _no_chance() -> Iterator[None]:
 
 
 def write(folder: Path, key: bytes | None) -> list[tuple[int, bytes]]:
-    """The journal that the golden files are of."""
+    """Write the journal of the golden files."""
     clock = Clock()
     with (
         _no_chance(),
@@ -65,7 +65,7 @@ def write(folder: Path, key: bytes | None) -> list[tuple[int, bytes]]:
 
 
 def pieces(folder: Path) -> Content:
-    """What is not zero in a journal's files, but for who appended."""
+    """The non-zero parts of a journal's files, without process ids of appenders."""
     found: Content = {}
     for path in sorted(folder.iterdir()):
         data = path.read_bytes()
@@ -80,7 +80,7 @@ def pieces(folder: Path) -> Content:
 
 
 def restore(name: str, folder: Path) -> None:
-    """The files as they were."""
+    """Restore the files."""
     folder.mkdir()
     for file, content in json.loads((GOLDEN / f"{name}.json").read_text()).items():
         data = bytearray(content[-1][0])
@@ -90,7 +90,7 @@ def restore(name: str, folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Write new golden files, for a new version of the format; those that there are stay as they are."""
+    """Write golden files for a new version of the format; existing ones are not changed."""
     for name, key in NAMES.items():
         target = GOLDEN / f"{name}.json"
         if not target.exists():

@@ -1,4 +1,4 @@
-"""Journals that tests look at from the command line, and the command itself as a real process."""
+"""Journals for tests of the command line, and the command as a real process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(
     is_compressed: bool = False,
     roll_cycle: str = "SECONDLY",
 ) -> list[int]:
-    """A journal of these records, a tenth of a second after one another by its clock: ten to a file. Their indices."""
+    """Make a journal of these records, a tenth of a second apart, ten per file; return their indices."""
     now_ns = BEGIN_NS
 
     def clock_ns() -> int:
@@ -49,7 +49,7 @@ def made(
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
-    """Records that differ."""
+    """Distinct records."""
     return [b"record %d" % number for number in range(first, first + count)]
 
 
@@ -68,12 +68,12 @@ def damage(path: Path, offset: int, data: bytes = b"\xa5") -> None:
 
 
 def command(*arguments: object) -> list[str]:
-    """The command as a process's arguments."""
+    """The arguments of a process that runs the command."""
     return [sys.executable, "-m", "journal.commands.cli", *map(str, arguments)]
 
 
 class Process:
-    """The command, running. Its output is waited for, never a time."""
+    """The running command. Tests wait for its output, never for a time."""
 
     def __init__(self, *arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -102,7 +102,7 @@ class Process:
         return line.decode()
 
     def end(self, number: int | None = None) -> tuple[int, str]:
-        """Send a signal, wait for the end; exit status and what it said on stderr."""
+        """Send a signal and wait for the end; return the exit status and the rest of stderr."""
         if number is not None:
             self.process.send_signal(number)
         _, err = self.process.communicate(timeout=PATIENCE_S)
@@ -120,7 +120,7 @@ class Process:
 
 
 def append_in_lines(folder: str) -> None:
-    """What an appending process does: append each line of stdin, and say its index."""
+    """The code of an appending process: append each line of stdin, and print its index."""
     with Journal.open(Path(folder), block_size=BLOCK) as journal:
         _say("ready")
         for line in sys.stdin:
@@ -133,7 +133,7 @@ def _say(text: str) -> None:
 
 
 class Appender:
-    """Another process that appends."""
+    """A process that appends."""
 
     def __init__(self, folder: Path) -> None:
         code = "import sys; from journals_made import append_in_lines; append_in_lines(sys.argv[1])"
@@ -148,7 +148,7 @@ class Appender:
         assert self._said() == "ready"
 
     def append(self, text: str) -> int:
-        """Have it append; the index."""
+        """Make the process append a record; return the index."""
         assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()

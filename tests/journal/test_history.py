@@ -41,7 +41,7 @@ GOLDEN_BYTES = bytes.fromhex(
 )
 
 
-def test_the_golden_history_has_these_bytes_for_good() -> None:
+def test_the_bytes_of_the_golden_history_never_change() -> None:
     assert GOLDEN.encode() == GOLDEN_BYTES
     assert MessageHistory.decode(GOLDEN_BYTES) == GOLDEN
     assert MessageHistory().encode() == bytes.fromhex("c154480100")
@@ -57,7 +57,7 @@ def test_a_record_gives_back_its_history_and_its_bytes(history: MessageHistory, 
 
 
 @given(st.binary(max_size=50).filter(lambda data: not data.startswith(b"\xc1TH")))
-def test_a_record_without_history_is_left_alone(record: bytes) -> None:
+def test_a_record_without_a_history_is_unchanged(record: bytes) -> None:
     assert split_history(record) == (None, memoryview(record))
 
 
@@ -65,7 +65,7 @@ def test_a_record_without_history_is_left_alone(record: bytes) -> None:
 def test_a_history_cut_off_anywhere_is_refused(history: MessageHistory, data: st.DataObject) -> None:
     encoded = history.encode()
     cut = data.draw(st.integers(0, len(encoded) - 1))
-    with pytest.raises(MalformedHistory, match=r"cut off|no history"):
+    with pytest.raises(MalformedHistory, match=r"cut off|not a history"):
         MessageHistory.decode(encoded[:cut])
 
 
@@ -85,22 +85,22 @@ def test_foreign_bytes_are_refused_or_are_a_history(data: bytes, is_prefixed: bo
         (b"", "begins with nothing"),
         (b"TFJB\x01", "begins with 54 46 4a 42"),
         (b"\xc1TH\x02\x00", "version 2: this release reads version 1"),
-        (b"\xc1TH\x01\x10", "16 hops: a history holds 15"),
+        (b"\xc1TH\x01\x10", "the history has 16 hops; the maximum is 15"),
         (GOLDEN_BYTES + b"x", "1 bytes follow"),
-        (GOLDEN_BYTES[:-1], "2 hops take 61 bytes, there are 60"),
+        (GOLDEN_BYTES[:-1], "2 hops take 61 bytes, but there are 60"),
     ],
 )
-def test_what_is_wrong_with_a_history_is_said(data: bytes, reason: str) -> None:
+def test_the_error_says_what_is_wrong_with_a_history(data: bytes, reason: str) -> None:
     with pytest.raises(MalformedHistory, match=reason):
         MessageHistory.decode(data)
 
 
-def test_a_record_that_begins_as_a_history_and_is_none_is_refused() -> None:
+def test_a_record_that_begins_like_a_history_but_is_malformed_is_refused() -> None:
     with pytest.raises(MalformedHistory, match="cut off"):
         split_history(b"\xc1TH\x01")
 
 
-def test_hops_are_added_behind_and_the_sixteenth_is_refused() -> None:
+def test_hops_are_added_at_the_end_and_the_sixteenth_is_refused() -> None:
     history = MessageHistory()
     for number in range(HOPS_MAX):
         history = history.with_hop(Hop(number, number, number, number))
@@ -111,13 +111,13 @@ def test_hops_are_added_behind_and_the_sixteenth_is_refused() -> None:
 
 @pytest.mark.parametrize("field", ["source_id", "source_index", "received_at_ns", "sent_at_ns"])
 @pytest.mark.parametrize("value", [-1, 1 << 64])
-def test_a_hop_refuses_what_its_bytes_cannot_hold(field: str, value: int) -> None:
+def test_a_hop_refuses_values_that_do_not_fit(field: str, value: int) -> None:
     fields = {"source_id": 0, "source_index": 0, "received_at_ns": 0, "sent_at_ns": 0, field: value}
     with pytest.raises(ValueError, match=field):
         Hop(**fields)
 
 
-def test_a_stamper_answers_the_record_it_read_last() -> None:
+def test_a_stamper_answers_the_record_that_was_read_last() -> None:
     times = iter([100, 130, 140, 200, 260])
     stamper = HopStamper(7, lambda: next(times))
     assert stamper.next_history() == MessageHistory((Hop(7, 0, 100, 100),))
@@ -175,12 +175,12 @@ def test_the_table_is_readable() -> None:
         "3 to 5          1      0      0      0      0      0      0",
         "5               1     50     50     50     50     50     50",
         "end to end      1  1,450  1,450  1,450  1,450  1,450  1,450",
-        "1 times below zero counted as 0: the clocks of the hops disagree",
+        "1 negative times counted as 0: the clocks of the hops disagree",
     ]
     assert astuple(LatencyStatistics().end_to_end()) == ("end to end", 0, 0, 0, 0, 0, 0, 0)
 
 
-def test_statistics_never_hold_more_stages_than_their_bound() -> None:
+def test_statistics_have_a_bounded_number_of_stages() -> None:
     statistics = LatencyStatistics()
     for source_id in range(STAGES_MAX + 3):
         statistics.add(MessageHistory((Hop(source_id, 0, 10, 20),)))

@@ -1,4 +1,4 @@
-"""The journal against a plain list: any order of appends, rolls, crashes and readings gives what the list gives."""
+"""The journal compared to a plain list, under any order of appends, rolls, crashes and reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD = st.one_of(st.binary(max_size=40), st.integers(1_000, 60_000).map(lambda
 
 
 class AgainstAList(RuleBasedStateMachine):
-    """Two appenders at most, one list."""
+    """At most two appenders, and one list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     @rule()
     def die_and_open(self) -> None:
-        """What the kernel does for a dead process, and the files as they are."""
+        """Simulate a killed process: release its locks, and leave the files unchanged."""
         dead = self.appenders.pop()
         dead._keeper.close()
         dead._control.close()

@@ -1,4 +1,4 @@
-"""`tandemfeed journal tail`, on real journals, in this process and as a process of its own."""
+"""`tandemfeed journal tail` on real journals, in this process and in a separate one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line with which it refuses."""
+    """The line with which the command refuses its arguments."""
     try:
         status: object = main([str(each) for each in arguments])
     except SystemExit as ended:
@@ -76,7 +76,7 @@ def test_tail_reads_an_encrypted_journal_with_its_key(
     assert lines(capsys) == ["record 0", "record 1", "record 2"]
 
 
-def test_a_wrong_key_or_none_or_no_key_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_missing_or_malformed_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path / "j", numbered(3), key=KEY)
     key = tmp_path / "key"
     assert "encrypted: give its key" in refusal(capsys, "tail", tmp_path / "j")
@@ -87,13 +87,15 @@ def test_a_wrong_key_or_none_or_no_key_at_all_is_refused(tmp_path: Path, capsys:
     assert "64 hexadecimal digits or 32 bytes" in refusal(capsys, "tail", tmp_path / "j", "--key-file", key)
 
 
-def test_includes_must_all_be_there_and_no_exclude_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_is_shown_if_it_matches_all_includes_and_no_exclude(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made(tmp_path, numbered(30))
     main(["tail", str(tmp_path), "--include", "1", "--include", r"\d\d$", "--exclude", "7", "--exclude", "[01]$"])
     assert lines(capsys) == [f"record {number}" for number in (12, 13, 14, 15, 16, 18, 19)]
 
 
-def test_a_stretch_is_given_by_index_or_by_time_and_its_end_is_not_in_it(
+def test_a_range_is_given_by_index_or_time_and_excludes_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     indices = made(tmp_path, numbered(30))
@@ -120,7 +122,7 @@ def test_last_begins_before_the_end_and_max_ends_early(tmp_path: Path, capsys: p
     assert lines(capsys) == [f"record {number}" for number in range(29, 18, -1)]
 
 
-def test_one_line_escapes_line_breaks_and_nothing_ever_reaches_the_terminal_raw(
+def test_one_line_escapes_line_breaks_and_control_characters_are_always_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     indices = made(tmp_path, [b"two\nlines\x1b[2J", b"\xff\x00"])
@@ -132,7 +134,7 @@ def test_one_line_escapes_line_breaks_and_nothing_ever_reaches_the_terminal_raw(
     assert second.endswith("2026-11-18T11:06:40.100000000Z \\xff\\x00")
 
 
-def test_json_has_text_or_base64_or_the_typed_content_with_its_history_and_source(
+def test_json_has_text_or_base64_or_the_method_call_with_its_history_and_source(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now_ns = BEGIN_NS
@@ -168,7 +170,7 @@ def test_a_terminal_that_lacks_a_character_gets_it_escaped(tmp_path: Path) -> No
     assert shown.stdout == b"\\xb5s\n"
 
 
-def test_a_named_tailer_goes_on_behind_the_last_record_that_was_shown(
+def test_a_named_tailer_continues_after_the_last_record_that_was_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     indices = made(tmp_path, numbered(25))
@@ -181,19 +183,19 @@ def test_a_named_tailer_goes_on_behind_the_last_record_that_was_shown(
     assert NamedPosition(tmp_path / "tailers" / "audit.position").load() == indices[-1] + 1
 
 
-def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path / "j", numbered(3))
     folder = tmp_path / "j"
     assert "no such folder" in refusal(capsys, "tail", tmp_path / "none")
-    assert "is no journal" in refusal(capsys, "tail", tmp_path)
-    assert "no regular expression" in refusal(capsys, "tail", folder, "--include", "(")
-    assert "no index" in refusal(capsys, "tail", folder, "--from-index", "xyz")
-    assert "shows the indices there are" in refusal(capsys, "tail", folder, "--from-index", "1")
-    assert "no time" in refusal(capsys, "tail", folder, "--from-time", "noon")
+    assert "is not a journal" in refusal(capsys, "tail", tmp_path)
+    assert "not a regular expression" in refusal(capsys, "tail", folder, "--include", "(")
+    assert "not an index" in refusal(capsys, "tail", folder, "--from-index", "xyz")
+    assert "shows which indices exist" in refusal(capsys, "tail", folder, "--from-index", "1")
+    assert "not a time" in refusal(capsys, "tail", folder, "--from-time", "noon")
     assert "--reverse" in refusal(capsys, "tail", folder, "--reverse", "--follow")
     assert "--name" in refusal(capsys, "tail", folder, "--name", "../other")
     assert "--last" in refusal(capsys, "tail", folder, "--last", "3", "--from-time", "0")
-    assert "from 1 on" in refusal(capsys, "tail", folder, "--last", "0")
+    assert "positive integer" in refusal(capsys, "tail", folder, "--last", "0")
     assert "SUBCOMMAND" in refusal(capsys)
 
 
@@ -211,7 +213,7 @@ def test_follow_shows_what_another_process_appends_until_a_signal(tmp_path: Path
             assert tail.end(number) == (0, "")
 
 
-def test_follow_ends_when_whoever_reads_it_goes_though_nothing_comes(tmp_path: Path) -> None:
+def test_follow_ends_when_its_reader_exits_even_without_new_records(tmp_path: Path) -> None:
     made(tmp_path, numbered(1))
     with Process("tail", tmp_path, "--follow") as tail:
         assert tail.line() == "record 0"
@@ -220,16 +222,16 @@ def test_follow_ends_when_whoever_reads_it_goes_though_nothing_comes(tmp_path: P
         assert tail.end() == (0, "")
 
 
-def test_follow_waits_for_a_journal_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_follow_waits_for_a_journal_that_does_not_exist_yet(tmp_path: Path) -> None:
     with Process("tail", tmp_path / "later", "--follow") as tail:
-        assert "waiting for one" in tail.line(tail.err)
+        assert "waiting for it to be created" in tail.line(tail.err)
         with Appender(tmp_path / "later") as appender:
             appender.append("here")
             assert tail.line() == "here"
         assert tail.end(signal.SIGTERM) == (0, "")
 
 
-def test_follow_ends_at_a_time_that_has_come_though_nothing_comes(
+def test_follow_ends_at_its_end_time_even_without_new_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, numbered(25))
@@ -240,18 +242,20 @@ def test_follow_ends_at_a_time_that_has_come_though_nothing_comes(
     assert len(lines(capsys)) == 25
 
 
-def test_tail_goes_around_damage_and_says_how_much_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_skips_damage_and_reports_how_many_records_were_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made(tmp_path, numbered(25))
     damage(files_of(tmp_path)[1], DATA_OFFSET + 36)
     assert main(["tail", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [record.decode() for record in numbered(25) if record != b"record 10"]
-    assert "damage took 1 record" in err
+    assert "1 record lost" in err
     assert main(["tail", str(tmp_path), "--reverse"]) == 0
     assert lines(capsys) == [record.decode() for record in reversed(numbered(25)) if record != b"record 10"]
 
 
-def test_on_a_terminal_there_is_a_bar_and_no_lines_of_progress(tmp_path: Path) -> None:
+def test_on_a_terminal_progress_is_a_bar_instead_of_lines(tmp_path: Path) -> None:
     made(tmp_path, numbered(25))
     ours, theirs = pty.openpty()
     with subprocess.Popen(
@@ -269,7 +273,7 @@ def test_on_a_terminal_there_is_a_bar_and_no_lines_of_progress(tmp_path: Path) -
         except OSError:  # the other end was closed
             pass
         assert verify.stdout is not None
-        assert verify.stdout.read().endswith(b"; whole\n")
+        assert verify.stdout.read().endswith(b"; no findings\n")
     os.close(ours)
     assert b"3/3" in shown
     assert b"files checked: 1 of" not in shown
@@ -290,9 +294,9 @@ def test_a_time_is_iso_8601_to_the_nanosecond_in_utc_or_a_number_of_nanoseconds(
 
 
 @pytest.mark.parametrize("text", ["noon", "1969-12-31", "99999999999999999999", "2026-13-01", ""])
-def test_what_is_no_time_of_a_journal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_an_invalid_time_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     made(tmp_path, numbered(1))
-    assert "is no time" in refusal(capsys, "tail", tmp_path, "--from-time", text)
+    assert "is not a time" in refusal(capsys, "tail", tmp_path, "--from-time", text)
 
 
 def test_sizes_and_ages_have_suffixes() -> None:

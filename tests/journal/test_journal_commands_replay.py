@@ -21,19 +21,19 @@ from journal.roll_cycle import format_index
 HOUR_NS = 3_600_000_000_000
 
 
-def test_as_recorded_each_event_is_due_as_long_after_the_first_as_it_happened() -> None:
+def test_at_speed_1_due_times_have_the_distances_of_the_events() -> None:
     pacer = Pacer(Fraction(1))
     assert [pacer.due_ns(at, now) for at, now in [(500, 9_000), (700, 9_001), (1_500, 20_000)]] == [
         9_000, 9_200, 10_000
     ]  # fmt: skip
 
 
-def test_ten_times_as_fast_the_distances_are_a_tenth() -> None:
+def test_at_speed_10_due_times_have_a_tenth_of_the_distances() -> None:
     pacer = Pacer(Fraction(10))
     assert [pacer.due_ns(at, 0) for at in (1_000, 2_000, 11_000)] == [0, 100, 1_000]
 
 
-def test_as_fast_as_possible_everything_is_due_at_once() -> None:
+def test_at_maximum_speed_every_event_is_due_immediately() -> None:
     pacer = Pacer(None)
     assert [pacer.due_ns(at, now) for at, now in [(0, 5), (HOUR_NS, 6)]] == [5, 6]
 
@@ -55,13 +55,13 @@ def test_a_speed_is_a_factor_or_max(text: str, speed: Fraction | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "fast", "1/0", ""])
-def test_what_is_no_speed_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no speed"):
+def test_an_invalid_speed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a speed"):
         parse_speed(text)
 
 
 class Receiver:
-    """Takes one connection and keeps what comes until its end."""
+    """Accepts one connection and stores what it receives."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.data = b""
@@ -75,14 +75,14 @@ class Receiver:
                 self.data += chunk
 
     def records(self) -> list[bytes]:
-        """Wait for the end; what came."""
+        """Wait for the end of the connection; return the received bytes."""
         self._thread.join(60)
         assert not self._thread.is_alive()
         return unframed(self.data)
 
 
 def unframed(data: bytes) -> list[bytes]:
-    """Records behind their lengths."""
+    """The records of a stream with lengths."""
     records, place = [], 0
     while place < len(data):
         (length,) = struct.unpack_from("<I", data, place)
@@ -101,7 +101,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return line
 
 
-def test_a_tcp_receiver_gets_every_record_behind_its_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tcp_receiver_gets_every_record_after_its_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [*numbered(25), b"", bytes(200_000)]
     indices = made(tmp_path, records)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -110,10 +110,10 @@ def test_a_tcp_receiver_gets_every_record_behind_its_length(tmp_path: Path, caps
     assert receiver.records() == records
     last = format_index(indices[-1])
     err = capsys.readouterr().err
-    assert err.startswith(f"the end was reached: 27 records sent, the last {last} of 2026-11-18T11:06:42.6")
+    assert err.startswith(f"reached the end: 27 records sent to {address}; the last is {last} of 2026-11-18T11:06:42.6")
 
 
-def test_a_unix_receiver_gets_a_stretch(tmp_path: Path) -> None:
+def test_a_unix_receiver_gets_a_range_of_records(tmp_path: Path) -> None:
     made(tmp_path / "j", numbered(25))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
@@ -134,7 +134,9 @@ def test_a_udp_receiver_gets_a_datagram_for_each_record(tmp_path: Path) -> None:
         assert [receiver.recv(65_536) for _ in range(26)] == [*numbered(25), b""]
 
 
-def test_a_record_that_is_too_long_for_a_datagram_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_too_long_for_a_datagram_is_named_in_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (index,) = made(tmp_path, [bytes(70_000)])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
@@ -142,7 +144,7 @@ def test_a_record_that_is_too_long_for_a_datagram_is_named(tmp_path: Path, capsy
         assert format_index(index) in refusal(capsys, "replay", tmp_path, "--to", address)
 
 
-def test_a_file_gets_lengths_or_lines_and_is_not_overwritten_unasked(
+def test_a_file_gets_lengths_or_lines_and_is_overwritten_only_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path / "j", [*numbered(3), b"two\nlines"])
@@ -155,9 +157,7 @@ def test_a_file_gets_lengths_or_lines_and_is_not_overwritten_unasked(
     assert target.read_text() == "record 0\nrecord 1\nrecord 2\ntwo\\nlines\n"
 
 
-def test_what_is_no_destination_or_does_not_answer_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_or_unreachable_destination_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path / "j", numbered(3))
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -166,11 +166,11 @@ def test_what_is_no_destination_or_does_not_answer_is_refused(
     assert "tcp://HOST:PORT" in refusal(capsys, "replay", folder, "--to", "ftp://127.0.0.1:1")
     assert "No such file" in refusal(capsys, "replay", folder, "--to", f"unix:{tmp_path}/none")
     assert "--lines" in refusal(capsys, "replay", folder, "--to", "udp://127.0.0.1:9", "--lines")
-    assert "no speed" in refusal(capsys, "replay", folder, "--to", "-", "--speed", "0")
+    assert "not a speed" in refusal(capsys, "replay", folder, "--to", "-", "--speed", "0")
     assert "--to" in refusal(capsys, "replay", folder)
 
 
-def test_a_receiver_that_goes_ends_the_replay_with_how_far_it_came(
+def test_a_replay_ends_with_a_summary_when_the_receiver_disconnects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, [bytes(100_000)] * 200)
@@ -185,17 +185,17 @@ def test_a_receiver_that_goes_ends_the_replay_with_how_far_it_came(
     address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     assert main(["replay", str(tmp_path), "--to", address, "--speed", "max"]) == 1
     leaving.join()
-    assert "the receiver has gone" in capsys.readouterr().err
+    assert "the receiver is gone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_wait_for_the_next_record_and_it_says_how_far_it_came(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_wait_for_the_next_record_with_a_summary(tmp_path: Path, number: int) -> None:
     indices = made(tmp_path, numbered(3), step_ns=HOUR_NS, roll_cycle="DAILY")
     with Process("replay", tmp_path, "--to", "-", "--lines") as replay:
         assert replay.line() == "record 0"
         status, err = replay.end(number)
     assert status == 0
-    assert err.startswith(f"interrupted: 1 record sent, the last {format_index(indices[0])} of ")
+    assert err.startswith(f"interrupted: 1 record sent to -; the last is {format_index(indices[0])} of ")
 
 
 def test_a_signal_ends_the_wait_for_a_receiver_that_does_not_read(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_signal_ends_the_wait_for_a_receiver_that_does_not_read(tmp_path: Path
     assert (status, err.split(":")[0]) == (0, "interrupted")
 
 
-def test_a_signal_ends_the_wait_for_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+def test_a_signal_ends_the_wait_for_a_pipe_without_a_reader(tmp_path: Path) -> None:
     indices = made(tmp_path, [b"0" * 100_000] * 50)
     with Process("replay", tmp_path, "--to", "-", "--lines", "--speed", "max") as replay:
         assert replay.line() == "0" * 100_000

@@ -1,4 +1,4 @@
-"""`lead` and `follow` as real processes: a copy on another host, with and without keys."""
+"""`lead` and `follow` as real processes, with and without keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Running:
         self.first_line = self.process.stderr.readline()
 
     def stop(self) -> tuple[int, str]:
-        """Exit status and what else it said."""
+        """The exit status and the rest of the output."""
         self.process.send_signal(signal.SIGTERM)
         _, said = self.process.communicate(timeout=30)
         return self.process.returncode, said
@@ -45,7 +45,7 @@ def _wait_for(folder: Path, records: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
-def test_a_follower_by_command_keeps_a_copy_and_goes_on_after_a_restart(tmp_path: Path, has_keys: bool) -> None:
+def test_the_follow_command_keeps_a_copy_and_continues_after_a_restart(tmp_path: Path, has_keys: bool) -> None:
     lead_options: list[object] = []
     follow_options: list[object] = ["--durable"]
     if has_keys:
@@ -74,7 +74,7 @@ def _public(path: Path) -> str:
     return path.with_name(path.name + ".pub").read_text().strip()
 
 
-def test_what_makes_no_sense_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Journal.open(tmp_path / "journal", block_size=BLOCK_SIZE_MIN):
         pass
     (tmp_path / "no.key").write_text("short")
@@ -84,8 +84,8 @@ def test_what_makes_no_sense_is_refused_in_a_line(tmp_path: Path, capsys: pytest
         (["lead", str(tmp_path / "journal"), *bind, "--allow", "x" * 40], "needs --secret-key-file"),
         (["lead", str(tmp_path / "journal"), *bind, "--secret-key-file", str(tmp_path / "no.key")], "40 characters"),
         (["lead", str(tmp_path / "journal"), *bind, "--secret-key-file", str(tmp_path / "gone")], "keygen"),
-        (["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1", "--leader-key", "k"], "go together"),
-        (["keygen", str(tmp_path / "no.key")], "there already"),
+        (["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1", "--leader-key", "k"], "given together"),
+        (["keygen", str(tmp_path / "no.key")], "exists"),
     ):
         assert main(arguments) == 2
         assert text in capsys.readouterr().err

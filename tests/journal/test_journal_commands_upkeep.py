@@ -1,4 +1,4 @@
-"""`tandemfeed journal` verify, info, dump, history, unlock, prune, on real journals."""
+"""`tandemfeed journal` verify, info, dump, history, unlock and prune on real journals."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-def test_verify_says_whole_with_the_sums_and_progress_on_stderr(
+def test_verify_reports_no_findings_with_totals_and_progress_on_stderr(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, numbered(25))
     assert main(["verify", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    assert out == "3 files, 25 segments, 25 records; whole\n"
+    assert out == "3 files, 25 segments, 25 records; no findings\n"
     assert err.splitlines()[-1] == f"files checked: 3 of 3, {files_of(tmp_path)[-1].name}"
 
 
-def test_verify_names_file_offset_and_index_of_each_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reports_file_offset_and_index_of_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     indices = made(tmp_path, numbered(25))
     first, second, _ = files_of(tmp_path)
     damage(first, DATA_OFFSET + 36)
@@ -108,17 +108,17 @@ def test_verify_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
 
 
-def test_verify_follows_source_sequence_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_checks_source_sequence_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = [("XN", 1), ("XL", 5), ("XN", 2), ("XN", 5), ("XL", 6)]
     indices = made(tmp_path, [f"{stream} seq={number}".encode() for stream, number in numbers] + [b"other"])
     rule = r"(?P<stream>\w+) seq=(?P<seq>\d+)"
     gap, sums = output(capsys, "verify", tmp_path, "--sequence", rule, status=1).splitlines()
-    assert f"index {format_index(indices[3])}: source stream 'XN' goes on with 5; missing: 3 to 4 (2)" in gap
+    assert f"index {format_index(indices[3])}: source stream 'XN' continues with 5; missing: 3 to 4 (2)" in gap
     assert "5 with a sequence number, of 2 source streams" in sums
     assert "OFFSET:TYPE" in refusal(capsys, "verify", tmp_path, "--sequence", "seq")
 
 
-def test_verify_against_another_journal_says_what_is_missing(
+def test_verify_against_another_journal_reports_missing_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, other = tmp_path / "here", tmp_path / "other"
@@ -127,24 +127,24 @@ def test_verify_against_another_journal_says_what_is_missing(
     (tmp_path / "key").write_text(KEY.hex())
     arguments = ("verify", here, "--key-file", tmp_path / "key", "--against", other)
     missing, sums = output(capsys, *arguments, status=1).splitlines()
-    assert missing == f"record {format_index(indices[12])} of the other journal is missing here"
-    assert sums.endswith(f"whole; 1 record of {other} missing")
-    assert output(capsys, "verify", other, "--against", other).endswith(f"all of {other} is here\n")
+    assert missing == f"record {format_index(indices[12])} of the other journal is missing from this one"
+    assert sums.endswith(f"no findings; 1 record of {other} missing")
+    assert output(capsys, "verify", other, "--against", other).endswith(f"all of {other} found\n")
 
 
-def test_verify_of_an_encrypted_journal_without_its_key_checks_all_but_the_records(
+def test_verify_without_the_key_of_an_encrypted_journal_checks_all_but_the_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, numbered(5), key=KEY)
     assert main(["verify", str(tmp_path)]) == 0
-    assert "its records are not opened" in capsys.readouterr().err
+    assert "its records are not decrypted" in capsys.readouterr().err
     assert "encrypted: give its key" in refusal(capsys, "verify", tmp_path, "--sequence", "0:u8").replace("\n", "")
 
 
 # --- info, dump, history ----------------------------------------------------------------------------------------------
 
 
-def test_info_tells_settings_files_appenders_tailers_and_disk(
+def test_info_shows_settings_files_appenders_tailers_and_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     indices = made(tmp_path, numbered(25), is_compressed=True)
@@ -161,11 +161,11 @@ def test_info_tells_settings_files_appenders_tailers_and_disk(
     assert [each["is_compressed"] for each in found["files"]] == [True, True, False]
     assert found["files"][0]["cycle"] == "20261118-110640"
     assert found["disk_free"] > 0
-    for expected in ("rolls SECONDLY in UTC", f"process {os.getpid()}", "audit", "appended to", "replicated  until"):
+    for expected in ("rolls SECONDLY in UTC", f"process {os.getpid()}", "audit", "appended to", "replicated  up to"):
         assert expected in text
 
 
-def test_info_goes_on_where_a_file_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_continues_after_an_unreadable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path, numbered(25))
     damage(files_of(tmp_path)[1], 30)
     text = output(capsys, "info", tmp_path, status=1)
@@ -197,11 +197,11 @@ def test_dump_of_an_encrypted_journal_shows_records_only_with_the_key(
 ) -> None:
     made(tmp_path / "j", numbered(2), key=KEY)
     (tmp_path / "key").write_bytes(KEY)
-    assert "not opened: give --key-file" in output(capsys, "dump", tmp_path / "j")
+    assert "not decrypted: give --key-file" in output(capsys, "dump", tmp_path / "j")
     assert "8 bytes: record 1" in output(capsys, "dump", tmp_path / "j", "--key-file", tmp_path / "key")
 
 
-def test_history_gives_latencies_of_each_hop_and_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_shows_latencies_of_each_hop_and_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = []
     for number in range(10):
         first = Hop(1, 0, 1_000, 1_100 + number)
@@ -220,12 +220,12 @@ def test_history_gives_latencies_of_each_hop_and_end_to_end(tmp_path: Path, caps
 # --- unlock -----------------------------------------------------------------------------------------------------------
 
 
-def test_unlock_tells_that_the_lock_is_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unlock_reports_that_the_lock_is_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path, numbered(3))
     assert output(capsys, "unlock", tmp_path).splitlines()[-1] == "the lock is free"
 
 
-def test_unlock_frees_a_dead_holders_lock_and_keeps_what_it_had_published(
+def test_unlock_frees_a_dead_holders_lock_and_keeps_its_published_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with holding_the_lock(tmp_path) as holder:
@@ -257,18 +257,18 @@ def test_unlock_frees_a_dead_holders_lock_beside_a_living_appender(
         ]  # fmt: skip
 
 
-def test_unlock_refuses_while_the_holder_lives_and_says_how_to_end_it(
+def test_unlock_refuses_while_the_holder_is_alive_and_explains_how_to_end_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with holding_the_lock(tmp_path) as holder:
         assert main(["unlock", str(tmp_path)]) == 1
         out, err = capsys.readouterr()
-        assert f"held by process {holder.pid}, which lives; nothing was changed" in out
+        assert f"held by process {holder.pid}, which is alive; nothing was changed" in out
         assert f"kill {holder.pid}" in err
         assert main(["unlock", str(tmp_path), "--force"]) == 0
         out, err = capsys.readouterr()
         assert err.startswith("warning:")
-        assert "which lives; it is free now" in out
+        assert "which is alive; it is free now" in out
         assert output(capsys, "unlock", tmp_path).splitlines()[-1] == "the lock is free"
 
 
@@ -287,7 +287,7 @@ def test_unlock_refuses_while_the_holder_lives_and_says_how_to_end_it(
         (("--age", "0"), 1),
     ],
 )
-def test_prune_releases_what_the_bounds_do_not_keep_but_never_the_newest(
+def test_prune_releases_files_beyond_the_limits_but_never_the_newest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: tuple[str, str], kept: int
 ) -> None:
     made(tmp_path, numbered(50))
@@ -303,7 +303,7 @@ def test_prune_releases_what_the_bounds_do_not_keep_but_never_the_newest(
     assert main(["verify", str(tmp_path)]) == 0
 
 
-def test_prune_keeps_what_a_named_tailer_has_not_read_unless_told_to(
+def test_prune_keeps_files_that_a_named_tailer_has_not_read_unless_forced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     indices = made(tmp_path, numbered(50))
@@ -319,7 +319,9 @@ def test_prune_keeps_what_a_named_tailer_has_not_read_unless_told_to(
     assert files_of(tmp_path) == files[4:]
 
 
-def test_prune_keeps_what_followers_have_not_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_keeps_files_that_followers_have_not_acknowledged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     indices = made(tmp_path, numbered(50))
     with Journal.open(tmp_path, roll_cycle="SECONDLY", block_size=BLOCK) as journal:
         journal.show_until(indices[25])
@@ -352,18 +354,18 @@ def test_prune_works_beside_an_appender(tmp_path: Path, capsys: pytest.CaptureFi
         assert output(capsys, "tail", tmp_path).splitlines()[-2:] == ["during", "after"]
 
 
-def test_prune_without_bounds_or_with_none_that_can_be_is_refused(
+def test_prune_without_limits_or_with_invalid_ones_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, numbered(3))
-    assert "give --age, --size or --files" in refusal(capsys, "prune", tmp_path)
-    assert "no size" in refusal(capsys, "prune", tmp_path, "--size", "many")
-    assert "no age" in refusal(capsys, "prune", tmp_path, "--age", "7y")
-    assert "from 1 on" in refusal(capsys, "prune", tmp_path, "--files", "0")
+    assert "give --age, --size, --files" in refusal(capsys, "prune", tmp_path)
+    assert "not a size" in refusal(capsys, "prune", tmp_path, "--size", "many")
+    assert "not an age" in refusal(capsys, "prune", tmp_path, "--age", "7y")
+    assert "positive integer" in refusal(capsys, "prune", tmp_path, "--files", "0")
 
 
 @pytest.mark.parametrize("name", ["dump", "tail", "info", "verify", "history", "unlock", "prune", "replay"])
-def test_every_subcommand_has_help_with_examples_and_refuses_what_is_no_journal(
+def test_every_subcommand_has_help_with_examples_and_refuses_a_folder_that_is_not_a_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -372,11 +374,11 @@ def test_every_subcommand_has_help_with_examples_and_refuses_what_is_no_journal(
     assert ended.value.code == 0
     assert f"tandemfeed journal {name} DIR" in capsys.readouterr().out
     more = ["--to", "-"] if name == "replay" else ["--files", "1"] if name == "prune" else []
-    assert "no journal" in refusal(capsys, name, tmp_path, *more)
+    assert "is not a journal" in refusal(capsys, name, tmp_path, *more)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_queue_is_verified_and_left_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_queue_can_be_verified_but_not_unlocked_or_pruned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "queue"
     with PersistentQueue.open(folder, block_size=BLOCK_SIZE_MIN, checkpoint_interval_items=50) as queue:
         first = queue.put(b"stays pending, in the first block")

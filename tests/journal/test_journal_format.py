@@ -1,4 +1,4 @@
-"""The format by golden files, and by the byte offsets that docs/journal-format.md gives."""
+"""The format, checked with golden files and with the offsets in docs/journal-format.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPECTED = [b"first", b"", b"a batch", b"of", b"three", *(row.tobytes() for row 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_written_today_is_what_was_written_ever_since(tmp_path: Path, name: str) -> None:
+def test_files_written_today_equal_the_golden_files(tmp_path: Path, name: str) -> None:
     written = write(tmp_path / name, NAMES[name])
     assert [record for _, record in written] == EXPECTED
     golden = {file: [tuple(each) for each in content] for file, content in _load(name).items()}
@@ -42,7 +42,7 @@ def test_golden_files_are_read_and_appended_to(tmp_path: Path, name: str) -> Non
         assert journal.append(b"more") > found[-1][0]
 
 
-def test_the_documents_offsets_find_a_record_without_our_code(tmp_path: Path) -> None:
+def test_a_record_can_be_found_with_the_documented_offsets_alone(tmp_path: Path) -> None:
     restore("plain", tmp_path / "plain")
     data = blocks_in(tmp_path / "plain")[0].path.read_bytes()
     assert data[:4] == b"TFJB"
@@ -82,20 +82,20 @@ def test_the_checksum_is_crc32c_at_any_length_and_from_any_start(piece: bytes, r
     assert target.tobytes() == data
 
 
-def test_a_copy_around_the_caches_is_the_same() -> None:
+def test_a_copy_past_the_caches_is_the_same() -> None:
     data = np.random.default_rng(3).integers(0, 256, 700_001, np.uint8).tobytes()
     target = np.zeros(len(data), np.uint8)
     assert _crc_copy(target, data, 0xFFFF_FFFF) ^ 0xFFFF_FFFF == google_crc32c.value(data)
     assert target.tobytes() == data
 
 
-def test_an_encrypted_body_is_bound_to_its_header(tmp_path: Path) -> None:
+def test_an_encrypted_body_cannot_be_decrypted_with_another_header(tmp_path: Path) -> None:
     restore("sealed", tmp_path / "sealed")
     path = blocks_in(tmp_path / "sealed")[0].path
     data = bytearray(path.read_bytes())
     (salt,) = struct.unpack_from("<I", data, 92)
     (length,) = struct.unpack_from("<I", data, 4_096)
-    data[4_096 + 28] ^= 1  # the record size, which is in clear; with a CRC that agrees
+    data[4_096 + 28] ^= 1  # the record size, which is not encrypted; with a matching CRC
     crc = google_crc32c.extend(salt ^ 0xFFFF_FFFF, bytes(data[4_096 + 8 : 4_096 + length])) ^ 0xFFFF_FFFF
     struct.pack_into("<I", data, 4_100, crc)
     path.write_bytes(data)

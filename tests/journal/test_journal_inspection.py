@@ -1,4 +1,4 @@
-"""A journal looked at from outside and checked, whole and damaged at several places."""
+"""Inspection and verification of journals, intact and damaged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STEP = 48  # of segments: 32 bytes and a record of at most 16
 
 
 def sixteen(count: int) -> list[bytes]:
-    """Records of sixteen bytes, so that each segment takes STEP."""
+    """Records of sixteen bytes, so that each segment has STEP bytes."""
     return [b"record %09d" % number for number in range(count)]
 
 
@@ -61,7 +61,7 @@ def findings(folder: Path, *, key: bytes | None = None, rule: str | None = None)
 
 
 def reseal(path: Path, offset: int, change: Callable[[bytearray], None]) -> None:
-    """Change a segment and give it the check that it then has."""
+    """Change a segment and update its CRC."""
     block = Block(path, writable=True)
     length = SEGMENT.unpack_from(block.view, offset)[0]
     segment = bytearray(block.view[offset : offset + length])
@@ -73,7 +73,7 @@ def reseal(path: Path, offset: int, change: Callable[[bytearray], None]) -> None
 
 
 def crc_of_bytes(running: int, data: bytes) -> int:
-    """The running value behind these bytes, bit by bit, as RFC 3720 has the polynomial."""
+    """The running CRC after these bytes, bit by bit, with the polynomial of RFC 3720."""
     for byte in data:
         running ^= byte
         for _ in range(8):
@@ -97,7 +97,7 @@ def test_segments_and_records_are_listed_as_they_were_appended(tmp_path: Path) -
         assert end == OpenEnd(files.words().end, 8)
 
 
-def test_an_encrypted_segment_is_listed_without_its_key_and_opened_with_it(tmp_path: Path) -> None:
+def test_an_encrypted_segment_is_listed_without_its_key_and_decrypted_with_it(tmp_path: Path) -> None:
     made(tmp_path, numbered(3), key=KEY)
     with JournalFiles(tmp_path) as files:
         block = files.open(files.names()[0])
@@ -110,7 +110,7 @@ def test_an_encrypted_segment_is_listed_without_its_key_and_opened_with_it(tmp_p
         assert records_of(block, first, KEY) == [b"record 0"]
 
 
-def test_looking_tells_files_appenders_the_lock_and_how_far_named_tailers_are(tmp_path: Path) -> None:
+def test_inspection_shows_files_appenders_the_lock_and_positions_of_named_tailers(tmp_path: Path) -> None:
     indices = made(tmp_path, numbered(25))
     NamedPosition(tmp_path / "tailers" / "audit.position").store(indices[20])
     with JournalFiles(tmp_path) as files:
@@ -129,13 +129,13 @@ def test_looking_tells_files_appenders_the_lock_and_how_far_named_tailers_are(tm
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("key", [None, KEY])
-def test_a_whole_journal_has_nothing_to_find(tmp_path: Path, is_compressed: bool, key: bytes | None) -> None:
+def test_an_intact_journal_has_no_findings(tmp_path: Path, is_compressed: bool, key: bytes | None) -> None:
     made(tmp_path, numbered(35), key=key, is_compressed=is_compressed)
     assert findings(tmp_path) == []
     assert findings(tmp_path, key=key) == []
 
 
-def test_a_journal_of_many_parts_and_of_long_records_has_nothing_to_find(tmp_path: Path) -> None:
+def test_a_journal_with_many_parts_and_long_records_has_no_findings(tmp_path: Path) -> None:
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         for number in range(60):
             journal.append_batch([bytes([number]) * size for size in (1, 5_000, 17, 0, 9_000)])
@@ -147,7 +147,7 @@ def test_a_journal_of_many_parts_and_of_long_records_has_nothing_to_find(tmp_pat
     assert findings(tmp_path) == []
 
 
-def test_a_journal_whose_appender_was_killed_has_nothing_to_find(tmp_path: Path) -> None:
+def test_a_journal_whose_appender_was_killed_has_no_findings(tmp_path: Path) -> None:
     with Appender(tmp_path) as appender:
         for number in range(50):
             appender.append(f"record {number}")
@@ -156,7 +156,7 @@ def test_a_journal_whose_appender_was_killed_has_nothing_to_find(tmp_path: Path)
     assert findings(tmp_path) == []
 
 
-def test_checking_beside_a_running_appender_finds_nothing(tmp_path: Path) -> None:
+def test_a_check_beside_a_running_appender_has_no_findings(tmp_path: Path) -> None:
     with Appender(tmp_path) as appender:
         for number in range(200):
             appender.append(f"record {number}")
@@ -164,7 +164,7 @@ def test_checking_beside_a_running_appender_finds_nothing(tmp_path: Path) -> Non
                 assert findings(tmp_path) == []
 
 
-def test_a_damaged_segment_is_found_with_what_it_took(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_found_with_its_lost_records(tmp_path: Path) -> None:
     indices = made(tmp_path, sixteen(30))
     second = files_of(tmp_path)[1]
     damage(second, DATA_OFFSET + 3 * STEP + 40)
@@ -202,7 +202,7 @@ def test_any_changed_byte_of_any_segment_is_found_and_named(
     assert found[0].offset == begin
 
 
-def test_a_cut_or_foreign_or_missing_file_is_found(tmp_path: Path) -> None:
+def test_a_truncated_foreign_or_missing_file_is_found(tmp_path: Path) -> None:
     indices = made(tmp_path, sixteen(50))
     first, second, third, fourth, _ = files_of(tmp_path)
     third.unlink()
@@ -213,7 +213,7 @@ def test_a_cut_or_foreign_or_missing_file_is_found(tmp_path: Path) -> None:
     assert kinds == [(FileUnreadable, first), (FileUnreadable, fourth)]
 
 
-def test_the_oldest_files_may_be_gone_but_not_the_newest(tmp_path: Path) -> None:
+def test_missing_oldest_files_are_no_finding_but_a_missing_newest_one_is(tmp_path: Path) -> None:
     made(tmp_path, sixteen(50))
     files_of(tmp_path)[0].unlink()
     assert findings(tmp_path) == []
@@ -244,7 +244,7 @@ def test_a_wrong_entry_of_the_sparse_index_is_found(tmp_path: Path) -> None:
     assert [(type(each), each.path.name, each.offset) for each in found] == [
         (IndexEntryWrong, first.name, place),
         (IndexEntryWrong, second.name, place),
-    ]  # the third lies behind what is written, as an appender's that died in the middle of an append
+    ]  # the third is after the written data, as after an appender that died during an append
     assert [each.index for each in found] == [indices[0], indices[10]]
 
 
@@ -260,14 +260,14 @@ def test_a_wrong_checkpoint_is_found(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_control_file_that_does_not_agree_is_found(tmp_path: Path) -> None:
+def test_a_control_file_that_contradicts_the_blocks_is_found(tmp_path: Path) -> None:
     made(tmp_path, sixteen(20))
     damage(tmp_path / CONTROL_NAME, END, struct.pack("<Q", DATA_OFFSET + 2 * STEP))
     (found,) = findings(tmp_path)
     assert isinstance(found, ControlWrong)
 
 
-def test_sequences_that_jump_and_times_that_go_back_are_found_though_every_check_agrees(tmp_path: Path) -> None:
+def test_sequence_gaps_and_decreasing_times_are_found_even_if_every_crc_matches(tmp_path: Path) -> None:
     indices = made(tmp_path, sixteen(20))
     first, second = files_of(tmp_path)
     offset = DATA_OFFSET + 4 * STEP
@@ -278,7 +278,7 @@ def test_sequences_that_jump_and_times_that_go_back_are_found_though_every_check
     assert (TimeGoesBack, second, offset, indices[14]) in kinds
 
 
-def test_a_changed_encrypted_segment_with_a_good_check_is_found_by_its_key(tmp_path: Path) -> None:
+def test_an_altered_encrypted_segment_with_a_valid_crc_is_found_with_the_key(tmp_path: Path) -> None:
     indices = made(tmp_path, sixteen(5), key=KEY)
     (path,) = files_of(tmp_path)
 
@@ -290,7 +290,7 @@ def test_a_changed_encrypted_segment_with_a_good_check_is_found_by_its_key(tmp_p
     assert findings(tmp_path, key=KEY) == [SegmentNotOpened(path, DATA_OFFSET, indices[0])]
 
 
-def test_the_tailer_serves_just_what_is_not_found_damaged(tmp_path: Path) -> None:
+def test_a_tailer_returns_exactly_the_records_that_verification_finds_intact(tmp_path: Path) -> None:
     indices = made(tmp_path, sixteen(30))
     for path in files_of(tmp_path):
         damage(path, DATA_OFFSET + 6 * STEP + 35)
@@ -300,7 +300,7 @@ def test_the_tailer_serves_just_what_is_not_found_damaged(tmp_path: Path) -> Non
         assert [index for index, _ in tailer] == [index for index in indices if index not in lost]
 
 
-def test_source_sequence_numbers_are_followed_for_each_stream(tmp_path: Path) -> None:
+def test_source_sequence_numbers_are_checked_per_stream(tmp_path: Path) -> None:
     numbers = [(1, 10), (2, 7), (1, 11), (1, 14), (2, 8), (2, 8), (1, 15)]
     indices = made(tmp_path, [struct.pack("<HxxQ", *each) for each in numbers] + [b"other"])
     (path,) = files_of(tmp_path)
@@ -329,12 +329,12 @@ def test_a_rule_finds_stream_and_number(rule: str, record: bytes, expected: tupl
 
 
 @pytest.mark.parametrize("text", ["", "8:u65", "no group", "(", "8:u64@2"])
-def test_what_is_no_rule_is_refused_with_how_to_write_one(text: str) -> None:
+def test_an_invalid_rule_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(ValueError, match="OFFSET:TYPE"):
         parse_rule(text)
 
 
-def test_a_stream_begins_anywhere_and_then_goes_on_one_by_one() -> None:
+def test_a_stream_may_begin_anywhere_and_must_then_increase_by_one() -> None:
     check = ContinuityCheck()
     assert [check.add("a", number) for number in (5, 6, 9, 7, 10)] == [
         None, None, NumbersMissing("a", 7, 9), NumberGoesBack("a", 10, 7), None
@@ -346,7 +346,7 @@ def compared(here: list[bytes], other: list[bytes]) -> list[RecordMissing | Reco
     return list(compare(digests[0], np.arange(len(here)), digests[1], 1_000 + np.arange(len(other))))
 
 
-def test_what_is_missing_is_named_and_does_not_make_what_follows_look_missing() -> None:
+def test_missing_records_do_not_make_later_ones_look_missing() -> None:
     beats = [b"beat"] * 20
     here = [b"a", *beats[:9], b"b", b"extra", *beats[:9], b"d"]
     other = [b"a", *beats[:10], b"b", b"c", *beats[:9], b"d"]
@@ -358,14 +358,12 @@ def test_what_is_missing_is_named_and_does_not_make_what_follows_look_missing() 
     assert compared([b"x"], []) == []
 
 
-def test_what_is_there_in_another_order_is_told_apart_from_what_is_not() -> None:
+def test_records_out_of_order_are_distinguished_from_missing_ones() -> None:
     assert compared([b"a", b"c", b"d", b"b"], [b"a", b"b", b"c", b"d"]) == [RecordOutOfOrder(1_001, 3)]
 
 
 @given(st.lists(st.sampled_from([b"a", b"b", b"c", b"d", b"e"]), max_size=40), st.data())
-def test_whatever_is_taken_away_from_a_journal_is_missing_in_it_and_nothing_else(
-    other: list[bytes], data: st.DataObject
-) -> None:
+def test_exactly_the_removed_records_are_reported_as_missing(other: list[bytes], data: st.DataObject) -> None:
     kept = data.draw(st.lists(st.booleans(), min_size=len(other), max_size=len(other)))
     here = [record for record, is_kept in zip(other, kept, strict=True) if is_kept]
     missing = compared(here, other)
@@ -374,7 +372,7 @@ def test_whatever_is_taken_away_from_a_journal_is_missing_in_it_and_nothing_else
     assert left == here
 
 
-def test_the_last_part_of_a_damaged_file_is_told_as_a_stretch_without_an_end(tmp_path: Path) -> None:
+def test_damage_up_to_the_end_of_a_file_is_reported_without_an_end(tmp_path: Path) -> None:
     made(tmp_path, sixteen(20))
     path = files_of(tmp_path)[0]
     damage(path, DATA_OFFSET + 9 * STEP, b"\xa5" * (STEP + 16))

@@ -1,4 +1,4 @@
-"""Bad input of every kind: a clear error, and nothing damaged."""
+"""Bad input of every kind causes a clear error and damages nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY = bytes(range(32))
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """Every file as it is, but for who appends at the moment."""
+    """The contents of every file, without the present appenders."""
     found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     if CONTROL_NAME in found:
         found[CONTROL_NAME] = found[CONTROL_NAME][:PIDS]
@@ -50,7 +50,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def test_a_folder_with_strange_files_is_refused_unchanged(journal: Path) -> None:
+def test_a_folder_with_foreign_files_is_refused_and_unchanged(journal: Path) -> None:
     path = blocks_in(journal)[0].path
     for damage, error in (
         (lambda data: b"\x7fELF" + data[4:], ForeignFile),
@@ -71,7 +71,7 @@ def test_a_folder_with_strange_files_is_refused_unchanged(journal: Path) -> None
         assert [record for _, record in opened.records()] == [b"one", b"two"]
 
 
-def test_a_strange_control_file_is_refused_unchanged(journal: Path) -> None:
+def test_a_foreign_control_file_is_refused_and_unchanged(journal: Path) -> None:
     path = journal / CONTROL_NAME
     whole = path.read_bytes()
     for data, error in (
@@ -92,7 +92,7 @@ def test_a_strange_control_file_is_refused_unchanged(journal: Path) -> None:
     assert not path.exists()
 
 
-def test_a_block_of_another_journal_is_told(journal: Path, tmp_path: Path) -> None:
+def test_a_block_of_another_journal_is_refused(journal: Path, tmp_path: Path) -> None:
     with Journal.open(tmp_path / "other", block_size=BLOCK) as other:
         other.append(b"other")
     name = blocks_in(journal)[0].path.name
@@ -104,7 +104,7 @@ def test_a_block_of_another_journal_is_told(journal: Path, tmp_path: Path) -> No
         Journal.open(journal, block_size=BLOCK)
 
 
-def test_other_settings_are_refused_and_named(journal: Path) -> None:
+def test_different_settings_are_refused_and_named(journal: Path) -> None:
     with pytest.raises(SettingsDiffer, match=f"block_size {BLOCK}"):
         Journal.open(journal, block_size=2 * BLOCK)
     with pytest.raises(SettingsDiffer, match="is a journal, not a queue"):
@@ -115,7 +115,7 @@ def test_other_settings_are_refused_and_named(journal: Path) -> None:
         Journal.open(journal, block_size=BLOCK, roll_cycle="FORTNIGHTLY")
 
 
-def test_the_wrong_key_or_none_opens_nothing_and_plaintext_is_nowhere(tmp_path: Path) -> None:
+def test_a_wrong_or_missing_key_opens_nothing_and_no_file_contains_plaintext(tmp_path: Path) -> None:
     secret = b"the quick brown fox " * 20
     with Journal.open(tmp_path, block_size=BLOCK, key=KEY) as sealed:
         index = sealed.append(secret)
@@ -156,7 +156,7 @@ MOUNTS = """\
         ("/mnt/remote", "fuse.sshfs"),
     ],
 )
-def test_a_network_file_system_is_recognised_by_its_mount(folder: str, kind: str) -> None:
+def test_a_network_file_system_is_detected_from_its_mount(folder: str, kind: str) -> None:
     assert file_system_type(Path(folder), MOUNTS) == kind
     if kind in ("nfs4", "fuse.sshfs"):
         with pytest.raises(NetworkFileSystem, match=rf"{kind}.*local disk"):
@@ -185,14 +185,14 @@ print([record for _, record in Tailer(folder)])
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that everybody may enter, unlike those of the test run."""
+    """A folder that every user can enter, unlike those of the test run."""
     with tempfile.TemporaryDirectory(prefix="tandemfeed-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not write")
-def test_a_folder_that_may_not_be_written_is_told_and_can_be_read(open_folder: Path) -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who may not write")
+def test_a_read_only_folder_cannot_be_appended_to_but_can_be_read(open_folder: Path) -> None:
     folder = open_folder / "journal"
     with Journal.open(folder, block_size=BLOCK) as journal:
         journal.append_batch([b"one", b"two"])
@@ -213,7 +213,7 @@ def _append_until_refused(journal: Journal, record: bytes, written: list[tuple[i
         written.append((journal.append(record), record))
 
 
-def test_a_full_disk_is_a_clear_error_and_appending_resumes_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_raises_disk_full_and_appending_resumes_when_there_is_space(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with SmallDisk(disk, "2m"), Journal.open(disk / "journal", block_size=BLOCK) as journal:
         ballast = disk / "ballast"
@@ -231,15 +231,15 @@ def test_a_full_disk_is_a_clear_error_and_appending_resumes_when_there_is_room(t
         assert list(journal.records()) == written
 
 
-def test_blocks_leave_the_room_that_is_to_stay_free(tmp_path: Path) -> None:
+def test_new_blocks_leave_the_required_disk_space_free(tmp_path: Path) -> None:
     disk = os.statvfs(tmp_path)
     everything = disk.f_bavail * disk.f_frsize
-    with pytest.raises(DiskFull, match="are to stay free"):
+    with pytest.raises(DiskFull, match="must stay free"):
         Journal.open(tmp_path / "journal", block_size=BLOCK, upkeep=Upkeep(free_disk_min=2 * everything))
-    Journal.open(tmp_path / "journal", block_size=BLOCK).close()  # what the refusal left behind is no obstacle
+    Journal.open(tmp_path / "journal", block_size=BLOCK).close()  # the refused attempt left nothing in the way
 
 
-def test_a_closed_journal_says_so(journal: Path) -> None:
+def test_a_closed_journal_refuses_every_call(journal: Path) -> None:
     opened = Journal.open(journal, block_size=BLOCK)
     opened.close()
     opened.close()
@@ -248,7 +248,7 @@ def test_a_closed_journal_says_so(journal: Path) -> None:
             work()
 
 
-def test_a_batch_that_makes_no_sense_is_refused(journal: Path) -> None:
+def test_an_invalid_batch_is_refused(journal: Path) -> None:
     with Journal.open(journal, block_size=BLOCK) as opened:
         data = np.zeros(10, np.uint8)
         for ends in ([], [3, 2, 10], [3, 9], [-1, 10], [3, 11]):
@@ -259,7 +259,7 @@ def test_a_batch_that_makes_no_sense_is_refused(journal: Path) -> None:
         assert len(list(opened.records())) == 2
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ReadOnly, match="is a file"):
         Journal.open(tmp_path / "file")

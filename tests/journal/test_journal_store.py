@@ -1,4 +1,4 @@
-"""The journal against a plain list, through re-opening, damage, processes and kills."""
+"""The journal under reopening, damage, several processes and kills."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_batches_reopenings_and_block_rolls_keep_every_record_in_order(
     journal.close()
 
 
-def test_beside_an_exclusive_appender_a_second_is_refused_and_told_who_appends(tmp_path: Path) -> None:
+def test_a_second_appender_is_refused_beside_an_exclusive_one_and_the_error_names_its_process(tmp_path: Path) -> None:
     with Journal.open(tmp_path, block_size=BLOCK, exclusive=True), pytest.raises(JournalLocked, match=str(os.getpid())):
         Journal.open(tmp_path, block_size=BLOCK)
     Journal.open(tmp_path, block_size=BLOCK).close()
 
 
-def test_a_record_larger_than_a_block_gets_a_block_of_its_own_size(tmp_path: Path) -> None:
+def test_a_record_larger_than_a_block_gets_a_larger_block(tmp_path: Path) -> None:
     large = os.urandom(3 * BLOCK)
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         indices = [journal.append(record) for record in (b"before", large, b"after")]
@@ -81,7 +81,7 @@ def test_a_record_larger_than_a_block_gets_a_block_of_its_own_size(tmp_path: Pat
     assert [record for _, record in Tailer(tmp_path)] == [b"before", large, b"after"]
 
 
-def test_retention_releases_the_oldest_files_and_tells(tmp_path: Path) -> None:
+def test_retention_releases_the_oldest_files_and_reports_them(tmp_path: Path) -> None:
     added: list[Path] = []
     released: list[Path] = []
     upkeep = Upkeep(Retention(files=2), on_file_added=added.append, on_file_released=released.append)
@@ -113,7 +113,7 @@ def test_foreign_and_newer_files_are_refused_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes()[:3] == b"ELF"
 
 
-def test_damage_at_any_byte_of_the_last_segments_takes_only_the_segment_it_hit(tmp_path: Path) -> None:
+def test_damage_at_any_byte_of_the_last_segments_loses_only_the_damaged_segment(tmp_path: Path) -> None:
     records = [b"alpha", b"beta-beta", b"gamma"]
     with Journal.open(tmp_path / "whole", block_size=BLOCK) as journal:
         first = journal.append(records[0])
@@ -143,7 +143,7 @@ def test_damage_at_any_byte_of_the_last_segments_takes_only_the_segment_it_hit(t
                 padding = offset >= starts[hit] + SEGMENT_SIZE + len(records[hit])
                 if damage == "cut":
                     left = [entry for entry in left if entry[0] < first + hit]
-                if padding:  # what follows a segment to the next multiple of 8 belongs to nobody
+                if padding:  # the bytes from a segment's end to the next multiple of 8 are unused
                     assert {entry[0] for entry in left} <= {entry[0] for entry in served}
                 else:
                     assert served == left
@@ -159,7 +159,7 @@ def _append_forever(folder: Path, pipe: Connection) -> None:
         pipe.send((journal.append(b"%d" % number), number))
 
 
-def test_what_a_killed_appender_reported_is_there(tmp_path: Path) -> None:
+def test_records_that_a_killed_appender_reported_survive(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     for life in range(3):
         receiver, sender = context.Pipe(duplex=False)
@@ -180,7 +180,7 @@ def test_what_a_killed_appender_reported_is_there(tmp_path: Path) -> None:
                 assert journal.read(index) == b"%d" % number, f"life {life}"
 
 
-def test_a_tailer_follows_a_living_appender_across_blocks(tmp_path: Path) -> None:
+def test_a_tailer_follows_a_running_appender_across_blocks(tmp_path: Path) -> None:
     tailer = Tailer(tmp_path)
     assert tailer.read() is None
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
@@ -210,11 +210,11 @@ def test_a_named_position_survives_a_torn_slot(tmp_path: Path) -> None:
     assert NamedPosition(tmp_path / "reader.position").load() == 8
 
 
-def test_a_journal_that_is_never_synced_keeps_neither_blocks_mapped_nor_released_files_open(tmp_path: Path) -> None:
+def test_a_journal_that_is_never_synced_keeps_no_old_blocks_mapped_and_no_released_files_open(tmp_path: Path) -> None:
     with Journal.open(tmp_path, block_size=BLOCK, upkeep=Upkeep(Retention(files=3))) as journal:
         for _ in range(200):
             index = journal.append(bytes(60_000))
-        journal._keeper._pool.submit(lambda: None).result()  # the keeper has done what it was told
+        journal._keeper._pool.submit(lambda: None).result()  # the keeper has finished its work
         opened = []
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(FileNotFoundError):  # the listing's own

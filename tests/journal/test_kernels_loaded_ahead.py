@@ -1,4 +1,4 @@
-"""What appends, rolls and reads call is loaded when a journal or a tailer is opened, not in the middle of a stream."""
+"""The functions for appends, rolls and reads are loaded when a journal or a tailer is opened, not later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# In a process of its own: in this one other tests have called everything already.
+# In a separate process, because other tests have already called these functions in this one.
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What of a block is mapped: as much as appends need soon, and nothing of it is lost by being let go."""
+"""Mapped pages of a block: as many as appends need soon; releasing them loses nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AHEAD = MB // 2
 
 
 def mapped_bytes(path: Path) -> int:
-    """Of a file, in this process's tables."""
+    """The bytes of a file that are mapped in this process."""
     found = 0
     for part in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
         if part.splitlines()[0].endswith(str(path)):
@@ -25,12 +25,14 @@ def mapped_bytes(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("ahead", "at_least", "at_most"), [(None, 8 * MB, 8 * MB), (AHEAD, AHEAD, 2 * AHEAD)])
-def test_a_spare_has_there_what_it_is_told_to(ahead: int | None, at_least: int, at_most: int, tmp_path: Path) -> None:
+def test_a_spare_has_only_the_requested_pages_mapped(
+    ahead: int | None, at_least: int, at_most: int, tmp_path: Path
+) -> None:
     spare = make_spare(tmp_path / "a.spare", 8 * MB, mapped_ahead=ahead)
     assert at_least <= mapped_bytes(spare.path) <= at_most
 
 
-def test_pages_behind_the_appends_are_let_go_and_keep_what_was_written(tmp_path: Path) -> None:
+def test_released_pages_keep_their_contents(tmp_path: Path) -> None:
     spare = make_spare(tmp_path / "a.spare", 8 * MB, mapped_ahead=AHEAD)
     written = bytes(range(256)) * (4 * MB // 256)
     spare.array[DATA_OFFSET : DATA_OFFSET + 4 * MB] = list(written)
@@ -38,7 +40,7 @@ def test_pages_behind_the_appends_are_let_go_and_keep_what_was_written(tmp_path:
     spare.map_around(DATA_OFFSET + 4 * MB, AHEAD)
     assert AHEAD <= mapped_bytes(spare.path) <= 3 * AHEAD
     assert bytes(spare.view[DATA_OFFSET : DATA_OFFSET + 4 * MB]) == written
-    spare.let_go_all()
+    spare.release_pages()
     assert mapped_bytes(spare.path) == 0
     spare.flush()
     assert spare.path.read_bytes()[DATA_OFFSET : DATA_OFFSET + 4 * MB] == written

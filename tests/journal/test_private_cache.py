@@ -1,4 +1,4 @@
-"""Compiled kernels are unpickled and run: nothing that another user may have put there is read."""
+"""Compiled kernels are unpickled and run, so files that another user may have written are never read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mode(bits: int) -> Callable[[Path], None]:
 
 
 def behind_a_link(path: Path) -> None:
-    """The same, but reached by a symbolic link."""
+    """The same folder, reached through a symbolic link."""
     real = path.with_name(f"real-{path.name}")
     path.rename(real)
     path.symlink_to(real)
@@ -38,7 +38,7 @@ def behind_a_link(path: Path) -> None:
 # --- folders
 
 
-def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_cache_folder_is_created_private_to_its_owner(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "kernels"
     assert private_folder(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -49,9 +49,7 @@ def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     "spoil",
     [mode(0o720), mode(0o702), mode(0o750), mode(0o704), behind_a_link, pytest.param(strange_owner, marks=needs_root)],
 )
-def test_a_folder_that_others_may_look_into_or_could_exchange_is_not_used(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+def test_a_folder_that_others_can_read_or_replace_is_not_used(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     folder = tmp_path / "kernels"
     assert private_folder(folder)
     spoil(folder)
@@ -61,7 +59,7 @@ def test_a_folder_that_others_may_look_into_or_could_exchange_is_not_used(
 
 
 @pytest.mark.parametrize("spoil", [mode(0o777), pytest.param(strange_owner, marks=needs_root)])
-def test_a_folder_whose_parent_lets_others_exchange_it_is_not_used(
+def test_a_folder_whose_parent_lets_others_replace_it_is_not_used(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     parent = tmp_path / "parent"
@@ -71,7 +69,7 @@ def test_a_folder_whose_parent_lets_others_exchange_it_is_not_used(
     assert not private_folder(parent / "new")
 
 
-def test_a_parent_where_only_owners_may_rename_is_as_good_as_a_private_one(tmp_path: Path) -> None:
+def test_a_sticky_parent_folder_is_as_safe_as_a_private_one(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o1777)  # as /tmp is
     assert private_folder(tmp_path / "shared" / "kernels")
@@ -89,7 +87,7 @@ def test_kernels_go_to_the_first_folder_that_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil", [mode(0o620), mode(0o602), behind_a_link, Path.unlink, pytest.param(strange_owner, marks=needs_root)]
 )
-def test_a_file_is_private_if_it_is_a_plain_one_that_only_we_can_write(
+def test_a_file_is_private_if_it_is_regular_and_only_its_owner_can_write_it(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "file"
@@ -109,7 +107,7 @@ def plus(value):
 
 
 def compiled_plus(folder: Path, number: int) -> Any:
-    """A function of a module of its own, compiled; from the folder if it is there."""
+    """A compiled function of a separate module, loaded from the folder if it is cached there."""
     path = folder.parent / "plus_module.py"
     path.write_text(SOURCE.format(number))
     spec = spec_from_file_location("plus_module", path)
@@ -121,13 +119,13 @@ def compiled_plus(folder: Path, number: int) -> Any:
 
 
 def hits(function: Any) -> int:
-    """How often it came from the disk instead of the compiler."""
+    """How often it was loaded from the cache instead of compiled."""
     found: int = sum(function.stats.cache_hits.values())
     return found
 
 
 class Planted:
-    """Runs when it is unpickled."""
+    """Has code that runs when it is unpickled."""
 
     def __init__(self, ran: Path) -> None:
         self._ran = ran
@@ -146,7 +144,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     sys.dont_write_bytecode = written
 
 
-def test_what_was_compiled_is_kept_for_its_owner_alone_and_found_again(folder: Path) -> None:
+def test_a_compiled_function_is_cached_privately_and_loaded_again(folder: Path) -> None:
     before = os.umask(0)
     try:
         assert compiled_plus(folder, 1)(1) == 2
@@ -159,14 +157,14 @@ def test_what_was_compiled_is_kept_for_its_owner_alone_and_found_again(folder: P
     assert hits(again) == 1
 
 
-def test_what_was_compiled_from_another_source_is_not_used(folder: Path) -> None:
+def test_a_cached_function_from_another_source_is_not_used(folder: Path) -> None:
     assert compiled_plus(folder, 1)(1) == 2
     other = compiled_plus(folder, 7)  # the same code but for a constant, which numba's key does not contain
     assert other(1) == 8
     assert hits(other) == 0
 
 
-def test_a_function_without_a_source_is_not_kept(folder: Path) -> None:
+def test_a_function_without_a_source_is_not_cached(folder: Path) -> None:
     module: dict[str, Any] = {}
     exec(compile(SOURCE.format(1), "<nowhere>", "exec"), module)
     assert compile_into(folder, module["plus"])(1) == 2
@@ -190,7 +188,7 @@ def test_a_planted_file_is_not_run_but_replaced(folder: Path, suffix: str, spoil
     assert hits(again) == 1
 
 
-def test_these_tests_plant_what_would_run(folder: Path) -> None:
+def test_the_file_that_these_tests_plant_would_run(folder: Path) -> None:
     compiled_plus(folder, 1)(1)
     (path,) = folder.glob("*.nbi")
     ran = folder.parent / "ran"

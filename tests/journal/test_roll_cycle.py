@@ -1,4 +1,4 @@
-"""Roll cycles: time falls into numbered files without hole or overlap, whatever the clocks of a country do."""
+"""Roll cycles divide time into numbered files without gap or overlap, whatever a country's clocks do."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_zones_of_these_tests_do_change_their_clocks() -> None:
 
 @given(st.data(), schedules())
 @settings(max_examples=400)
-def test_a_moment_belongs_to_exactly_the_cycle_that_spans_it(data: st.DataObject, schedule: RollSchedule) -> None:
+def test_a_time_belongs_to_exactly_the_cycle_that_contains_it(data: st.DataObject, schedule: RollSchedule) -> None:
     now = data.draw(moments_ns(schedule.time_zone))
     cycle = schedule.cycle_at(now)
     for near in range(cycle - 2, cycle + 3):
@@ -94,7 +94,7 @@ def test_a_moment_belongs_to_exactly_the_cycle_that_spans_it(data: st.DataObject
 
 @given(st.data(), schedules())
 @settings(max_examples=200)
-def test_time_never_leads_back_to_an_earlier_cycle(data: st.DataObject, schedule: RollSchedule) -> None:
+def test_a_later_time_never_has_an_earlier_cycle(data: st.DataObject, schedule: RollSchedule) -> None:
     times = sorted(data.draw(st.lists(moments_ns(schedule.time_zone), min_size=2, max_size=20)))
     cycles = [schedule.cycle_at(now) for now in times]
     assert cycles == sorted(cycles)
@@ -104,7 +104,7 @@ def test_time_never_leads_back_to_an_earlier_cycle(data: st.DataObject, schedule
 
 @given(st.data(), schedules())
 @settings(max_examples=200)
-def test_cycles_tile_time_without_hole(data: st.DataObject, schedule: RollSchedule) -> None:
+def test_cycles_cover_time_without_gaps(data: st.DataObject, schedule: RollSchedule) -> None:
     first = schedule.cycle_at(data.draw(moments_ns(schedule.time_zone)))
     for cycle in range(first, first + 20):
         start, end = schedule.start_ns(cycle), schedule.end_ns(cycle)
@@ -147,7 +147,7 @@ def test_a_trading_day_begins_at_17_00_in_new_york_all_year() -> None:
         assert schedule.label(schedule.cycle_at(evening - 1)) == day.replace("-", "")
 
 
-def test_a_start_that_the_clock_shows_twice_is_the_first_and_one_it_skips_is_made_up() -> None:
+def test_a_start_that_the_clock_shows_twice_is_the_first_one_and_a_skipped_start_is_computed() -> None:
     schedule = RollSchedule(DAILY, 5_400, "Europe/London")  # 01:30, repeated in October and skipped in March
     first, second = (ns("2026-10-25T01:30", "Europe/London", fold) for fold in (0, 1))
     assert second - first == HOUR_NS
@@ -157,7 +157,7 @@ def test_a_start_that_the_clock_shows_twice_is_the_first_and_one_it_skips_is_mad
     assert schedule.start_ns(march) == ns("2026-03-29T02:30", "Europe/London")
 
 
-def test_a_day_that_samoa_left_out_is_a_cycle_without_time() -> None:
+def test_the_day_that_samoa_skipped_is_an_empty_cycle() -> None:
     schedule = RollSchedule(DAILY, 0, "Pacific/Apia")
     thursday = schedule.cycle_at(ns("2011-12-29T12:00", "Pacific/Apia"))
     saturday = schedule.cycle_at(ns("2011-12-31T12:00", "Pacific/Apia"))
@@ -180,11 +180,11 @@ def test_short_cycles_begin_on_the_full_hour_of_standard_time_in_their_zone() ->
     )
     tokyo = RollSchedule(FOUR_HOURLY, 0, "Asia/Tokyo")
     assert tokyo.label(tokyo.cycle_at(ns("2026-11-21T07:15", "Asia/Tokyo"))) == "20261121-04"
-    dublin = RollSchedule(FOUR_HOURLY, 0, "Europe/Dublin")  # whose law calls winter time the exception
+    dublin = RollSchedule(FOUR_HOURLY, 0, "Europe/Dublin")  # where winter time is legally the exception
     assert dublin.start_ns(dublin.cycle_at(ns("2026-11-21T07:15"))) == ns("2026-11-21T04:00")
 
 
-def test_labels_say_when_a_cycle_is() -> None:
+def test_labels_show_the_time_of_a_cycle() -> None:
     now = ns("2026-11-21T07:34:56")
     labels = {name: RollSchedule.named(name).label(RollSchedule.named(name).cycle_at(now)) for name in ROLL_CYCLES}
     assert labels == {
@@ -203,7 +203,7 @@ def test_labels_say_when_a_cycle_is() -> None:
     }
 
 
-def test_cycle_numbers_are_these_for_good() -> None:
+def test_cycle_numbers_never_change() -> None:
     """Golden: files and indices on disk depend on them."""
     now = ns("2026-11-21T07:34:56")
     cycles = {name: RollSchedule.named(name).cycle_at(now) for name in ("SECONDLY", "HOURLY", "DAILY", "WEEKLY")}
@@ -226,7 +226,7 @@ def test_cycle_numbers_are_these_for_good() -> None:
 
 
 @pytest.mark.parametrize("cycle", ROLL_CYCLES.values(), ids=lambda cycle: cycle.name)
-def test_an_index_holds_every_cycle_until_2200_and_ten_million_records_a_second(cycle: RollCycle) -> None:
+def test_an_index_has_room_for_every_cycle_until_2200_and_ten_million_records_per_second(cycle: RollCycle) -> None:
     schedule = RollSchedule(cycle)
     last = schedule.cycle_at(ns("2200-12-31T23:59:59"))
     assert cycle.index_of(last, cycle.sequence_max) < 1 << INDEX_BITS
@@ -247,20 +247,20 @@ def test_an_index_gives_back_its_cycle_and_sequence(cycle: RollCycle, data: st.D
     assert len(format_index(index)) == 18
 
 
-def test_what_does_not_fit_an_index_is_refused() -> None:
+def test_a_cycle_or_sequence_that_does_not_fit_an_index_is_refused() -> None:
     for number, sequence in ((-1, 0), (0, -1), (DAILY.cycle_max + 1, 0), (0, 1 << 44)):
         with pytest.raises(ValueError, match="DAILY has"):
             DAILY.index_of(number, sequence)
     for index in (-1, 1 << 63):
-        with pytest.raises(ValueError, match="is no index"):
+        with pytest.raises(ValueError, match="is not an index"):
             DAILY.cycle_of(index)
-        with pytest.raises(ValueError, match="is no index"):
+        with pytest.raises(ValueError, match="is not an index"):
             format_index(index)
 
 
 @pytest.mark.parametrize("text", ["", "0x", "12ab", "-1", "0x1ffffffffffffffff", "0xffffffffffffffff", "1_000", "٣"])
-def test_text_that_is_no_index_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no index"):
+def test_text_that_is_not_an_index_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an index"):
         parse_index(text)
 
 

@@ -1,4 +1,4 @@
-"""Cycles, times, directions, names, batches: what a tailer can do, on journals that roll."""
+"""Tailers on journals that roll: cycles, times, directions, names, batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = 1_800_000_000 * SECOND
 
 
 class Clock:
-    """Wall-clock time as the test has it."""
+    """A wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_ns = START
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 def _fill(folder: Path, clock: Clock, seconds: int, each: int = 5, **options: object) -> list[tuple[int, bytes]]:
-    """A journal of secondly cycles, with an idle one now and then."""
+    """A journal with secondly cycles, some of them idle."""
     written = []
     with Journal.open(folder, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock, **options) as journal:  # type: ignore[arg-type]
         for second in range(seconds):
@@ -58,7 +58,7 @@ def test_each_cycle_is_a_file_and_idle_cycles_have_none(tmp_path: Path, clock: C
     assert list(Tailer(tmp_path)) == written
 
 
-def test_time_that_goes_back_stays_in_its_cycle_and_never_goes_back_in_the_journal(
+def test_when_the_clock_goes_back_the_cycle_stays_and_recorded_times_never_decrease(
     tmp_path: Path, clock: Clock
 ) -> None:
     with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock) as journal:
@@ -72,9 +72,9 @@ def test_time_that_goes_back_stays_in_its_cycle_and_never_goes_back_in_the_journ
     assert len(blocks_in(tmp_path)) == 1 or blocks_in(tmp_path)[0].cycle == START // SECOND
 
 
-def test_another_roll_cycle_warns_and_the_persisted_one_stays(tmp_path: Path, clock: Clock) -> None:
+def test_opening_with_another_roll_cycle_warns_and_keeps_the_stored_one(tmp_path: Path, clock: Clock) -> None:
     _fill(tmp_path, clock, 2)
-    with pytest.warns(UserWarning, match=r"SECONDLY.*as it was made.*HOURLY"):
+    with pytest.warns(UserWarning, match=r"SECONDLY.*as it was created.*HOURLY"):
         journal = Journal.open(tmp_path, block_size=BLOCK, roll_cycle="HOURLY", clock_ns=clock)
     assert journal.settings.roll_cycle == "SECONDLY"
     journal.close()
@@ -94,7 +94,7 @@ def test_a_tailer_goes_backward_over_cycles_to_the_start_and_forward_again(tmp_p
         assert tailer.read() == written[5]
 
 
-def test_to_time_finds_the_first_record_from_then_on(tmp_path: Path, clock: Clock) -> None:
+def test_to_time_finds_the_first_record_at_or_after_a_time(tmp_path: Path, clock: Clock) -> None:
     written = _fill(tmp_path, clock, 6, 400)
     with Tailer(tmp_path) as tailer:
         times = []
@@ -108,7 +108,7 @@ def test_to_time_finds_the_first_record_from_then_on(tmp_path: Path, clock: Cloc
         assert tailer.to_time(0).read() == written[0]
 
 
-def test_to_index_finds_each_record_and_refuses_what_is_not_there(tmp_path: Path, clock: Clock) -> None:
+def test_to_index_finds_each_record_and_refuses_missing_ones(tmp_path: Path, clock: Clock) -> None:
     written = _fill(tmp_path, clock, 5, 700)
     with Tailer(tmp_path) as tailer:
         for entry in written[::53]:
@@ -119,7 +119,7 @@ def test_to_index_finds_each_record_and_refuses_what_is_not_there(tmp_path: Path
                 tailer.to_index(wrong)
 
 
-def test_records_between_two_indices_are_counted_over_cycles(tmp_path: Path, clock: Clock) -> None:
+def test_records_between_two_indices_are_counted_across_cycles(tmp_path: Path, clock: Clock) -> None:
     written = _fill(tmp_path, clock, 5, 40)
     with Tailer(tmp_path) as tailer:
         for first, last in itertools.product((0, 3, 39, 40, 111), (0, 40, 95, 199)):
@@ -130,7 +130,7 @@ def test_records_between_two_indices_are_counted_over_cycles(tmp_path: Path, clo
             tailer.count_between(written[9][0], written[2][0])
 
 
-def test_a_named_tailer_goes_on_behind_what_it_handled(tmp_path: Path, clock: Clock) -> None:
+def test_a_named_tailer_continues_after_the_records_it_handled(tmp_path: Path, clock: Clock) -> None:
     written = _fill(tmp_path, clock, 3)
     with Tailer(tmp_path, name="billing") as tailer:
         for expected in written[:4]:
@@ -150,7 +150,9 @@ def test_a_named_tailer_goes_on_behind_what_it_handled(tmp_path: Path, clock: Cl
         Tailer(tmp_path, name="../escape")
 
 
-def test_a_named_tailer_whose_place_was_released_goes_on_at_the_oldest(tmp_path: Path, clock: Clock) -> None:
+def test_a_named_tailer_whose_position_was_released_continues_at_the_oldest_record(
+    tmp_path: Path, clock: Clock
+) -> None:
     written = _fill(tmp_path, clock, 4)
     with Tailer(tmp_path, name="slow") as tailer:
         tailer.read()
@@ -186,7 +188,7 @@ def test_a_batch_is_a_view_of_the_block(tmp_path: Path) -> None:
     assert (rows == ticks).all()  # a view outlives the tailer
 
 
-def test_a_batch_can_be_taken_in_parts_and_from_its_middle(tmp_path: Path) -> None:
+def test_a_batch_can_be_read_in_parts_and_from_its_middle(tmp_path: Path) -> None:
     records = [b"%d" % number * (number % 5) for number in range(500)]
     with Journal.open(tmp_path, block_size=BLOCK) as journal, journal.tailer() as tailer:
         first = journal.append_batch(records)
@@ -235,7 +237,7 @@ def test_closed_cycles_are_compressed_and_read_as_before(tmp_path: Path, clock: 
         assert list(journal.records()) == written
 
 
-def test_recovery_decompresses_no_closed_cycle_but_the_last(
+def test_recovery_decompresses_only_the_last_closed_cycle(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = _fill(tmp_path, clock, 6, upkeep=Upkeep(compress=True))
@@ -254,7 +256,7 @@ def test_recovery_decompresses_no_closed_cycle_but_the_last(
         assert list(journal.records()) == written
 
 
-def test_files_that_another_process_released_are_no_obstacle_and_do_not_come_back(
+def test_files_released_by_another_process_are_tolerated_and_do_not_reappear(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fill(tmp_path, clock, 4)
@@ -281,10 +283,10 @@ def _compressor(copy_stream: object) -> object:
     )
 
 
-def test_blocks_released_while_the_folder_is_listed_mislead_nobody(
+def test_blocks_released_while_the_folder_is_listed_cause_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts of one cycle: a listing opens each to learn its first index, and retention takes the oldest meanwhile."""
+    """A listing opens each part of a cycle to read its first index; retention releases the oldest meanwhile."""
     record = bytes(1_000)
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         while len(blocks_in(tmp_path)) < 6:
@@ -296,7 +298,7 @@ def test_blocks_released_while_the_folder_is_listed_mislead_nobody(
             nonlocal listings
             names = blocks_in(folder)
             if listings < 3:
-                for name in names[1:2]:  # not the first, whose index follows from its name
+                for name in names[1:2]:  # not the first part, whose index follows from its name
                     name.path.unlink()
             listings += 1
             return names

@@ -96,7 +96,7 @@ def _die_with_the_lock(folder: Path, pipe: Connection, stage: str) -> None:
     end = control.word(END)
     if stage == "half a segment":
         block.view[end + 8 : end + 40] = os.urandom(32)
-    elif stage == "published, words behind":
+    elif stage == "published, words not updated":
         former = end, control.word(NEXT_SEQUENCE)
         control.unlock()
         journal.append(b"published")
@@ -105,7 +105,7 @@ def _die_with_the_lock(folder: Path, pipe: Connection, stage: str) -> None:
         control.set_word(NEXT_SEQUENCE, former[1])
     elif stage == "rolled, unmarked":
         journal.chain._begin(block.header.cycle, 1, control.word(NEXT_SEQUENCE), BLOCK)
-    elif stage == "marked, words behind":
+    elif stage == "marked, words not updated":
         journal.chain._begin(block.header.cycle, 1, control.word(NEXT_SEQUENCE), BLOCK)
         store_word(block.address + end + 8, journal.chain.current.ordinal)
         store_word(block.address + end, 0xFFFF_FFFF)
@@ -118,13 +118,13 @@ def _die_with_the_lock(folder: Path, pipe: Connection, stage: str) -> None:
     [
         ("nothing done", []),
         ("half a segment", []),
-        ("published, words behind", [b"published"]),
+        ("published, words not updated", [b"published"]),
         ("rolled, unmarked", []),
-        ("marked, words behind", []),
+        ("marked, words not updated", []),
     ],
 )
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_a_lock_whose_holder_died_is_taken_over_and_put_right(
+def test_a_dead_holders_lock_is_taken_over_and_the_journal_repaired(
     tmp_path: Path, stage: str, more: list[bytes], is_alone: bool
 ) -> None:
     survivor = Journal.open(tmp_path, block_size=BLOCK)
@@ -149,7 +149,7 @@ def test_a_lock_whose_holder_died_is_taken_over_and_put_right(
         assert [record for _, record in tailer] == expected
 
 
-def test_a_slot_taken_anew_with_its_dead_owners_lock_blocks_nobody(tmp_path: Path) -> None:
+def test_a_slot_reused_with_its_dead_owners_lock_does_not_block_other_appenders(tmp_path: Path) -> None:
     with Journal.open(tmp_path, block_size=BLOCK) as first:
         first.append(b"one")
         mine, theirs = SPAWN.Pipe()
@@ -159,14 +159,14 @@ def test_a_slot_taken_anew_with_its_dead_owners_lock_blocks_nobody(tmp_path: Pat
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join()
-        with Journal.open(tmp_path, block_size=BLOCK) as second:  # gets the dead one's slot, which holds the lock
+        with Journal.open(tmp_path, block_size=BLOCK) as second:  # gets the dead appender's slot, which holds the lock
             assert second._control.word(LOCK) == 0
             second.append(b"two")
             first.append(b"three")
             assert [record for _, record in first.records()] == [b"one", b"by the one that dies", b"two", b"three"]
 
 
-def test_a_forked_child_must_open_anew_and_does_not_keep_its_parents_slot(tmp_path: Path) -> None:
+def test_a_forked_child_must_reopen_the_journal_and_does_not_keep_its_parents_slot(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     journal = Journal.open(tmp_path, block_size=BLOCK)
     journal.append(b"parent")
@@ -186,7 +186,7 @@ def test_a_forked_child_must_open_anew_and_does_not_keep_its_parents_slot(tmp_pa
     assert "forked" in mine.recv()
     journal.append(b"parent again")
     journal.close()
-    Journal.open(tmp_path, block_size=BLOCK, exclusive=True).close()  # the living child holds nothing
+    Journal.open(tmp_path, block_size=BLOCK, exclusive=True).close()  # the living child holds no lock
     release.set()
     process.join()
     assert [record for _, record in Tailer(tmp_path)] == [b"parent", b"parent again"]
@@ -200,7 +200,9 @@ def _hold(folder: Path, pipe: Connection) -> None:
         journal._control.unlock()
 
 
-def test_a_living_holder_is_waited_for_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         mine, theirs = SPAWN.Pipe()
         child = SPAWN.Process(target=_hold, args=(tmp_path, theirs))
@@ -223,7 +225,9 @@ def _then(work: Callable[[], int], tell: Callable[[int], None]) -> Callable[[], 
     return lambda: tell(work())
 
 
-def test_every_slot_may_be_in_use_and_one_more_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_slots_can_be_in_use_and_one_more_appender_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("journal.control.SLOT_COUNT", 3)
     journals = [Journal.open(tmp_path, block_size=BLOCK) for _ in range(3)]
     with pytest.raises(JournalLocked, match=str(os.getpid())):
@@ -235,7 +239,9 @@ def test_every_slot_may_be_in_use_and_one_more_is_told(tmp_path: Path, monkeypat
         assert not control.has_others()
 
 
-def test_two_that_open_a_new_journal_at_once_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_that_create_a_journal_concurrently_get_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     others: list[Journal] = []
 
     def listed_then_overtaken(folder: Path) -> list[BlockName]:

@@ -1,4 +1,4 @@
-"""Typed records: what a writer is told, a handler hears, over changes of the Protocol and through bad records."""
+"""Typed records: calls on a writer reach a handler, across changes of the Protocol and despite bad records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OrdersAndBeats(Orders, Heartbeat, Protocol): ...
 
 
 class Records:
-    """A journal in memory: appender and reader at once, with indices from 100."""
+    """A journal in memory, both appender and reader, with indices from 100."""
 
     def __init__(self, *records: bytes) -> None:
         self.records = list(records)
@@ -67,14 +67,14 @@ class Records:
 
 
 class SeekableRecords(Records):
-    """A reader that can go back, as a tailer."""
+    """A reader that can go back, like a tailer."""
 
     def to_index(self, index: int) -> None:
         self.next = index - 100
 
 
 class Handler:
-    """Keeps what it hears; raises as often as it is told to."""
+    """Records its calls; raises an exception the given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.heard: list[tuple[object, ...]] = []
@@ -97,7 +97,7 @@ def record_of(method: str, **arguments: object) -> bytes:
     return msgspec.msgpack.encode([method, arguments])
 
 
-def test_a_call_reaches_the_handler_as_it_was_made() -> None:
+def test_a_call_reaches_the_handler_with_the_same_arguments() -> None:
     records, handler = Records(), Handler()
     writer: Any = method_writer(OrdersAndBeats, records)
     assert writer.place("ABC", 5, levels=[Level(1.5, 2)]) == 100
@@ -115,7 +115,7 @@ def test_a_call_reaches_the_handler_as_it_was_made() -> None:
     assert reader.statistics().handled_count == 4
 
 
-def test_the_golden_record_has_these_bytes_for_good() -> None:
+def test_the_bytes_of_the_golden_record_never_change() -> None:
     records = Records()
     method_writer(Orders, records).place("ABC", 5)
     golden = bytes.fromhex(
@@ -128,7 +128,7 @@ def test_the_golden_record_has_these_bytes_for_good() -> None:
 
 
 @given(st.text(), st.integers(-(1 << 63), (1 << 64) - 1), st.sampled_from(Side))
-def test_any_arguments_come_back(symbol: str, quantity: int, side: Side) -> None:
+def test_any_arguments_survive_encoding_and_decoding(symbol: str, quantity: int, side: Side) -> None:
     records, handler = Records(), Handler()
     method_writer(Orders, records).place(symbol, quantity, side)
     assert MethodReader(records, Orders, handler).read_one()
@@ -146,7 +146,7 @@ def test_any_arguments_come_back(symbol: str, quantity: int, side: Side) -> None
     [
         ((), {}, "Missing required argument 'symbol'"),
         (("ABC", "5"), {}, r"Orders.place: Expected `int`, got `str` - at `\$.quantity`"),
-        (("ABC", 5, Side.BUY, []), {}, "4 positional arguments, it takes 3"),
+        (("ABC", 5, Side.BUY, []), {}, "takes 3 positional arguments, not 4"),
         (("ABC", 5), {"colour": "red"}, "Unexpected keyword argument 'colour'"),
         (("ABC", 5), {"symbol": "ABC"}, "multiple values"),
         (("ABC", 1 << 70), {}, "Orders.place"),
@@ -154,7 +154,7 @@ def test_any_arguments_come_back(symbol: str, quantity: int, side: Side) -> None
         (("\ud800", 5), {}, "Orders.place"),
     ],
 )
-def test_a_call_no_reader_would_accept_is_refused_and_appends_nothing(
+def test_a_call_with_invalid_arguments_is_refused_and_appends_nothing(
     args: tuple[object, ...], kwargs: dict[str, object], reason: str
 ) -> None:
     records = Records()
@@ -168,7 +168,7 @@ class OrdersOfOld(Protocol):
     def place(self, symbol: str, quantity: int, trader: str) -> None: ...
 
 
-def test_an_old_record_is_read_with_defaults_and_without_what_is_gone() -> None:
+def test_an_old_record_is_read_with_defaults_and_without_removed_arguments() -> None:
     records, handler = Records(), Handler()
     method_writer(OrdersOfOld, records).place("ABC", 5, "Ann")
     assert MethodReader(records, Orders, handler).read_one()
@@ -191,7 +191,7 @@ BAD_RECORDS = {
 
 
 @pytest.mark.parametrize("name", BAD_RECORDS)
-def test_a_record_for_nobody_is_counted_told_and_passed_over(name: str) -> None:
+def test_a_record_without_a_method_to_handle_it_is_counted_reported_and_skipped(name: str) -> None:
     bad, reason = BAD_RECORDS[name]
     handler, told = Handler(), list[UnknownMethod | UnreadableRecord]()
     reader = MethodReader(Records(bad, record_of("cancel", order_id=9)), Orders, handler, on_unknown=told.append)
@@ -237,7 +237,7 @@ def test_a_record_whose_handler_raised_is_read_again(kind: type[Records]) -> Non
     assert handler.heard == [("place", "ABC", 5, Side.BUY, []), ("cancel", 9)]
 
 
-def test_a_reader_that_was_interrupted_in_on_unknown_tells_of_the_record_again() -> None:
+def test_a_reader_interrupted_in_on_unknown_reports_the_record_again() -> None:
     told: list[object] = []
 
     def refuse_once(outcome: object) -> None:
@@ -253,7 +253,7 @@ def test_a_reader_that_was_interrupted_in_on_unknown_tells_of_the_record_again()
     assert reader.statistics().unreadable_count == 1
 
 
-def test_a_history_goes_along_and_gains_a_hop_at_each_process() -> None:
+def test_a_history_gains_a_hop_at_each_process() -> None:
     first, second = Records(), Records()
     times = iter([10, 20, 30])
     stamper = HopStamper(2, lambda: next(times))
@@ -276,9 +276,9 @@ def test_a_history_goes_along_and_gains_a_hop_at_each_process() -> None:
     }
 
 
-def test_describe_refuses_what_no_method_writer_made() -> None:
+def test_describe_refuses_records_that_are_not_from_a_method_writer() -> None:
     for record in (b"", b"\x05", msgspec.msgpack.encode(["cancel", [1]]), b"\xc1TH\x01\x02abc"):
-        with pytest.raises(NotAMethodRecord, match="no record of a method"):
+        with pytest.raises(NotAMethodRecord, match="not a method record"):
             describe(record)
 
 
@@ -293,7 +293,7 @@ class RichTypes(Protocol):
     def note(self, at: datetime, tree: Tree, tags: dict[str, bytes], anything: Any = None) -> None: ...
 
 
-def test_types_that_hold_themselves_times_and_bytes_are_fine() -> None:
+def test_recursive_types_times_and_bytes_are_supported() -> None:
     records = Records()
     heard: list[object] = []
 
@@ -386,28 +386,28 @@ class NoProtocol:
         (PositionalOnly, r"PositionalOnly\.place: symbol is positional only"),
         (Answering, r"Answering\.place: annotate it with -> None"),
         (Unsaid, r"Unsaid\.place: annotate it with -> None"),
-        (Waiting, r"Waiting\.place: it is no plain method"),
-        (Stateful, r"Stateful\.symbol: it is no plain method"),
-        (Computed, r"Computed\.symbol: it is no plain method"),
-        (Private, r"Private\._place: a method that begins with an underscore"),
+        (Waiting, r"Waiting\.place: it is not a plain method"),
+        (Stateful, r"Stateful\.symbol: it is not a plain method"),
+        (Computed, r"Computed\.symbol: it is not a plain method"),
+        (Private, r"Private\._place: a method whose name begins with an underscore"),
         (Unresolved, r"Unresolved\.place: its annotations cannot be resolved .*Nowhere"),
-        (Unencodable, r"Unencodable\.place: .*Foreign.* is no type MessagePack can hold"),
+        (Unencodable, r"Unencodable\.place: .*Foreign.* is not a type that MessagePack can encode"),
         (Ambiguous, r"Ambiguous\.place: Type unions may not contain"),
         (WrongDefault, r"WrongDefault\.place: the default of quantity does not fit"),
         (MutableDefault, r"MutableDefault\.place: Using a non-empty mutable"),
         (Empty, "Empty has no methods"),
-        (NoProtocol, "no Protocol class"),
-        (len, "no Protocol class"),
+        (NoProtocol, "not a Protocol class"),
+        (len, "not a Protocol class"),
     ],
 )
-def test_a_bad_protocol_is_refused_with_method_and_reason(protocol: Any, reason: str) -> None:
+def test_an_invalid_protocol_is_refused_with_method_and_reason(protocol: Any, reason: str) -> None:
     with pytest.raises(BadProtocol, match=reason):
         method_writer(protocol, Records())
     with pytest.raises(BadProtocol, match=reason):
         MethodReader(Records(), protocol, Handler())
 
 
-def test_a_handler_that_lacks_a_method_is_refused_at_once() -> None:
+def test_a_handler_that_lacks_a_method_is_refused_when_the_reader_is_created() -> None:
     handler: Any = object()
     with pytest.raises(TypeError, match=r"Orders\.place: object has no such method"):
         MethodReader(Records(), Orders, handler)

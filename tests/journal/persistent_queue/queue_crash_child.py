@@ -1,7 +1,7 @@
-"""A process that works on a queue until it is killed, and what must be true of the queue afterwards.
+"""A process that uses a queue until it is killed, and the check of the queue afterwards.
 
-The child tells of an operation before it begins (`("begin", ...)`) and after it was acknowledged (`("end", ...)`). What
-was begun and not acknowledged may have happened or not; everything else is certain.
+The child reports an operation before it begins (`("begin", ...)`) and after it is acknowledged (`("end", ...)`).
+Operations that were begun but not acknowledged may or may not have happened; everything else is certain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Report = tuple[Any, ...]  # ("begin" or "end", kind, ...)
 
 
 def open_queue(folder: Path) -> PersistentQueue:
-    """As the child does: small blocks on two paths, checkpoints often, so that every path of the code is gone."""
+    """Open the queue as the child does: small blocks on two paths and frequent checkpoints, to cover all code."""
     return PersistentQueue.open(
         folder / "first", more_paths=[folder / "second"], block_size=BLOCK, checkpoint_interval_items=500,
         checkpoint_interval_s=0.05,
@@ -31,7 +31,7 @@ def open_queue(folder: Path) -> PersistentQueue:
 
 
 def child(folder: Path, pipe: Connection, seed: int) -> None:
-    """Put, get, say done, release and cancel at random, for ever, with other threads that put; and report."""
+    """Put, get, settle, release and cancel at random until killed, while other threads put; report each operation."""
     telling = threading.Lock()
 
     def tell(*report: Any) -> None:
@@ -88,12 +88,12 @@ def _put(queue: PersistentQueue, chance: random.Random, tell: Callable[..., None
 
 
 def verify(folder: Path, reported: list[Report]) -> None:
-    """Open the queue, take everything out, and hold it against what was reported over all lives of the queue.
+    """Open the queue, take everything out, and compare it to the reports of all child processes.
 
-    Reports come in the order in which they were sent, the lives' behind one another.
+    Reports are in the order in which they were sent, one process after the other.
 
     Raises:
-        AssertionError: something acknowledged is lost, came twice, or was never put.
+        AssertionError: an acknowledged item is lost, or an item came twice or was never put.
     """
     expected = Expected()
     for report in reported:
@@ -117,7 +117,7 @@ def verify(folder: Path, reported: list[Report]) -> None:
 
 
 class Expected:
-    """What the reports say."""
+    """The state that the reports imply."""
 
     def __init__(self) -> None:
         self.items: dict[int, bytes] = {}
@@ -129,7 +129,7 @@ class Expected:
         self._open_puts: dict[bytes, bool] = {}  # by their first item: whether a cancel_all was under way meanwhile
 
     def note(self, report: Report) -> None:
-        """One report."""
+        """Apply one report."""
         match report:
             case "begin", "life":
                 self._is_cancelling, self._open_puts = False, {}
@@ -139,7 +139,7 @@ class Expected:
             case "end", "put", ids, items:
                 if self._open_puts.pop(items[0]):  # it met a cancel_all, which took it or did not
                     self.doubtful_ids.update(ids)
-                for item_id, item in zip(ids, items, strict=True):  # `get` may have been told before
+                for item_id, item in zip(ids, items, strict=True):  # `get` may have been reported before
                     assert self.items.setdefault(item_id, item) == item, f"id {item_id} was given twice"
             case "begin", ("done" | "cancel"), item_id:
                 self.doubtful_ids.add(item_id)

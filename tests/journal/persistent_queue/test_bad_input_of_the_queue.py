@@ -1,4 +1,4 @@
-"""Whatever lies in the folder, or is asked of it: a clear error each, and nothing is touched."""
+"""Bad files in the folder and bad arguments: each causes a clear error and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = BLOCK_SIZE_MIN
 
 
 def make(folder: Path, items: list[bytes]) -> Path:
-    """A closed queue; its only block."""
+    """Make a closed queue; return its only block."""
     with PersistentQueue.open(folder, block_size=BLOCK) as queue:
         for item in items:
             queue.put(item)
@@ -54,7 +54,7 @@ def test_foreign_newer_and_damaged_blocks_are_refused_unchanged(tmp_path: Path) 
 
 def test_a_foreign_name_a_copy_and_a_block_of_another_queue_are_refused(tmp_path: Path) -> None:
     path = make(tmp_path / "queue", [b"item"])
-    for name, text in (("notes.tfj", "name"), ("000000000-000007.tfj", "its name back")):
+    for name, text in (("notes.tfj", "name"), ("000000000-000007.tfj", "restore the file's name")):
         stray = path.with_name(name)
         stray.write_bytes(path.read_bytes())
         with pytest.raises(ForeignFile, match=text):
@@ -64,7 +64,7 @@ def test_a_foreign_name_a_copy_and_a_block_of_another_queue_are_refused(tmp_path
     path.with_name("000000000-000001.tfj").write_bytes(other.read_bytes())
     with pytest.raises(ForeignFile, match="another journal"):
         PersistentQueue.open(tmp_path / "queue", block_size=BLOCK)
-    with pytest.raises(ForeignFile, match="holds a journal"):
+    with pytest.raises(ForeignFile, match="contains a journal"):
         PersistentQueue.open(tmp_path / "third", more_paths=[tmp_path / "other"], block_size=BLOCK)
 
 
@@ -97,7 +97,7 @@ def test_other_settings_and_other_faces_are_refused(tmp_path: Path) -> None:
         {"in_flight_max": 0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(tmp_path: Path, settings: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         PersistentQueue.open(tmp_path, **settings)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
@@ -111,7 +111,7 @@ def _open_and_tell(folder: Path, pipe: Connection) -> None:
         pipe.send(str(refused))
 
 
-def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_opener_is_refused_and_the_error_names_the_first_process(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with PersistentQueue.open(tmp_path, block_size=BLOCK):
         with pytest.raises(JournalLocked, match=str(os.getpid())):
@@ -124,7 +124,7 @@ def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     PersistentQueue.open(tmp_path, block_size=BLOCK).close()
 
 
-def test_a_file_in_the_folders_place_is_refused(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ReadOnly):
         PersistentQueue.open(tmp_path / "file", block_size=BLOCK)
@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         PersistentQueue.open(tmp_path, block_size=BLOCK)
 
 
-def test_a_closed_queue_says_so(tmp_path: Path) -> None:
+def test_a_closed_queue_refuses_every_call(tmp_path: Path) -> None:
     queue = PersistentQueue.open(tmp_path, block_size=BLOCK)
     queue.close()
     queue.close()
@@ -146,7 +146,7 @@ def test_a_closed_queue_says_so(tmp_path: Path) -> None:
             call()
 
 
-def test_what_is_not_in_flight_cannot_be_settled_and_nothing_changes(tmp_path: Path) -> None:
+def test_items_that_are_not_in_flight_cannot_be_settled_and_nothing_changes(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK, in_flight_max=2) as queue:
         ids = queue.put_many([b"a", b"b", b"c"])
         assert queue.get() == (0, b"a")
@@ -164,7 +164,7 @@ def test_what_is_not_in_flight_cannot_be_settled_and_nothing_changes(tmp_path: P
         assert queue.get() == (2, b"c")
 
 
-def test_what_holds_no_bytes_is_refused(tmp_path: Path) -> None:
+def test_an_item_that_is_not_bytes_is_refused(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         for wrong in (5, "text", None):
             with pytest.raises(TypeError):
@@ -173,13 +173,13 @@ def test_what_holds_no_bytes_is_refused(tmp_path: Path) -> None:
         assert queue.get() == (0, b"fine")
 
 
-@pytest.mark.parametrize("is_behind_checkpoint", [False, True])
-def test_damage_takes_the_segment_that_it_hit_and_no_other_item(tmp_path: Path, is_behind_checkpoint: bool) -> None:
+@pytest.mark.parametrize("is_after_checkpoint", [False, True])
+def test_damage_loses_the_items_of_the_damaged_segment_and_no_others(tmp_path: Path, is_after_checkpoint: bool) -> None:
     items = [b"alpha", b"beta-beta", b"gamma"]
     path = make(tmp_path, items)
     data = bytearray(path.read_bytes())
     data[DATA_OFFSET + SEGMENT_SIZE + 8 + SEGMENT_SIZE] ^= 1  # the first byte of the second item
-    if is_behind_checkpoint:
+    if is_after_checkpoint:
         data[512:DATA_OFFSET] = bytes(DATA_OFFSET - 512)
     path.write_bytes(data)
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_damage_takes_the_segment_that_it_hit_and_no_other_item(tmp_path: Path, 
             assert type(queue.cancel(1)).__name__ == "Lost"
 
 
-def test_a_disk_that_fails_stops_the_queue_and_what_was_acknowledged_is_there_after_reopening(
+def test_a_failing_disk_stops_the_queue_and_acknowledged_items_are_there_after_reopening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60)

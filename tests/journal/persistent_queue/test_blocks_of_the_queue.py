@@ -1,4 +1,4 @@
-"""Blocks: recycled when nothing in them is active, spread over several paths, bounded in number."""
+"""Blocks of a queue: recycled once they have no active items, spread over several paths, bounded in number."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drain(queue: PersistentQueue) -> list[int]:
     return served
 
 
-def test_a_queue_that_is_emptied_as_it_is_filled_lives_in_a_few_blocks_for_ever(tmp_path: Path) -> None:
+def test_a_queue_that_is_emptied_as_it_is_filled_needs_only_a_few_blocks(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_items=PER_BLOCK) as queue:
         for _ in range(30):
             ids = put_blocks(queue, 1)
@@ -63,7 +63,7 @@ def test_a_block_in_the_middle_is_recycled_while_older_ones_wait(tmp_path: Path)
         assert drain(queue) == [ids[0], *later]
 
 
-def test_what_a_recycled_block_held_is_never_seen_again_even_if_its_bytes_still_lie_there(tmp_path: Path) -> None:
+def test_old_items_of_a_recycled_block_never_reappear_although_their_bytes_remain(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path / "queue", block_size=BLOCK, checkpoint_interval_s=60) as queue:
         for _ in range(4):
             put_blocks(queue, 1)
@@ -76,7 +76,7 @@ def test_what_a_recycled_block_held_is_never_seen_again_even_if_its_bytes_still_
         assert queue.get() is None
 
 
-def test_a_block_that_was_named_and_never_begun_is_removed(tmp_path: Path) -> None:
+def test_a_block_that_was_named_but_never_begun_is_removed(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         item_id = queue.put(b"item")
     spare = spares_module.make_spare(tmp_path / ".x.spare", BLOCK, flushed=True)
@@ -86,7 +86,7 @@ def test_a_block_that_was_named_and_never_begun_is_removed(tmp_path: Path) -> No
         assert len(blocks_in(tmp_path)) == 1
 
 
-def test_blocks_take_turns_among_the_paths_and_all_are_found_again(tmp_path: Path) -> None:
+def test_blocks_go_to_the_paths_in_turn_and_are_all_found_again(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two", "three")]
     with PersistentQueue.open(folders[0], more_paths=folders[1:], block_size=BLOCK) as queue:
         ids = put_blocks(queue, 9)
@@ -95,19 +95,19 @@ def test_blocks_take_turns_among_the_paths_and_all_are_found_again(tmp_path: Pat
         assert drain(queue) == ids
 
 
-def test_a_block_made_ahead_of_need_too_late_for_its_turn_is_for_the_next(tmp_path: Path) -> None:
+def test_a_block_made_too_late_for_its_turn_is_used_for_the_next(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two", "three")]
     for folder in folders:
         folder.mkdir()
     spares = spares_module.Spares(folders, BLOCK)
-    assert spares.take_ready(1) is None  # its block is made by who needs it, while the keeper is about to
+    assert spares.take_ready(1) is None  # the caller makes the block that it needs, just before the keeper does
     spares.prepare(1)
     spare = spares.take_ready(2)
     assert spare is not None
     assert spare.path.parent == folders[2]
 
 
-def test_a_path_that_is_not_given_is_named_and_one_may_be_added(tmp_path: Path) -> None:
+def test_a_missing_path_is_named_in_the_error_and_paths_can_be_added(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     with PersistentQueue.open(one, more_paths=[two], block_size=BLOCK) as queue:
         ids = put_blocks(queue, 2)
@@ -123,7 +123,7 @@ def test_a_path_that_is_not_given_is_named_and_one_may_be_added(tmp_path: Path) 
     assert blocks_in(three)
 
 
-def test_with_all_blocks_active_a_put_is_refused_and_succeeds_after_deliveries(tmp_path: Path) -> None:
+def test_a_put_is_refused_while_all_blocks_are_active_and_succeeds_after_deliveries(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK, blocks_max=3, checkpoint_interval_s=60) as queue:
         ids: list[int] = []
         with pytest.raises(QueueFull, match="3 blocks"):
@@ -135,7 +135,7 @@ def test_with_all_blocks_active_a_put_is_refused_and_succeeds_after_deliveries(t
         assert drain(queue) == ids
 
 
-def test_on_a_full_disk_puts_are_refused_deliveries_go_on_and_puts_resume(
+def test_on_a_full_disk_puts_are_refused_while_deliveries_continue_until_puts_succeed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, is_full = spares_module.make_spare, True
@@ -163,7 +163,7 @@ def test_on_a_full_disk_puts_are_refused_deliveries_go_on_and_puts_resume(
         assert drain(queue) == ids
 
 
-def test_an_item_larger_than_a_block_gets_a_block_of_its_own_size(tmp_path: Path) -> None:
+def test_an_item_larger_than_a_block_gets_a_larger_block(tmp_path: Path) -> None:
     large = bytes(range(256)) * 4_096
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         ids = [queue.put(item) for item in (b"before", large, b"after")]
@@ -175,7 +175,7 @@ def test_an_item_larger_than_a_block_gets_a_block_of_its_own_size(tmp_path: Path
         assert queue.cancel_all() == len(tiny) - 1
 
 
-def test_verify_finds_a_queue_whole_with_its_notes_and_padding(tmp_path: Path) -> None:
+def test_verify_has_no_findings_in_a_queue_with_notes_and_padding(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         put_blocks(queue, 3)
         queue.put_many([b"", b"tiny", b""])

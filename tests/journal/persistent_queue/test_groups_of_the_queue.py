@@ -1,4 +1,4 @@
-"""Group commit: many threads share a flush, every one gets its own answer, and what is not durable is not served."""
+"""Group commit: threads share a flush, each gets its own result, and items are delivered only once durable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS = 8
 
 
 @pytest.mark.parametrize(("group_size_max", "group_delay_s"), [(1_024, 0.000_1), (1_024, 0.0), (3, 0.000_1), (1, 0.0)])
-def test_each_of_many_threads_gets_the_id_of_its_own_item(
+def test_each_of_many_threads_gets_the_id_of_its_item(
     tmp_path: Path, group_size_max: int, group_delay_s: float
 ) -> None:
     with PersistentQueue.open(
@@ -40,7 +40,7 @@ def test_each_of_many_threads_gets_the_id_of_its_own_item(
 
 
 def hold_flushes(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Flushes wait until the second event; the first says that one waits."""
+    """Make flushes wait for the second event; the first event is set once a flush waits."""
     flush, began, may_go = os.fdatasync, threading.Event(), threading.Event()
 
     def held(descriptor: int) -> None:
@@ -58,7 +58,7 @@ def in_thread(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_an_item_is_neither_served_nor_cancelled_before_it_is_on_the_disk(
+def test_an_item_is_neither_delivered_nor_cancelled_before_it_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
@@ -73,7 +73,7 @@ def test_an_item_is_neither_served_nor_cancelled_before_it_is_on_the_disk(
         thread.join()
 
 
-def test_puts_that_come_while_the_disk_is_busy_share_the_next_flush(
+def test_puts_that_arrive_while_the_disk_is_busy_share_the_next_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK, checkpoint_interval_s=60) as queue:
@@ -87,7 +87,7 @@ def test_puts_that_come_while_the_disk_is_busy_share_the_next_flush(
         assert queue.statistics().group_count <= 3
 
 
-def test_an_item_too_long_is_refused_and_the_rest_of_its_group_is_put(
+def test_an_item_that_is_too_long_is_refused_and_the_rest_of_its_group_is_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("journal.persistent_queue.segments.RECORD_SIZE_MAX", 4 << 20)
@@ -102,7 +102,7 @@ def test_an_item_too_long_is_refused_and_the_rest_of_its_group_is_put(
         first.join()
 
 
-def test_who_waits_for_an_item_gets_it_or_is_told_that_the_queue_was_closed(tmp_path: Path) -> None:
+def test_a_waiting_get_returns_an_item_or_raises_when_the_queue_is_closed(tmp_path: Path) -> None:
     queue = PersistentQueue.open(tmp_path, block_size=BLOCK)
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(queue.get, 30)
@@ -113,7 +113,7 @@ def test_who_waits_for_an_item_gets_it_or_is_told_that_the_queue_was_closed(tmp_
         assert isinstance(waiting.exception(), JournalClosed)
 
 
-def test_an_item_given_back_comes_before_younger_ones(tmp_path: Path) -> None:
+def test_a_released_item_is_delivered_before_newer_ones(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         queue.put_many([b"a", b"b", b"c", b"d"])
         for _ in range(3):
@@ -125,7 +125,7 @@ def test_an_item_given_back_comes_before_younger_ones(tmp_path: Path) -> None:
         assert [queue.get(), queue.get(), queue.get()] == [(2, b"c"), (3, b"d"), None]
 
 
-def test_a_forked_child_is_told_to_open_the_queue_itself(tmp_path: Path) -> None:
+def test_a_forked_child_must_open_the_queue_itself(tmp_path: Path) -> None:
     with PersistentQueue.open(tmp_path, block_size=BLOCK) as queue:
         queue.put(b"item")
         child = os.fork()
@@ -139,7 +139,7 @@ def test_a_forked_child_is_told_to_open_the_queue_itself(tmp_path: Path) -> None
         assert queue.put(b"from the parent") == 1
 
 
-def test_threads_that_put_in_every_way_beside_consumers_deliver_each_item_once(tmp_path: Path) -> None:
+def test_concurrent_puts_of_every_kind_and_consumers_deliver_each_item_once(tmp_path: Path) -> None:
     count = 150
     with PersistentQueue.open(tmp_path, block_size=BLOCK, group_size_max=3, checkpoint_interval_items=100) as queue:
         is_all_put = threading.Event()
@@ -170,7 +170,7 @@ def test_threads_that_put_in_every_way_beside_consumers_deliver_each_item_once(t
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-def test_threads_that_put_prefer_batches_unless_they_are_to_be_left_alone(tmp_path: Path, is_wanted: bool) -> None:
+def test_threads_that_put_get_the_batch_policy_unless_it_is_disabled(tmp_path: Path, is_wanted: bool) -> None:
     policies: list[int] = []
 
     def run(first_policy: int) -> None:

@@ -1,4 +1,4 @@
-"""The queue against a plain list: any operations in any order, through closing and crash-like reopening."""
+"""The queue compared to a plain list: any operations in any order, with closing and crash-like reopening."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = st.integers(0, 1 << 30)
 
 
 class QueueAgainstAList(RuleBasedStateMachine):
-    """The model: every item ever put, and its state. Moves come from the same table as the manual's picture."""
+    """The model: every item ever put, and its state. Its moves come from the table that the manual draws."""
 
     @initialize(path_count=st.integers(1, 3))
     def open_first(self, path_count: int) -> None:

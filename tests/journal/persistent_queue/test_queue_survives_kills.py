@@ -1,4 +1,4 @@
-"""A queue whose process is killed at any moment, again and again, loses nothing and repeats nothing."""
+"""A queue whose process is killed repeatedly at any moment loses and repeats nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPORTS = 1_500
 
 
 def work_until_killed(folder: Path, seed: int, count: int) -> list[Report]:
-    """What a child reported until it was killed, which was after so many reports."""
+    """The reports of a child that is killed after a number of reports."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(folder, sender, seed))
@@ -38,7 +38,7 @@ def rest(receiver: Connection) -> list[Report]:
         return found
 
 
-def test_nothing_acknowledged_is_lost_or_repeated_when_the_process_is_killed_under_load(tmp_path: Path) -> None:
+def test_no_acknowledged_item_is_lost_or_repeated_when_the_process_is_killed_under_load(tmp_path: Path) -> None:
     reported: list[Report] = []
     for life in range(LIVES):
         reported += work_until_killed(tmp_path, life, REPORTS + 97 * life)

@@ -1,6 +1,6 @@
-"""A power loss keeps of each page what was flushed last or what was written since, as chance has it: nothing is lost.
+"""After a power loss each page is as last flushed, or as written since, at random: no acknowledged item may be lost.
 
-Images of the disk are taken in front of flushes, in the middle of groups, checkpoints and recycling.
+Images of the disk are taken before flushes, in the middle of groups, checkpoints and recycling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IMAGES = 8
 
 @dataclass
 class Known:
-    """What the caller knows at a moment."""
+    """What the caller knows at one moment."""
 
     acknowledged: dict[int, bytes]
     settled: set[int]  # for certain
@@ -31,7 +31,7 @@ class Known:
 
 
 class Disk:
-    """Remembers what every file had when it was flushed last, by inode."""
+    """Records each file's contents at its last flush, by inode."""
 
     def __init__(self, folder: Path, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Disk:
             self._flushed[status.st_ino] = os.pread(descriptor, status.st_size, 0)
 
     def _take_image(self) -> None:
-        # What is certain is taken before the files are read, what is doubtful behind: others may be at work meanwhile.
+        # Certain results are recorded before the files are read, uncertain ones after: other threads may be running.
         certain = Known(dict(self.known.acknowledged), set(self.known.settled), set())
         image = self._folder.with_name(f"image-{len(self.images)}")
         image.mkdir()
@@ -76,7 +76,7 @@ class Disk:
 
 
 def work(queue: PersistentQueue, disk: Disk, chance: random.Random) -> None:
-    """Random steps, one behind the other."""
+    """Random steps, one after the other."""
     known, held = disk.known, []
     for _ in range(STEPS):
         kind = chance.choice(["put", "put", "get", "get", "get", "done", "done", "cancel", "all", "checkpoint"])
@@ -107,7 +107,7 @@ def work(queue: PersistentQueue, disk: Disk, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_pages_a_power_loss_keeps_nothing_acknowledged_is_lost_or_repeated(
+def test_no_acknowledged_item_is_lost_or_repeated_whichever_pages_survive_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)

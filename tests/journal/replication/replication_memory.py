@@ -1,4 +1,4 @@
-"""A journal in memory, as the cores' shells see one; for simulations."""
+"""A journal in memory with the interface that the cores' shells need; for simulations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BITS = SECONDLY.sequence_bits
 
 
 class MemoryJournal:
-    """A journal as the cores' shells see one."""
+    """A journal in memory."""
 
     sequence_bits = BITS
 

@@ -1,4 +1,4 @@
-"""One message of each kind, and its bytes: never edited, only added to. The CRC at the end was computed once."""
+"""One message of each kind, and its bytes. Never edit these vectors; only add to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader under load, or a follower, as a process that can be killed. Speaks in lines; obeys its standard input."""
+"""A leader under load, or a follower, as a process that can be killed. Prints lines; reads commands from stdin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _say(*words: object) -> None:
 
 
 def lead(folder: Path, endpoint: str, seed: int) -> None:
-    """Serve, and append until a line comes; then say where the journal ends, and serve until the input ends."""
+    """Serve, and append until a line arrives; then print the journal's end, and serve until the input ends."""
     chance = random.Random(seed)
     finish = threading.Event()
     with (
@@ -61,7 +61,7 @@ def lead(folder: Path, endpoint: str, seed: int) -> None:
 
 
 def follow(folder: Path, endpoint: str, durable: bool) -> None:
-    """Follow, and say where it is whenever that changes."""
+    """Follow, and print the position whenever it changes."""
     with ReplicationFollower(folder, endpoint, durable=durable, limits=LIMITS) as follower:
         said = 0
         while follower.wait_for(lambda status: status.next_index > said, 60):  # noqa: B023 it waits here

@@ -1,7 +1,8 @@
-"""One leader and some followers in a world of their own: its clock, its network and its accidents come from a seed.
+"""A simulation of one leader and some followers: a seed determines its clock, its network and its faults.
 
-The very cores that run in production, with journals in memory. What TCP promises holds: on one connection nothing is
-reordered, lost or repeated; but a connection breaks at any moment, loudly or silently, with what is on its way.
+It runs the production cores with journals in memory. Connections behave like TCP: nothing is reordered, lost or
+repeated on one connection, but a connection can break at any moment, with or without an event, and lose what is in
+flight.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Link:
 
 
 class FollowerNode:
-    """A follower's shell in this world."""
+    """A follower's shell in the simulation."""
 
     def __init__(self, world: World, number: int, *, durable: bool) -> None:
         self.world = world
@@ -68,7 +69,7 @@ class FollowerNode:
         )
 
     def crash(self) -> None:
-        """Killed; a power loss takes what was not synced, or some of it."""
+        """Kill the follower; a power loss also removes all or some unsynced records."""
         self.core = None
         self.queue.clear()
         self.cut()
@@ -129,7 +130,7 @@ class FollowerNode:
         self.journal.append(effect.segment)
 
     def _check_claim(self, message: object) -> None:
-        """It never says that it holds what it does not."""
+        """Check that it never acknowledges records that it does not have."""
         if isinstance(message, (Acknowledge, Position)):
             assert self.journal is not None
             assert message.next_index == self.journal.end_index()
@@ -139,12 +140,12 @@ class FollowerNode:
 
 
 class World:
-    """All of it.
+    """The simulation.
 
     Args:
-        seed: of everything.
-        power_loss_at_leader, tampering: accidents after which a follower may say Diverged.
-        losing: the leader releases old segments, and damage takes some.
+        seed: determines the whole run.
+        power_loss_at_leader, tampering: faults after which a follower may report divergence.
+        losing: the leader releases old segments, and loses some to damage.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class World:
     # -- the world's course ------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
-        """Accidents and appends for a while; then peace until all is quiet."""
+        """Run with faults and appends for a while, then without faults until nothing happens any more."""
         for _ in range(steps):
             self._advance(self.now_ns + self.chance.randint(1, 60) * MS)
             self._accident()
@@ -190,7 +191,7 @@ class World:
         self._advance(self.now_ns + HEAL_NS, until=self.is_settled)
 
     def is_settled(self) -> bool:
-        """Every follower holds all, on a connection that lives, or has ended."""
+        """Whether every follower has all records on a working connection, or is in a final state."""
         assert self.core is not None
         end = self.journal.end_index()
         reached = {peer.follower_id for peer in self.core.peers.values() if peer.acked_index == end}
@@ -369,7 +370,7 @@ class World:
             self.removed[lost.first_index(BITS)] = lost
 
     def _tamper(self, journal: MemoryJournal) -> None:
-        """Somebody else appended to a follower's journal, or wrote its last segments anew."""
+        """Append to a follower's journal from outside, or rewrite its last segments."""
         journal.truncate(max(len(journal.segments) - self.chance.randint(0, 3), 0))
         for _ in range(self.chance.randint(0, 3)):
             end = journal.end_index()

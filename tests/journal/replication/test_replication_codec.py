@@ -1,4 +1,4 @@
-"""The messages' bytes: vectors, round trips, and everything that is refused."""
+"""Encoding of messages: vectors, round trips, and refused frames."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ def _framed(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_has_the_bytes_it_always_had_and_they_give_it_back(name: str) -> None:
+def test_the_bytes_of_a_message_never_change_and_decode_to_it(name: str) -> None:
     frame = bytes.fromhex(VECTORS[name])
     assert encode(MESSAGES[name]) == frame
     assert decode(frame) == MESSAGES[name]
 
 
 @given(ANY)
-def test_every_message_survives_the_wire(message: Message) -> None:
+def test_every_message_survives_encoding_and_decoding(message: Message) -> None:
     frame = encode(message)
     assert decode(frame) == message
     assert encode(decode(frame)) == frame
 
 
 @given(ANY, st.data())
-def test_a_changed_byte_or_a_cut_is_refused(message: Message, data: st.DataObject) -> None:
+def test_a_changed_or_truncated_frame_is_refused(message: Message, data: st.DataObject) -> None:
     frame = bytearray(encode(message))
     place = data.draw(st.integers(0, len(frame) - 1))
     with pytest.raises(BadMessage):
@@ -105,7 +105,7 @@ def test_a_changed_byte_or_a_cut_is_refused(message: Message, data: st.DataObjec
 
 
 @given(st.integers(0, 11), st.binary(max_size=200))
-def test_a_stranger_with_a_right_check_is_understood_or_refused_and_nothing_else(kind: int, body: bytes) -> None:
+def test_a_random_frame_with_a_valid_crc_is_decoded_or_refused(kind: int, body: bytes) -> None:
     frame = _framed(HEAD.pack(1, kind, SESSION) + body)
     with contextlib.suppress(BadMessage):
         assert encode(decode(frame)) == frame
@@ -114,26 +114,26 @@ def test_a_stranger_with_a_right_check_is_understood_or_refused_and_nothing_else
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (HEAD.pack(2, 1, 0) + bytes(16), "replication format 2; this release speaks 1"),
+        (HEAD.pack(2, 1, 0) + bytes(16), "replication format 2; expected 1"),
         (HEAD.pack(1, 99, 0), "unknown kind 99"),
-        (HEAD.pack(1, 1, 0) + bytes(17), "1 bytes too many behind Hello"),
-        (HEAD.pack(1, 1, 0) + bytes(15), "16 bytes were announced and 15 are there"),
-        (HEAD.pack(1, 6, 0) + struct.pack("<QI", 0, 1 << 30), "segments were announced"),
-        (HEAD.pack(1, 3, 0) + bytes(24) + b"\x05", "5 digests; at most"),
+        (HEAD.pack(1, 1, 0) + bytes(17), "1 unexpected bytes after Hello"),
+        (HEAD.pack(1, 1, 0) + bytes(15), "16 bytes announced, but only 15 present"),
+        (HEAD.pack(1, 6, 0) + struct.pack("<QI", 0, 1 << 30), "segments announced"),
+        (HEAD.pack(1, 3, 0) + bytes(24) + b"\x05", "5 digests; the maximum"),
         (HEAD.pack(1, 5, 0) + bytes(8) + b"\x02", "2 digests"),
-        (HEAD.pack(1, 10, 0) + b"\x63" + bytes(10), "unknown reason 99"),
+        (HEAD.pack(1, 10, 0) + b"\x63" + bytes(10), "unknown reason for a refusal: 99"),
         (HEAD.pack(1, 10, 0) + b"\x01" + bytes(8) + b"\x02\x00\xff\xff", "not UTF-8"),
         (HEAD.pack(1, 10, 0) + b"\x01" + bytes(8) + b"\xff\xff", "a text of 65535 bytes"),
         (HEAD.pack(1, 9, 0) + b"\xff" * 8, "63 bits"),
-        (HEAD.pack(1, 2, 0) + bytes(32) + b"\x07" + bytes(12), "neither yes nor no"),
+        (HEAD.pack(1, 2, 0) + bytes(32) + b"\x07" + bytes(12), "must be 0 or 1"),
     ],
 )
-def test_what_breaks_a_bound_is_refused_and_says_why(body: bytes, why: str) -> None:
+def test_an_invalid_frame_is_refused_with_a_reason(body: bytes, why: str) -> None:
     with pytest.raises(BadMessage, match=why):
         decode(_framed(body))
 
 
-def test_a_frame_beyond_the_limit_is_refused_before_it_is_looked_at() -> None:
+def test_a_frame_beyond_the_size_limit_is_refused_before_it_is_read() -> None:
     with pytest.raises(BadMessage, match="a frame of"):
         decode(bytes(FRAME_SIZE_MAX + 1))
     with pytest.raises(AssertionError):
@@ -152,7 +152,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_looked_at() -> None:
         replace(WITH_TABLE, body=struct.pack("<II", 5, 4) + b"xyzz"),
     ],
 )
-def test_a_segment_whose_body_is_not_what_its_head_says_is_refused(segment: Segment) -> None:
+def test_a_segment_whose_body_contradicts_its_head_is_refused(segment: Segment) -> None:
     with pytest.raises(BadMessage):
         check_segment(segment)
     with pytest.raises(BadMessage):

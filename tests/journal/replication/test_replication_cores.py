@@ -1,4 +1,4 @@
-"""What each core does, step by step; and its table of moves."""
+"""Each core step by step, and its table of moves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _leader(acks: int = 1, limits: Limits = LIMITS) -> LeaderCore:
 
 
 def _join(core: LeaderCore, key: bytes, follower_id: bytes = FOLLOWER_ID, now_ns: int = 0) -> list[do.LeaderEffect]:
-    """A follower with an empty journal says Hello, and is accepted."""
+    """A follower with an empty journal sends Hello and is accepted."""
     assert core.on_message(key, Hello(1, NO_ID), now_ns) == [do.LookUpOldest(key)]
     assert core.on_oldest(key, START, now_ns) == [do.SendTo(key, WELCOME)]
     effects = core.on_message(key, Position(1, follower_id, START, ()), now_ns)
@@ -69,7 +69,7 @@ def _join(core: LeaderCore, key: bytes, follower_id: bytes = FOLLOWER_ID, now_ns
 
 
 def _follower(durable: bool = False) -> tuple[FollowerCore, int]:
-    """One that follows from START on, and its session."""
+    """A core that follows from START on, and its session."""
     core = FollowerCore(random.Random(1).random, durable=durable)
     _, hello = core.on_timer(0)
     assert isinstance(hello, do.Send)
@@ -83,12 +83,12 @@ def _follower(durable: bool = False) -> tuple[FollowerCore, int]:
     return core, session
 
 
-def test_a_follower_that_is_accepted_is_told_so_before_it_is_sent_anything() -> None:
+def test_an_accepted_follower_gets_a_heartbeat_before_segments() -> None:
     effects = _join(_leader(), b"one")
     assert effects == [do.SendTo(b"one", Heartbeat(1, START)), do.ReadFrom(b"one", START, RUN_SIZE)]
 
 
-def test_bytes_on_the_way_exceed_the_window_by_a_run_or_a_piece_at_most() -> None:
+def test_bytes_in_flight_exceed_the_window_by_one_run_or_piece_at_most() -> None:
     core = _leader()
     effects = _join(core, b"one")
     sequence, sent = 0, 0
@@ -111,7 +111,7 @@ def _is_run(effect: Any) -> bool:
     return isinstance(effect, do.SendTo) and isinstance(effect.message, Segments)
 
 
-def test_what_counts_as_replicated_is_held_by_as_many_followers_as_are_wanted_and_only_grows() -> None:
+def test_the_replicated_index_needs_the_required_acknowledgements_and_only_grows() -> None:
     core = _leader(acks=2)
     for key in (b"one", b"two"):
         _join(core, key, follower_id=key.ljust(16))
@@ -139,7 +139,7 @@ def test_one_follower_that_connects_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize("claim", [Acknowledge(1, START + 2, 10), Acknowledge(1, START + 1, 11)])
-def test_a_follower_that_acknowledges_what_it_was_not_sent_is_refused_and_not_counted(claim: Acknowledge) -> None:
+def test_a_follower_that_acknowledges_records_it_was_not_sent_is_refused_and_not_counted(claim: Acknowledge) -> None:
     core = _leader()
     _join(core, b"one")
     core.on_read(b"one", [_segment(0)], 0)
@@ -151,7 +151,7 @@ def test_a_follower_that_acknowledges_what_it_was_not_sent_is_refused_and_not_co
     assert (core.replicated_index, core.violation_count) == (START, 1)
 
 
-def test_a_follower_out_of_turn_is_refused_and_a_stranger_is_told_to_say_hello() -> None:
+def test_an_unexpected_message_is_refused_and_an_unknown_session_must_send_hello() -> None:
     core = _leader()
     core.on_message(b"one", Hello(1, NO_ID), 0)
     assert core.on_message(b"one", Acknowledge(2, START, 0), 0) == []  # of another session
@@ -164,7 +164,7 @@ def test_a_follower_out_of_turn_is_refused_and_a_stranger_is_told_to_say_hello()
     assert refusal.message.reason is Reason.UNKNOWN_SESSION
 
 
-def test_a_silent_follower_is_dropped_and_one_that_hears_nothing_else_hears_a_heartbeat() -> None:
+def test_a_silent_follower_is_dropped_and_an_idle_one_gets_heartbeats() -> None:
     core = _leader()
     assert core.next_deadline_ns() is None
     _join(core, b"one")
@@ -176,7 +176,7 @@ def test_a_silent_follower_is_dropped_and_one_that_hears_nothing_else_hears_a_he
     assert core.peers == {}
 
 
-def test_a_leader_serves_no_more_followers_than_it_may_nor_those_of_another() -> None:
+def test_a_leader_refuses_followers_beyond_its_limit_and_those_of_another_leader() -> None:
     core = _leader(limits=Limits(followers_max=1))
     _join(core, b"one")
     for hello, reason in ((Hello(2, NO_ID), Reason.TOO_MANY), (Hello(2, b"X" * 16), Reason.FOREIGN)):
@@ -186,7 +186,7 @@ def test_a_leader_serves_no_more_followers_than_it_may_nor_those_of_another() ->
         assert refusal.message.reason is reason
 
 
-def test_what_cannot_be_read_for_one_follower_is_no_matter_to_another() -> None:
+def test_a_failed_read_for_one_follower_does_not_affect_the_others() -> None:
     core = _leader()
     _join(core, b"one", follower_id=b"1" * 16)
     _join(core, b"two", follower_id=b"2" * 16)
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_for_one_follower_is_no_matter_to_another() -> None:
     assert list(core.peers) == [b"two"]
 
 
-def test_a_durable_follower_syncs_before_it_acknowledges_once_for_all_that_came() -> None:
+def test_a_durable_follower_syncs_once_before_it_acknowledges_all_that_arrived() -> None:
     core, session = _follower(durable=True)
     for number in range(3):
         effects = core.on_message(Segments(session, START + number, (_segment(number),)), 0)
@@ -206,7 +206,7 @@ def test_a_durable_follower_syncs_before_it_acknowledges_once_for_all_that_came(
     assert core.on_drained(0) == []
 
 
-def test_pieces_become_a_segment_only_when_all_are_there() -> None:
+def test_pieces_become_a_segment_only_when_all_have_arrived() -> None:
     core, session = _follower()
     whole = _segment(0, 2_000_000)
     head = Segment(5, 0, 1, 1, 2_000_000, b"")
@@ -233,7 +233,7 @@ def test_a_segment_in_the_wrong_place_is_never_appended(from_index: int, segment
     assert core.reason
 
 
-def test_pauses_between_attempts_grow_up_to_a_bound_and_differ_by_chance() -> None:
+def test_pauses_between_attempts_grow_up_to_a_limit_and_are_partly_random() -> None:
     limits = Limits()
     pauses = []
     core, now_ns = FollowerCore(random.Random(3).random, limits=limits), 0
@@ -249,14 +249,14 @@ def test_pauses_between_attempts_grow_up_to_a_bound_and_differ_by_chance() -> No
     assert len(set(pauses)) == len(pauses)
 
 
-def test_a_follower_gives_a_silent_leader_up_and_forgets_what_was_under_way() -> None:
+def test_a_follower_disconnects_from_a_silent_leader_and_drops_incomplete_segments() -> None:
     core, session = _follower()
     core.on_message(Piece(session, START, Segment(5, 0, 1, 1, 9, b""), 9, 0, b"half"), 0)
     assert core.on_timer(Limits().silence_ns_max) == [do.Disconnect()]
     assert core.on_message(Heartbeat(session, START), Limits().silence_ns_max) == []  # too late
 
 
-def test_what_cannot_be_appended_is_asked_for_again_on_a_new_connection() -> None:
+def test_records_that_could_not_be_appended_are_requested_again_on_a_new_connection() -> None:
     core, session = _follower()
     core.on_message(Segments(session, START, (_segment(0),)), 0)
     assert core.on_append_failed("the disk is full", 0) == [do.Disconnect()]
@@ -269,7 +269,7 @@ def test_what_cannot_be_appended_is_asked_for_again_on_a_new_connection() -> Non
     assert hello.message.session != session
 
 
-def test_bisection_ends_at_the_first_segment_that_differs_in_few_questions() -> None:
+def test_bisection_finds_the_first_segment_that_differs_with_few_probes() -> None:
     common, count = 700, 1_000
     core = _leader()
     core.on_message(b"one", Hello(1, NO_ID), 0)
@@ -315,7 +315,7 @@ def test_every_state_is_in_its_table_can_be_reached_and_is_drawn(
     assert diagram(table, first) in DOCS.read_text()
 
 
-def test_an_illegal_move_raises_with_its_story() -> None:
+def test_an_illegal_move_raises_with_the_moves_before_it() -> None:
     with pytest.raises(IllegalMove, match="gone -> sending: how it came"):
         check_move(PEER_MOVES, PeerState.GONE, PeerState.SENDING, "how it came")
     with pytest.raises(IllegalMove, match="diverged -> following"):

@@ -1,4 +1,4 @@
-"""Both sides live and the network between them does not: connections cut, or frozen without a word."""
+"""Both sides run, but the network fails: connections break, or stall silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = Limits(heartbeat_interval_ns=50 * MS, silence_ns_max=400 * MS, backoff_
 
 
 class Network:
-    """A way to the leader that can be interrupted."""
+    """A proxy to the leader that can be interrupted."""
 
     def __init__(self, endpoint: str) -> None:
         host, port = endpoint.removeprefix("tcp://").split(":")
@@ -50,7 +50,7 @@ class Network:
                     target.sendall(data)
 
     def cut(self) -> None:
-        """Every connection breaks."""
+        """Break every connection."""
         for pair in self._pairs:
             for each in pair[:2]:
                 with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ class Network:
         self._pairs.clear()
 
     def freeze(self) -> None:
-        """Nothing comes through any more, and nobody is told; new connections work."""
+        """Stall all connections silently; new connections work."""
         for *_, is_frozen in self._pairs:
             is_frozen.set()
 

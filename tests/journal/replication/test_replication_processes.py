@@ -16,7 +16,7 @@ ANY_PORT = "tcp://127.0.0.1:*"
 
 
 class Process:
-    """One of the two."""
+    """A leader or follower process."""
 
     def __init__(self, role: str, folder: Path, endpoint: str, number: int) -> None:
         module = "tests.journal.replication.replication_process"
@@ -29,7 +29,7 @@ class Process:
         )
 
     def wait_for(self, word: str) -> str:
-        """The rest of the next line that begins so."""
+        """The rest of the next line with this beginning."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             first, _, rest = line.strip().partition(" ")
@@ -38,19 +38,19 @@ class Process:
         raise AssertionError(f"ended with {self._process.wait()} before it said {word!r}")
 
     def wait_until_at(self, index: int) -> None:
-        """A follower's journal ends at an index, or behind it."""
+        """Wait until a follower's journal ends at an index or after it."""
         while int(self.wait_for("at")) < index:
             pass
 
     def finish(self) -> int:
-        """A leader appends no more; where its journal ends."""
+        """Make a leader stop appending; return its journal's end."""
         assert self._process.stdin is not None
         self._process.stdin.write("finish\n")
         self._process.stdin.flush()
         return int(self.wait_for("ends")) + 1
 
     def kill(self) -> None:
-        """At once, and wait until it is gone."""
+        """Kill the process and wait for its end."""
         self._process.kill()
         self._process.communicate()
 
@@ -58,13 +58,13 @@ class Process:
 def _check_equal(folder: Path, end: int) -> None:
     assert segments_of(folder / "leader") == segments_of(folder / "follower")
     ours, theirs = records_of(folder / "leader"), records_of(folder / "follower")
-    assert ours == theirs[: len(ours)]  # tailers at the leader may not see yet what was just acknowledged
+    assert ours == theirs[: len(ours)]  # the leader's tailers may not see the last acknowledged records yet
     assert theirs[-1] == (end - 1, b"the last one")
 
 
 @pytest.fixture
 def processes() -> Iterator[list[Process]]:
-    """Killed at the end."""
+    """Processes that are killed at the end of the test."""
     started: list[Process] = []
     yield started
     for each in started:
@@ -91,7 +91,9 @@ def test_a_follower_that_is_killed_under_load_catches_up(
     _check_equal(tmp_path, end)
 
 
-def test_a_leader_that_is_killed_under_load_goes_on_with_its_follower(tmp_path: Path, processes: list[Process]) -> None:
+def test_a_restarted_leader_continues_with_its_follower_after_a_kill_under_load(
+    tmp_path: Path, processes: list[Process]
+) -> None:
     endpoint = ANY_PORT
     follower: Process | None = None
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""Reading a journal by whole segments: against what was appended, around damage, encrypted, compressed, released."""
+"""Reading a journal by whole segments: intact, damaged, encrypted, compressed, released."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _copy(source: Path, target: Path, key: bytes | None = None) -> None:
 
 
 def _append_each_second(folder: Path, count: int) -> list[int]:
-    """A record in each of as many cycles."""
+    """A record in each of several cycles."""
     now_ns, indices = [10**18], []
     with Journal.open(folder, roll_cycle="SECONDLY", block_size=BLOCK, clock_ns=lambda: now_ns[0]) as journal:
         for _ in range(count):
@@ -60,7 +60,7 @@ def _append_each_second(folder: Path, count: int) -> list[int]:
     batches=st.lists(st.lists(st.binary(max_size=6_000), min_size=1, max_size=40), min_size=1, max_size=25),
     size_max=st.integers(1, 100_000),
 )
-def test_segments_are_what_was_appended_from_whichever_index_and_before_it(
+def test_segments_are_read_from_any_index_and_before_it(
     tmp_path_factory: pytest.TempPathFactory, key: bytes | None, batches: list[list[bytes]], size_max: int
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
@@ -90,12 +90,12 @@ def test_segments_are_what_was_appended_from_whichever_index_and_before_it(
     shutil.rmtree(folder)
 
 
-def test_there_is_nothing_before_there_is_a_journal(tmp_path: Path) -> None:
+def test_a_folder_without_a_journal_has_no_segments(tmp_path: Path) -> None:
     reader = SegmentReader(tmp_path / "none yet")
     assert (reader.place_at(0), reader.segment_at(0), reader.end_index(), reader.tail(4)) == (None, None, 0, ())
 
 
-def test_what_tailers_may_not_see_yet_is_read(tmp_path: Path) -> None:
+def test_segments_that_are_hidden_from_tailers_are_read(tmp_path: Path) -> None:
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         journal.show_until(journal.next_index)
         journal.append(b"hidden")
@@ -103,7 +103,7 @@ def test_what_tailers_may_not_see_yet_is_read(tmp_path: Path) -> None:
         assert [each.body for each in _all(SegmentReader(tmp_path))] == [b"hidden"]
 
 
-def test_damage_is_a_jump_and_the_copy_has_the_same_indices(tmp_path: Path) -> None:
+def test_damage_leaves_a_gap_and_the_copy_has_the_same_indices(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     with Journal.open(source, block_size=BLOCK) as journal:
         indices = [journal.append(b"record %d" % number) for number in range(9)]
@@ -135,7 +135,7 @@ def test_a_copy_has_the_same_digests_under_another_key(tmp_path: Path) -> None:
     assert SegmentReader(tmp_path / "target", KEY).tail(4) == SegmentReader(tmp_path / "source").tail(4)
 
 
-def test_compressed_blocks_are_read_and_released_ones_are_not_missed(tmp_path: Path) -> None:
+def test_compressed_blocks_are_read_and_released_ones_are_skipped(tmp_path: Path) -> None:
     indices = _append_each_second(tmp_path, 6)
     blocks = blocks_in(tmp_path)
     for each in blocks[:4]:
@@ -172,7 +172,7 @@ def test_a_journal_that_began_later_than_the_leaders_oldest_record_cannot_take_i
     assert first_difference(reader, second + 2, reader.tail(4)) == second + 1  # and one that has more
 
 
-def test_retention_at_the_source_leaves_the_copy_with_what_is_left(tmp_path: Path) -> None:
+def test_after_retention_at_the_leader_a_copy_gets_the_remaining_records(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "source", block_size=BLOCK, upkeep=Upkeep(Retention(files=2))) as journal:
         for number in range(30):
             journal.append(bytes([number]) * 50_000)

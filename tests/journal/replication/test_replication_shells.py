@@ -64,7 +64,7 @@ def test_a_follower_has_the_leaders_records_at_the_leaders_indices(tmp_path: Pat
         assert records_of(tmp_path / "follower") == list(journal.records())
 
 
-def test_nobody_waits_as_soon_as_possible(tmp_path: Path) -> None:
+def test_in_mode_as_soon_as_possible_nothing_waits_for_followers(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader"):
         index = journal.append(b"seen by tailers, replicated or not")
         assert journal.read(index)
@@ -88,7 +88,7 @@ def test_tailers_see_only_what_a_follower_has_acknowledged(tmp_path: Path) -> No
         assert [index for index, _ in Tailer(tmp_path / "leader")] == [before, hidden, later]
 
 
-def test_an_append_returns_after_acknowledgement_or_says_that_none_came(tmp_path: Path) -> None:
+def test_a_replicated_append_returns_after_acknowledgement_or_raises_after_the_time_out(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         appender = ReplicatedAppender(journal, leader)
         with pytest.raises(NotReplicated) as refused:
@@ -105,7 +105,7 @@ def test_an_append_returns_after_acknowledgement_or_says_that_none_came(tmp_path
     assert len(records_of(tmp_path / "follower")) == 53
 
 
-def test_with_two_acknowledgements_wanted_one_follower_is_not_enough(tmp_path: Path) -> None:
+def test_one_follower_is_not_enough_if_two_must_acknowledge(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader", acks=2) as leader:
         appender = ReplicatedAppender(journal, leader)
         with _follower(tmp_path / "one", leader) as one:
@@ -131,7 +131,7 @@ def test_a_follower_begins_where_the_leader_still_has_records(tmp_path: Path) ->
     assert records_of(tmp_path / "follower") == ours
 
 
-def test_nobody_else_appends_to_a_followers_journal_until_it_is_promoted(tmp_path: Path) -> None:
+def test_no_other_appender_can_open_a_followers_journal_until_it_is_promoted(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         follower = _follower(tmp_path / "follower", leader).start()
         index = journal.append(b"from the leader")
@@ -144,21 +144,21 @@ def test_nobody_else_appends_to_a_followers_journal_until_it_is_promoted(tmp_pat
             assert list(promoted.records()) == [(index, b"from the leader"), (own, b"its own")]
 
 
-def test_a_former_leader_follows_the_promoted_one_if_it_has_nothing_else(tmp_path: Path) -> None:
+def test_a_former_leader_can_follow_the_promoted_one_if_it_has_no_other_records(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "old", block_size=BLOCK) as journal, _leader(tmp_path / "old") as leader:
         follower = _follower(tmp_path / "new", leader).start()
         assert _reaches(follower, journal.append(b"from the old leader"))
         promoted = follower.promote()
     with promoted, _leader(tmp_path / "new") as leader:
         last = promoted.append(b"from the new leader")
-        with _follower(tmp_path / "old", leader) as refused, pytest.raises(JournalError, match="follows nobody"):
+        with _follower(tmp_path / "old", leader) as refused, pytest.raises(JournalError, match="without a leader"):
             refused.wait_for(lambda _: False, WAIT_S)
         with _follower(tmp_path / "old", leader, adopt=True) as former:
             assert _reaches(former, last)
     assert records_of(tmp_path / "old") == records_of(tmp_path / "new")
 
 
-def test_a_follower_with_other_records_says_from_where_on(tmp_path: Path) -> None:
+def test_a_follower_with_other_records_reports_the_first_index_that_differs(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         with _follower(tmp_path / "follower", leader) as follower:
             for number in range(100):
@@ -178,7 +178,7 @@ def test_a_follower_with_other_records_says_from_where_on(tmp_path: Path) -> Non
         follower.check()
 
 
-def test_a_follower_remembers_its_leader_and_refuses_another(tmp_path: Path) -> None:
+def test_a_follower_stores_its_leader_and_refuses_another(tmp_path: Path) -> None:
     Journal.open(tmp_path / "other", block_size=BLOCK).close()
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         with _follower(tmp_path / "follower", leader) as follower:
@@ -194,7 +194,7 @@ def test_a_follower_remembers_its_leader_and_refuses_another(tmp_path: Path) -> 
         _follower(tmp_path / "follower", leader)
 
 
-def test_keys_let_the_right_follower_in_and_no_other(tmp_path: Path) -> None:
+def test_only_a_follower_with_an_allowed_key_can_connect(tmp_path: Path) -> None:
     leader_public, leader_secret = new_keys()
     public, secret = new_keys()
     strange_public, strange_secret = new_keys()
@@ -218,7 +218,9 @@ def test_keys_let_the_right_follower_in_and_no_other(tmp_path: Path) -> None:
             assert _reaches(follower, index)
 
 
-def test_an_encrypted_journal_travels_only_under_keys_to_an_encrypted_one(tmp_path: Path) -> None:
+def test_an_encrypted_journal_is_replicated_only_over_encrypted_connections_to_an_encrypted_journal(
+    tmp_path: Path,
+) -> None:
     leader_public, leader_secret = new_keys()
     public, secret = new_keys()
     key, other_key = bytes(range(32)), bytes(range(32, 64))
@@ -246,17 +248,17 @@ def test_an_encrypted_journal_travels_only_under_keys_to_an_encrypted_one(tmp_pa
     assert all(b"sealed" not in each.path.read_bytes() for each in blocks_in(tmp_path / "sealed"))
 
 
-def test_a_follower_without_room_says_so_and_tries_again(tmp_path: Path) -> None:
+def test_a_follower_on_a_full_disk_reports_it_and_retries(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         index = journal.append(b"one")
         with _follower(tmp_path / "follower", leader, upkeep=Upkeep(free_disk_min=1 << 62)) as follower:
             assert follower.wait_for(lambda status: status.failure_count >= 2, WAIT_S)
-            assert "are to stay free" in follower.status.reason
+            assert "must stay free" in follower.status.reason
         with _follower(tmp_path / "follower", leader) as follower:
             assert _reaches(follower, index)
 
 
-def test_two_threads_append_and_both_wait_for_their_own_record(tmp_path: Path) -> None:
+def test_two_threads_append_and_each_waits_for_its_record(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         appender = ReplicatedAppender(journal, leader)
         with _follower(tmp_path / "follower", leader), ThreadPoolExecutor(2) as pool:
@@ -266,7 +268,7 @@ def test_two_threads_append_and_both_wait_for_their_own_record(tmp_path: Path) -
     assert sorted(indices) == [index for index, _ in records_of(tmp_path / "follower")]
 
 
-def test_a_follower_made_anew_gets_everything_again(tmp_path: Path) -> None:
+def test_a_recreated_follower_gets_all_records_again(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "leader", block_size=BLOCK) as journal, _leader(tmp_path / "leader") as leader:
         index = journal.append(b"one")
         for _ in range(2):

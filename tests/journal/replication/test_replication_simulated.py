@@ -1,4 +1,4 @@
-"""Both cores under accidents, seed by seed: in the end a follower equals its leader, or says Diverged and is right."""
+"""Both cores under random faults: in the end a follower equals its leader, or correctly reports divergence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = 150
 
 
 def _first_true_difference(world: World, node: FollowerNode) -> int | None:
-    """By comparing every segment: where the follower holds something else than the leader, or more."""
+    """The first index where the follower's segments differ from the leader's, or exceed them."""
     assert node.journal is not None
     ours = {each.first_index(BITS): each for each in world.journal.segments}
     for theirs in node.journal.segments:
@@ -43,7 +43,7 @@ def test_followers_equal_their_leader_after_cuts_crashes_and_delays(block: int) 
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_what_the_leader_released_or_lost_is_a_jump_and_no_difference(block: int) -> None:
+def test_records_that_the_leader_released_or_lost_are_a_gap_but_not_a_divergence(block: int) -> None:
     for seed in range(1_000 + block * 20, 1_020 + block * 20):
         world = World(seed, losing=True)
         world.run(STEPS)
@@ -55,7 +55,7 @@ def test_what_the_leader_released_or_lost_is_a_jump_and_no_difference(block: int
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_a_follower_that_diverged_says_so_and_where_and_no_other_does(block: int) -> None:
+def test_only_a_diverged_follower_reports_divergence_and_its_index(block: int) -> None:
     diverged_count = 0
     for seed in range(2_000 + block * 25, 2_025 + block * 25):
         world = World(seed, power_loss_at_leader=seed % 2 == 0, tampering=seed % 2 == 1)
@@ -72,7 +72,7 @@ def test_a_follower_that_diverged_says_so_and_where_and_no_other_does(block: int
     assert diverged_count >= 3  # else these seeds prove nothing
 
 
-def test_one_seed_gives_one_course() -> None:
+def test_one_seed_always_gives_the_same_run() -> None:
     logs = []
     for _ in range(2):
         world = World(7)

@@ -1,10 +1,10 @@
-"""A process that runs random transactions until it is killed, and the check that the kill lost and halved nothing.
+"""A process that runs random transactions until it is killed, and a check that no transaction is lost or in part.
 
-The child tells what it is about to do before it does it, and that it was acknowledged after. Each transaction puts its
-token into the queue `tokens`, which nobody reads: a token that is there is a transaction that happened. Replaying those
-that happened, in the order in which their ends were told, must give every queue, message by message.
+The child reports each operation before it begins, and again when it is acknowledged. Each transaction puts its token
+into the queue `tokens`, from which no transaction reads: the token is there if the transaction happened. Replaying
+these transactions, in the order in which their ends were reported, must give the contents of every queue.
 
-By hand: `python -m tests.journal.transactional.crash_child FOLDER SEED` prints what it reports until it is killed.
+By hand: `python -m tests.journal.transactional.crash_child FOLDER SEED` prints its reports until it is killed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from journal.transactional import (
 THREADS = 3
 TOKENS = "tokens"
 SUBSCRIBERS = {"all": "work.#", "none": "other.#", **{f"only-{thread}": f"work.{thread}" for thread in range(THREADS)}}
-# Small, so that checkpoints, windows and swap files come often; large bodies make kills hit in mid-write.
+# Small, so that checkpoints, windows and swap files are frequent; large bodies make kills hit during writes.
 LIMITS = StoreLimits(log_bytes_max=300_000, volatile_memory_bytes_max=2_000, swap_file_bytes_max=10_000)
 BODY_BYTES_MAX = 3_000
-DEPTH_MAX = 40  # messages a thread leaves in a queue of its own
+DEPTH_MAX = 40  # messages that a thread leaves in its own queue
 
 Report = tuple[str, str, object]
 """(what, which transaction, detail):
@@ -42,10 +42,10 @@ Report = tuple[str, str, object]
 - ("start", "", None): a child opened the store;
 - ("begun", token, {"removed": [[queue, body]], "added": [[queue, body]]}): it is about to commit or prepare this;
 - ("acknowledged", token, None): it is committed;
-- ("rolled back", token, None): it is not, and never will be;
-- ("prepared", token, None): it is promised;
+- ("rolled back", token, None): it is rolled back;
+- ("prepared", token, None): it is prepared;
 - ("deciding", token, commit) and then ("acknowledged" | "rolled back", token, None);
-- ("broken", "", text): the store refused what it must take.
+- ("broken", "", text): the store refused something that it must accept.
 """
 
 
@@ -58,9 +58,9 @@ def child(folder: Path, pipe: Connection, seed: int) -> None:
     """Run random transactions on the store in the folder until killed, and report each.
 
     Args:
-        folder: of the store; made if it is not there.
+        folder: of the store; created if needed.
         pipe: where reports go (see `Report`); the receiver must keep reading.
-        seed: of everything random; another for each child on the same folder.
+        seed: of all random choices; different for each child on the same folder.
     """
     lock = threading.Lock()
 
@@ -190,7 +190,7 @@ def _decide(store: TransactionalStore, report: Callable[..., None], token: str, 
 
 @dataclass
 class Told:
-    """What the reports say of one transaction."""
+    """The reports about one transaction."""
 
     removed: list[tuple[str, str]]
     added: list[tuple[str, str]]
@@ -200,15 +200,15 @@ class Told:
 
 
 def verify(folder: Path, reported: Iterable[Report]) -> None:
-    """Open the store as after a crash and hold it against what its children reported; leaves it closed and sound.
+    """Open the store as after a crash and compare it to the reports of its children; leaves it closed and intact.
 
     Args:
         folder: of the store.
         reported: everything that every child on this folder reported, in order.
 
     Raises:
-        AssertionError: something acknowledged is lost, something is there by half, twice or in the wrong place, or a
-            promise was forgotten.
+        AssertionError: something acknowledged is lost, something exists in part, twice or in the wrong place, or a
+            prepared transaction is lost.
     """
     told, started = _told(reported)
     if not started:
@@ -251,7 +251,7 @@ def _told(reported: Iterable[Report]) -> tuple[dict[str, Told], bool]:
 
 
 def _check_ends(told: dict[str, Told], happened: set[str], in_doubt: set[str]) -> None:
-    assert happened <= told.keys(), f"nobody began {sorted(happened - told.keys())[:3]}"
+    assert happened <= told.keys(), f"no child began {sorted(happened - told.keys())[:3]}"
     for token, each in told.items():
         if "acknowledged" in each.said:
             assert token in happened, f"{token} was acknowledged and is lost"
@@ -262,13 +262,13 @@ def _check_ends(told: dict[str, Told], happened: set[str], in_doubt: set[str]) -
         elif "prepared" in each.said:
             ended = token in happened or (False in each.decisions and token not in in_doubt)
             assert ended != (token in in_doubt), f"{token} was promised: neither in doubt nor decided"
-            assert token not in happened or True in each.decisions, f"{token} happened and nobody decided so"
+            assert token not in happened or True in each.decisions, f"{token} happened without a decision"
         else:
             assert not (token in happened and token in in_doubt), f"{token} is committed and in doubt"
 
 
 def _check_queues(store: TransactionalStore, told: dict[str, Told], happened: set[str]) -> None:
-    """Replay what happened."""
+    """Replay the transactions that happened."""
     expected: dict[str, list[str]] = {}
     for name, pattern in SUBSCRIBERS.items():
         of_pattern = pattern.removeprefix("work.")
@@ -286,7 +286,7 @@ def _check_queues(store: TransactionalStore, told: dict[str, Told], happened: se
         found = _contents(store, queue)
         if queue.startswith("of-"):
             assert found == wanted, f"{queue}: {_difference(found, wanted)}"
-        else:  # several threads publish: the order is that of the log, which reports do not tell
+        else:  # several threads publish: their order is that of the log, which reports do not show
             assert Counter(found) == Counter(wanted), f"{queue}: {_difference(found, wanted)}"
 
 
@@ -296,7 +296,7 @@ def _difference(found: list[str], wanted: list[str]) -> str:
 
 
 def _contents(store: TransactionalStore, queue: str) -> list[str]:
-    """Bodies in order, locked ones included, which no transaction could see."""
+    """Bodies in order, including locked ones, which transactions cannot see."""
     rows = store._parts.pages.rows(
         "SELECT body FROM entry JOIN message ON message.id = message_id JOIN queue ON queue.id = queue_id"
         " WHERE queue.name = ? ORDER BY position",

@@ -1,4 +1,4 @@
-"""Run on a small file system: fill it, consume from it, open it while it is full, free it. Asserts all the way."""
+"""Runs on a small file system: fills the store, consumes from it, opens it while full, frees space. Asserts each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fill(path: Path) -> None:
 
 
 def main(root: Path) -> None:
-    """All of it."""
+    """Run all steps."""
     with opened(root) as store:
         store.create_queue("orders")
         full_at = put_until_full(store, 0)

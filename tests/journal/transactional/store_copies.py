@@ -1,4 +1,4 @@
-"""A crash without a process: the files as they are at this moment, which is what a killed process leaves."""
+"""A simulated crash: copies of the files at one moment, which is what a killed process leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def crashed_copy(store: TransactionalStore, folder: Path) -> Path:
 
 
 def bodies(store: TransactionalStore, queue: str) -> list[bytes]:
-    """What is available in a queue, in order; nothing is consumed."""
+    """The available messages of a queue, in order, without consuming them."""
     transaction = store.transaction()
     found = []
     while (message := transaction.get(queue)) is not None:
@@ -29,7 +29,7 @@ def bodies(store: TransactionalStore, queue: str) -> list[bytes]:
 
 
 def put_all(store: TransactionalStore, queue: str, *put: bytes, persistent: bool = True) -> None:
-    """One transaction that puts these."""
+    """Put messages in one transaction."""
     with store.transaction() as transaction:
         for body in put:
             transaction.put(queue, body, persistent=persistent)

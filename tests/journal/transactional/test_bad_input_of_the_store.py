@@ -1,4 +1,4 @@
-"""What a store must refuse: each with what, where and what to do, and with nothing damaged."""
+"""What a store must refuse: the error says what, where and what to do, and nothing is damaged."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def check_refused(folder: Path, error: type[JournalError], text: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"SQLite format 3\0", os.urandom(10_000)])
 def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
-    check_refused(tmp_path, ForeignStore, "store.db is no transactional store")
+    check_refused(tmp_path, ForeignStore, "store.db is not a transactional store")
     assert not (tmp_path / "store.lock").exists()
 
 
-def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "store.db")
     database.execute("CREATE TABLE accounts (id)")
     database.close()
@@ -80,14 +80,14 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_or_has_no_parent_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     for folder in (tmp_path / "file", tmp_path / "file" / "store"):
-        with pytest.raises(ForeignStore, match="no folder"):
+        with pytest.raises(ForeignStore, match="is not a folder"):
             TransactionalStore.open(folder)
-    with pytest.raises(ForeignStore, match="make it first"):
+    with pytest.raises(ForeignStore, match="create it first"):
         TransactionalStore.open(tmp_path / "missing" / "store")
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-def test_damage_is_told_and_never_served(tmp_path: Path) -> None:
+def test_damage_is_reported_and_damaged_messages_are_never_delivered(tmp_path: Path) -> None:
     path = made(tmp_path / "store")
     with TransactionalStore.open(tmp_path / "store") as store:
         put_all(store, "orders", b"a body of which a bit will flip", b"behind")
@@ -105,7 +105,7 @@ def test_damage_is_told_and_never_served(tmp_path: Path) -> None:
         TransactionalStore.open(tmp_path / "store")
 
 
-def test_a_damaged_message_can_be_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_message_can_be_skipped(tmp_path: Path) -> None:
     path = made(tmp_path / "store")
     path.write_bytes(path.read_bytes().replace(b"kept", b"k3pt"))
     with TransactionalStore.open(tmp_path / "store") as store:
@@ -119,12 +119,12 @@ def test_a_damaged_message_can_be_passed_over(tmp_path: Path) -> None:
         assert store.problems() == []
 
 
-def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_opener_is_refused_and_the_error_names_the_first_process(tmp_path: Path) -> None:
     with TransactionalStore.open(tmp_path / "store"), pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
         TransactionalStore.open(tmp_path / "store")
 
 
-def test_a_second_opener_does_not_touch_the_file_which_would_drop_the_locks_of_the_first(
+def test_a_second_opener_does_not_open_the_file_because_closing_it_would_drop_the_first_ones_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def touched(_: Path) -> bool:
@@ -156,7 +156,7 @@ def test_another_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> N
     TransactionalStore.open(tmp_path / "store").close()
 
 
-def test_a_file_that_another_program_writes_refuses_the_transaction_and_takes_it_later(tmp_path: Path) -> None:
+def test_a_transaction_is_refused_while_another_program_writes_the_file_and_succeeds_later(tmp_path: Path) -> None:
     path = made(tmp_path / "store")
     with TransactionalStore.open(tmp_path / "store") as store:
         other = sqlite3.connect(path, isolation_level=None)
@@ -175,7 +175,7 @@ NOBODY = 65534
 
 
 def _open_as_nobody(folder: Path, pipe: Connection) -> None:
-    """Root may write what is read-only, so it becomes somebody else first."""
+    """Root can write read-only files, so the process becomes another user first."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -190,7 +190,7 @@ def _open_as_nobody(folder: Path, pipe: Connection) -> None:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that any user may reach, because root may write what is read-only."""
+    """A folder that any user can reach: the test runs as another user, because root can write read-only files."""
     folder = Path(tempfile.mkdtemp(prefix="tandemfeed-read-only-"))
     folder.chmod(0o755)
     yield folder
@@ -198,7 +198,7 @@ def public_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("what", ["folder", "store.db", "store.lock", "parent"])
-def test_what_may_not_be_written_is_refused(public_folder: Path, what: str) -> None:
+def test_a_read_only_folder_or_file_is_refused(public_folder: Path, what: str) -> None:
     folder = public_folder / "store"
     if what != "parent":
         made(folder)
@@ -215,7 +215,7 @@ def test_what_may_not_be_written_is_refused(public_folder: Path, what: str) -> N
     process.join()
     public_folder.chmod(0o755)
     assert error is StoreReadOnly
-    assert "Let this user" in text
+    assert "writable for this user" in text
     assert str(public_folder) in text
     if what != "parent":
         folder.chmod(0o755)
@@ -223,7 +223,7 @@ def test_what_may_not_be_written_is_refused(public_folder: Path, what: str) -> N
             assert bodies(store, "orders") == [b"kept"]
 
 
-def test_a_full_store_refuses_what_does_not_fit_and_still_takes_what_consumes(tmp_path: Path) -> None:
+def test_a_full_store_refuses_new_messages_and_still_lets_messages_be_consumed(tmp_path: Path) -> None:
     limits = StoreLimits(store_bytes_max=400_000)
     with TransactionalStore.open(tmp_path / "store", limits=limits) as store:
         store.create_queue("orders")
@@ -254,8 +254,8 @@ def test_a_full_store_refuses_what_does_not_fit_and_still_takes_what_consumes(tm
         assert [body[:4] for body in bodies(store, "orders")] == expected
 
 
-def test_a_disk_that_is_full_loses_nothing_can_be_consumed_from_and_opened(tmp_path: Path) -> None:
-    """On a small file system of its own, which needs a mount namespace."""
+def test_a_store_on_a_full_disk_loses_nothing_and_can_be_consumed_from_and_opened(tmp_path: Path) -> None:
+    """Run on a separate small file system, which needs a mount namespace."""
     script = 'mount -t tmpfs -o size=5M none "$1" && exec "$2" -m tests.journal.transactional.full_disk "$1"'
     command = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else []), "sh", "-c", script, "sh"]
     probe = 'mount -t tmpfs none "$1"'
@@ -268,7 +268,7 @@ def test_a_disk_that_is_full_loses_nothing_can_be_consumed_from_and_opened(tmp_p
     assert said.returncode == 0, said.stderr
 
 
-def test_in_a_group_that_does_not_fit_those_that_fit_by_themselves_are_committed(tmp_path: Path) -> None:
+def test_if_a_group_does_not_fit_the_transactions_that_fit_alone_are_committed(tmp_path: Path) -> None:
     limits = StoreLimits(store_bytes_max=400_000, group_transactions_max=3, group_delay_s=600.0)
     with TransactionalStore.open(tmp_path / "store", limits=limits) as store:
         store.create_queue("orders")
@@ -283,7 +283,7 @@ def test_in_a_group_that_does_not_fit_those_that_fit_by_themselves_are_committed
         assert [len(body) for body in bodies(store, "orders")] == [10, 20]
 
 
-def test_a_disk_that_fails_while_it_flushes_stops_the_store_and_the_next_opening_knows(
+def test_a_failed_flush_stops_the_store_and_the_next_opening_shows_the_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(tmp_path / "store")
@@ -305,7 +305,7 @@ def test_a_disk_that_fails_while_it_flushes_stops_the_store_and_the_next_opening
         assert bodies(again, "orders") == [b"kept"]
 
 
-def test_a_crash_while_the_store_is_made_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+def test_a_store_can_be_created_after_a_crash_while_creating_it(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "store.unfinished").write_bytes(b"SQLite format 3\0half of it")
     with TransactionalStore.open(tmp_path / "store") as store:

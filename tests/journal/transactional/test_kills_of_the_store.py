@@ -1,4 +1,4 @@
-"""A store whose process is killed at any moment: what was acknowledged is there, nothing is there by half."""
+"""A store whose process is killed at any moment has all acknowledged transactions, and none in part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORTS_MAX = 600
 
 
 def run_until_killed(folder: Path, seed: int, after_reports: int) -> list[Report]:
-    """Kill a child once it has reported so much; what it reported."""
+    """Kill a child after a number of reports; return its reports."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(folder, theirs, seed))
@@ -41,7 +41,7 @@ def run_until_killed(folder: Path, seed: int, after_reports: int) -> list[Report
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_kill_under_load_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Path, seed: int) -> None:
+def test_a_kill_under_load_loses_no_acknowledged_transaction_and_leaves_none_in_part(tmp_path: Path, seed: int) -> None:
     chance, reported = random.Random(seed), list[Report]()
     promised = 0
     for round_number in range(ROUNDS):
@@ -54,7 +54,7 @@ def test_a_kill_under_load_loses_nothing_acknowledged_and_halves_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("lie", ["lost", "half", "undone", "promise"])
-def test_the_check_notices_when_the_store_lies(tmp_path: Path, lie: str) -> None:
+def test_the_check_detects_a_faulty_store(tmp_path: Path, lie: str) -> None:
     reported = run_until_killed(tmp_path / "store", 7, 400)
     with TransactionalStore.open(tmp_path / "store") as store:
         pages = store._parts.pages
@@ -82,7 +82,7 @@ def test_the_check_notices_when_the_store_lies(tmp_path: Path, lie: str) -> None
         verify(tmp_path / "store", reported)
 
 
-def test_a_log_that_was_cut_at_any_byte_holds_whole_transactions(tmp_path: Path) -> None:
+def test_a_log_truncated_at_any_byte_contains_only_whole_transactions(tmp_path: Path) -> None:
     chance = random.Random(1)
     with TransactionalStore.open(tmp_path / "store") as store:
         store.create_queue("one")
@@ -104,7 +104,7 @@ def test_a_log_that_was_cut_at_any_byte_holds_whole_transactions(tmp_path: Path)
                 assert after.problems() == []
 
 
-def test_every_commit_is_flushed_and_the_page_cache_has_a_bound(tmp_path: Path) -> None:
+def test_every_commit_is_flushed_and_the_page_cache_is_bounded(tmp_path: Path) -> None:
     with TransactionalStore.open(tmp_path / "store") as store:
         store.create_queue("one")
         put_all(store, "one", b"a")

@@ -1,4 +1,4 @@
-"""What docs/transactional-store.md shows works as it stands there."""
+"""The examples in docs/transactional-store.md work as shown."""
 
 from __future__ import annotations
 

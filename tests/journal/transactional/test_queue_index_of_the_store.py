@@ -1,4 +1,4 @@
-"""The window of a queue's index: what is on the disk and not yet seen, what is locked beyond the window."""
+"""The window of a queue's index: rows not yet read, and entries locked beyond the window."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "WINDOW_COUNT_MAX", 2)
 
 
-def test_rows_that_are_on_the_disk_and_not_yet_announced_are_nobodys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_on_the_disk_are_hidden_until_they_are_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TransactionalStore.open(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
         store.create_queue("orders")
         put_all(store, "orders", b"0", b"1", b"2", b"3", b"4")
@@ -47,7 +45,7 @@ def stored(*positions: int) -> list[Entry]:
     return [Entry(position, position, persistent=True, shared=False) for position in positions]
 
 
-def test_an_entry_that_was_locked_beyond_the_window_and_given_back_is_forgotten_until_its_turn() -> None:
+def test_an_entry_locked_beyond_the_window_and_released_is_read_again_in_its_turn() -> None:
     index = QueueIndex(1, "orders", stored_count=4)
     index.load(stored(1, 2))
     (ahead,) = stored(4)
@@ -61,7 +59,7 @@ def test_an_entry_that_was_locked_beyond_the_window_and_given_back_is_forgotten_
     assert [index.take("reader") for _ in range(3)] == [*stored_taken(3, 4), None]
 
 
-def test_an_entry_that_is_locked_beyond_the_window_is_passed_over_in_its_turn() -> None:
+def test_an_entry_locked_beyond_the_window_is_skipped_in_its_turn() -> None:
     index = QueueIndex(1, "orders", stored_count=3)
     (ahead,) = stored(2)
     index.lock_stored(ahead, "somebody")
@@ -79,7 +77,7 @@ def stored_taken(*positions: int) -> list[Entry]:
     return [Entry(position, position, True, False, delivery_count=1, owner="reader") for position in positions]
 
 
-def test_giving_back_and_taking_again_for_ever_costs_no_memory() -> None:
+def test_repeated_release_and_take_need_no_more_memory() -> None:
     index = QueueIndex(1, "orders", stored_count=2)
     index.load(stored(1, 2))
     for _ in range(1_000):

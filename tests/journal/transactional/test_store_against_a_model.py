@@ -1,4 +1,4 @@
-"""The store beside dicts and lists, through transactions, decisions, crashes and restarts, step by step."""
+"""The store compared to dicts and lists, through transactions, decisions, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Doing:
 
 
 class StoreBesideModel(RuleBasedStateMachine):
-    """One machine, one store."""
+    """A state machine that drives one store and its model."""
 
     def __init__(self) -> None:
         super().__init__()

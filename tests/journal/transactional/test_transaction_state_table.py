@@ -1,4 +1,4 @@
-"""The transaction's table of moves by itself: what is legal, what is told, what a crash may do."""
+"""The transaction's table of moves: legal moves, error texts, crashes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def machine_in(state: TransactionState) -> TransactionMachine:
 
 @pytest.mark.parametrize("state", TransactionState)
 @pytest.mark.parametrize("event", TransactionEvent)
-def test_what_the_table_has_is_done_and_everything_else_is_refused(
-    state: TransactionState, event: TransactionEvent
-) -> None:
+def test_legal_moves_are_made_and_all_others_are_refused(state: TransactionState, event: TransactionEvent) -> None:
     machine = machine_in(state)
     assert machine.allows(event) == ((state, event) in MOVES)
     if machine.allows(event):
@@ -63,14 +61,14 @@ def test_nothing_leaves_a_final_state() -> None:
     assert not [state for state, _ in MOVES if state in FINAL]
 
 
-def test_a_promise_ends_only_by_a_decision_that_is_durable() -> None:
+def test_a_prepared_transaction_ends_only_with_a_durable_decision() -> None:
     for (state, event), target in MOVES.items():
         if state in PROMISED and target not in PROMISED:
             assert event is TransactionEvent.DURABLE
             assert state in (TransactionState.DECIDED_COMMIT, TransactionState.DECIDED_ROLLBACK)
 
 
-def test_an_illegal_move_tells_the_story() -> None:
+def test_an_illegal_move_lists_the_states_before_it() -> None:
     machine = machine_in(TransactionState.ACTIVE)
     for event in (TransactionEvent.PREPARE, TransactionEvent.DURABLE, TransactionEvent.COMMIT):
         machine.step(event)
@@ -78,7 +76,7 @@ def test_an_illegal_move_tells_the_story() -> None:
         machine.step(TransactionEvent.PREPARE)
 
 
-def test_a_story_does_not_grow_for_ever() -> None:
+def test_the_list_of_states_is_bounded() -> None:
     machine = machine_in(TransactionState.ACTIVE)
     for _ in range(STORY_LENGTH_MAX * 2):
         machine.step(TransactionEvent.COMMIT)
@@ -104,7 +102,7 @@ def test_a_story_does_not_grow_for_ever() -> None:
         ("#", "anything.at.all", True),
     ],
 )
-def test_a_pattern_means_these_topics(pattern: str, topic: str, wanted: bool) -> None:
+def test_a_pattern_matches_these_topics(pattern: str, topic: str, wanted: bool) -> None:
     assert matches(checked_pattern(pattern), checked_topic(topic)) is wanted
 
 
@@ -122,13 +120,13 @@ def test_patterns_agree_with_the_plain_definition(words: list[str], open_end: bo
 
 
 @pytest.mark.parametrize("name", ["", ".", "a..b", "a.", "quotes.*", "#", "a b", "a" * 201])
-def test_what_is_no_topic_is_refused(name: str) -> None:
+def test_an_invalid_topic_is_refused(name: str) -> None:
     with pytest.raises(BadName):
         checked_topic(name)
 
 
 @pytest.mark.parametrize("name", ["", "a.#.b", "##", "a*", "a..b", "a" * 201])
-def test_what_is_no_pattern_is_refused(name: str) -> None:
+def test_an_invalid_pattern_is_refused(name: str) -> None:
     with pytest.raises(BadName):
         checked_pattern(name)
 

@@ -1,4 +1,4 @@
-"""What transactions of the store do: all or nothing, in order, once, to whom it belongs."""
+"""Transactions of the store: atomic, in order, each message delivered once and to the right receiver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[TransactionalStore]:
             assert opened.problems() == []
 
 
-def test_messages_come_in_the_order_of_commit_and_survive_a_restart(tmp_path: Path) -> None:
+def test_messages_are_delivered_in_commit_order_and_survive_a_restart(tmp_path: Path) -> None:
     put = [b"message %d" % number for number in range(1_200)]  # more than one window of the index
     with TransactionalStore.open(tmp_path / "store") as store:
         store.create_queue("orders")
@@ -69,7 +69,7 @@ def test_a_block_that_raises_changes_nothing(store: TransactionalStore) -> None:
     assert bodies(store, "audit") == []
 
 
-def test_many_queues_change_together(store: TransactionalStore) -> None:
+def test_changes_to_many_queues_are_atomic(store: TransactionalStore) -> None:
     put_all(store, "orders", b"taken", b"moved", b"deleted", b"kept")
     with store.transaction() as transaction:
         messages = [transaction.get("orders") for _ in range(4)]
@@ -79,12 +79,12 @@ def test_many_queues_change_together(store: TransactionalStore) -> None:
         transaction.move(moved, "audit")
         transaction.delete("orders", deleted.message_id)
         transaction.put("audit", b"behind it")
-        assert bodies(store, "audit") == []  # nobody sees it before commit
+        assert bodies(store, "audit") == []  # invisible before commit
     assert bodies(store, "orders") == [b"kept"]
     assert bodies(store, "audit") == [b"before the moved one", b"moved", b"behind it"]
 
 
-def test_a_taken_message_is_nobody_elses_and_comes_back_in_its_old_place(store: TransactionalStore) -> None:
+def test_a_locked_message_is_hidden_from_others_and_returns_to_its_place(store: TransactionalStore) -> None:
     put_all(store, "orders", b"a", b"b", b"c")
     one, other = store.transaction(), store.transaction()
     first = one.get("orders")
@@ -124,7 +124,7 @@ def test_a_message_that_is_neither_settled_nor_rolled_back_is_available_after_co
     assert bodies(store, "orders") == [b"a"]
 
 
-def test_a_message_is_settled_once_and_only_by_who_has_it(store: TransactionalStore) -> None:
+def test_a_message_is_settled_once_and_only_by_the_transaction_that_locked_it(store: TransactionalStore) -> None:
     put_all(store, "orders", b"a", b"b")
     one, other = store.transaction(), store.transaction()
     message = one.get("orders")
@@ -143,7 +143,7 @@ def test_a_message_is_settled_once_and_only_by_who_has_it(store: TransactionalSt
     other.rollback()
 
 
-def test_a_message_far_behind_the_window_can_be_deleted_by_its_number(store: TransactionalStore) -> None:
+def test_a_message_far_beyond_the_window_can_be_deleted_by_its_number(store: TransactionalStore) -> None:
     put = [b"%d" % number for number in range(2_000)]
     put_all(store, "orders", *put)
     with store.transaction() as transaction:
@@ -168,7 +168,7 @@ def test_a_reader_waits_for_a_message(store: TransactionalStore) -> None:
     transaction.rollback()
 
 
-def test_readers_and_writers_beside_each_other_consume_every_message_once(store: TransactionalStore) -> None:
+def test_concurrent_readers_and_writers_consume_every_message_once(store: TransactionalStore) -> None:
     threads, each = 4, 150
     consumed: list[bytes] = []
 
@@ -195,7 +195,7 @@ def test_readers_and_writers_beside_each_other_consume_every_message_once(store:
     assert store.statistics().groups_committed < store.statistics().transactions_committed
 
 
-def test_closing_ends_waits_rolls_back_what_is_open_and_finishes_what_was_handed_over(tmp_path: Path) -> None:
+def test_close_ends_waits_rolls_back_open_transactions_and_finishes_queued_work(tmp_path: Path) -> None:
     store = TransactionalStore.open(tmp_path / "store", limits=StoreLimits(group_delay_s=600.0))
     store.create_queue("orders")
     handed_over, left_open, waiter = store.transaction(), store.transaction(), store.transaction()
@@ -232,7 +232,7 @@ def test_many_transactions_share_one_flush(tmp_path: Path) -> None:
         assert sorted(bodies(store, "orders")) == [b"%d" % number for number in range(count)]
 
 
-def test_a_group_ends_at_its_limit_of_bytes(tmp_path: Path) -> None:
+def test_a_group_ends_at_its_byte_limit(tmp_path: Path) -> None:
     limits = StoreLimits(group_delay_s=600.0, group_bytes_max=1_000)
     with TransactionalStore.open(tmp_path / "store", limits=limits) as store:
         store.create_queue("orders")
@@ -244,7 +244,7 @@ def test_a_group_ends_at_its_limit_of_bytes(tmp_path: Path) -> None:
         assert store.statistics().groups_committed == 2
 
 
-def test_who_hands_over_more_than_may_wait_gets_room_at_once(tmp_path: Path) -> None:
+def test_a_group_delay_does_not_hold_up_callers_that_wait_for_the_queue(tmp_path: Path) -> None:
     limits = StoreLimits(group_delay_s=600.0, pending_transactions_max=2)
     with TransactionalStore.open(tmp_path / "store", limits=limits) as store:
         store.create_queue("orders")
@@ -256,7 +256,7 @@ def test_who_hands_over_more_than_may_wait_gets_room_at_once(tmp_path: Path) -> 
         assert store.statistics().groups_committed == 3
 
 
-def test_who_waits_for_a_message_of_a_queue_that_is_deleted_is_told(store: TransactionalStore) -> None:
+def test_deleting_a_queue_raises_an_error_in_its_waiting_readers(store: TransactionalStore) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.transaction().get, "orders", wait_s=60)
         store.delete_queue("orders")
@@ -264,7 +264,7 @@ def test_who_waits_for_a_message_of_a_queue_that_is_deleted_is_told(store: Trans
             waiting.result(timeout=30)
 
 
-def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(store: TransactionalStore) -> None:
+def test_a_callback_that_would_wait_for_its_own_thread_is_refused(store: TransactionalStore) -> None:
     transaction, later = store.transaction(), store.transaction()
     transaction.put("orders", b"a")
     errors: list[BaseException] = []
@@ -283,7 +283,7 @@ def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(store: Transac
     assert errors or later.state is TransactionState.COMMITTED
 
 
-def test_a_transaction_takes_nothing_any_more_once_it_was_handed_over(store: TransactionalStore) -> None:
+def test_a_transaction_accepts_no_operations_after_it_was_handed_over(store: TransactionalStore) -> None:
     transaction = store.transaction()
     transaction.commit()
     for late in (lambda: transaction.put("orders", b""), transaction.commit, transaction.rollback, transaction.prepare):
@@ -291,7 +291,7 @@ def test_a_transaction_takes_nothing_any_more_once_it_was_handed_over(store: Tra
             late()
 
 
-def test_every_limit_of_a_transaction_and_of_a_queue_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+def test_an_operation_beyond_a_limit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     limits = StoreLimits(
         queue_messages_max=3,
         transaction_operations_max=2,
@@ -330,7 +330,7 @@ def test_every_limit_of_a_transaction_and_of_a_queue_is_refused_before_anything_
             store.transaction()
 
 
-def test_queues_and_subscribers_are_made_listed_and_deleted(store: TransactionalStore, tmp_path: Path) -> None:
+def test_queues_and_subscribers_are_created_listed_and_deleted(store: TransactionalStore, tmp_path: Path) -> None:
     store.create_subscriber("desk", "quotes.*")
     for again in (lambda: store.create_queue("orders"), lambda: store.create_subscriber("desk", "#")):
         with pytest.raises(QueueExists):
@@ -348,7 +348,7 @@ def test_queues_and_subscribers_are_made_listed_and_deleted(store: Transactional
         assert after.subscribers() == []
 
 
-def test_a_queue_in_use_stays(store: TransactionalStore) -> None:
+def test_a_queue_in_use_cannot_be_deleted(store: TransactionalStore) -> None:
     putting = store.transaction()
     putting.put("orders", b"a")
     with pytest.raises(QueueInUse):

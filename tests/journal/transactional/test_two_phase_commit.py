@@ -1,4 +1,4 @@
-"""Two-phase commit: what is prepared is promised, through crashes, until a coordinator or a hand decides."""
+"""Two-phase commit: prepared transactions survive crashes until a coordinator or an operator decides."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_outcome(store: TransactionalStore, *, committed: bool) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_what_was_prepared_stays_locked_through_restarts_until_it_is_decided(
+def test_prepared_transactions_keep_their_locks_over_restarts_until_they_are_decided(
     tmp_path: Path, commit: bool, by_hand: bool
 ) -> None:
     with opened(tmp_path / "0") as store:
@@ -117,7 +117,7 @@ def test_both_phases_in_one_process(tmp_path: Path, commit: bool) -> None:
         store.begin("trade-1").rollback()  # the name is free again
 
 
-def test_a_coordinator_that_comes_late_learns_of_a_decision_by_hand(tmp_path: Path) -> None:
+def test_a_late_coordinator_gets_the_decision_by_hand(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         transaction = store.begin("trade-1")
         transaction.put("audit", b"put")
@@ -139,7 +139,7 @@ def test_a_coordinator_that_comes_late_learns_of_a_decision_by_hand(tmp_path: Pa
             store.decide("trade-1", commit=True)
 
 
-def test_a_clean_close_keeps_what_is_prepared_and_rolls_back_what_is_not(tmp_path: Path) -> None:
+def test_a_clean_close_keeps_prepared_transactions_and_rolls_back_the_others(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         prepare_everything(store, "prepared")
         active = store.begin("active")
@@ -149,7 +149,7 @@ def test_a_clean_close_keeps_what_is_prepared_and_rolls_back_what_is_not(tmp_pat
         assert bodies(store, "orders") == [b"free"]
 
 
-def test_only_a_transaction_with_a_global_id_is_prepared(tmp_path: Path) -> None:
+def test_only_a_transaction_with_a_global_id_can_be_prepared(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         with pytest.raises(IllegalTransactionMove, match="global id"):
             store.transaction().prepare()

@@ -1,4 +1,4 @@
-"""Non-persistent messages: bounded in memory, spilled to files that roll over and go, gone after a restart."""
+"""Non-persistent messages: bounded in memory, spilled to swap files, lost at a restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def consume(store: TransactionalStore, queue: str, count: int) -> list[bytes]:
     return found
 
 
-def test_memory_is_bounded_and_swap_files_roll_over_and_go_when_they_are_empty(tmp_path: Path) -> None:
+def test_memory_is_bounded_and_swap_files_roll_over_and_are_deleted_when_empty(tmp_path: Path) -> None:
     put = [b"%04d" % number + bytes(996) for number in range(60)]
     with opened(tmp_path / "store") as store:
         for body in put:
@@ -76,7 +76,7 @@ def test_non_persistent_messages_keep_their_place_among_persistent_ones(tmp_path
         assert bodies(store, "ticks") == [body for number, body in enumerate(expected) if number % 3]
 
 
-def test_a_transaction_of_non_persistent_messages_alone_costs_no_flush(tmp_path: Path) -> None:
+def test_a_transaction_with_only_non_persistent_messages_needs_no_flush(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         put_all(store, "ticks", b"takes the first positions")
         before = store.statistics().groups_committed
@@ -84,7 +84,7 @@ def test_a_transaction_of_non_persistent_messages_alone_costs_no_flush(tmp_path:
         assert store.statistics().groups_committed == before
 
 
-def test_a_restart_finds_none_and_deletes_the_swap_files_of_a_crash(tmp_path: Path) -> None:
+def test_a_restart_finds_no_non_persistent_messages_and_deletes_swap_files_of_a_crash(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         for _ in range(3):
             put_all(store, "ticks", bytes(9_000), persistent=False)
@@ -121,7 +121,7 @@ def test_a_rollback_frees_what_was_put(tmp_path: Path) -> None:
         assert swap_files(store.folder) == []
 
 
-def test_full_swap_files_refuse_the_message_and_take_others_once_there_is_room(tmp_path: Path) -> None:
+def test_full_swap_files_refuse_messages_until_there_is_space(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         for _ in range(3):
             put_all(store, "ticks", bytes(40_000), persistent=False)
@@ -133,7 +133,7 @@ def test_full_swap_files_refuse_the_message_and_take_others_once_there_is_room(t
         put_all(store, "ticks", bytes(40_000), persistent=False)
 
 
-def test_a_full_disk_under_a_swap_file_is_told_and_nothing_is_lost(
+def test_a_full_disk_under_a_swap_file_is_reported_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: object) -> int:
@@ -149,7 +149,7 @@ def test_a_full_disk_under_a_swap_file_is_told_and_nothing_is_lost(
         assert [body[:5] for body in bodies(store, "ticks")] == [b"first", b"after"]
 
 
-def test_a_damaged_swap_file_is_never_served_and_a_foreign_one_never_deleted(tmp_path: Path) -> None:
+def test_damaged_swapped_messages_are_never_delivered_and_foreign_files_never_deleted(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         put_all(store, "ticks", bytes(10_000), b"spilled", b"behind", persistent=False)
         path = store.folder / "swap-00000001.tfs"

@@ -1,7 +1,7 @@
-"""Who has which item: hands out the oldest pending one, and settles items in memory and in their blocks' state areas.
+"""Tracks which items are pending and in flight: hands out the oldest pending one, and settles items in their blocks.
 
-What is settled is collected as changes for the next group to note. PENDING costs no memory; only items in flight and
-items given back are remembered one by one. Every method takes the lock for states, which is also what `get` waits on.
+Settled items are collected as changes, which the next group writes to the log. Pending items need no memory; only items
+in flight and released items are stored one by one. Every method takes the lock for states, on which `get` also waits.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from journal.persistent_queue.state_bits import next_pending
 LOG = logging.getLogger("journal")
 
 
-class ItemDesk:
+class ItemRegistry:
     """The items of one queue.
 
     Args:
-        states: the lock.
-        in_flight_max: items in flight at once.
+        states: the queue's lock for states.
+        in_flight_max: the maximum number of items in flight.
     """
 
     def __init__(self, catalogue: Catalogue, states: threading.Lock, in_flight_max: int) -> None:
@@ -49,8 +49,8 @@ class ItemDesk:
         self._waiting_count = 0
         self._closed: BaseException | None = None
         self._in_flight: set[int] = set()
-        self._given_back: list[int] = []  # a heap
-        self._cursor = 0  # pending items before it were given back
+        self._released: list[int] = []  # a heap
+        self._cursor = 0  # pending items before it are in `_released`
         self._reader = ItemReader()
         self._changes = Changes()
         self._durable: Position | None = None
@@ -58,14 +58,14 @@ class ItemDesk:
         self.delivered_count = self.cancelled_count = self.lost_count = 0
 
     def advance(self, durable: Position) -> None:
-        """Items before this are on the disk."""
+        """Items before this position are on the disk."""
         with self._states:
             self._durable, self.durable_id = durable, durable.next_id
             if self._waiting_count:
                 self._arrived.notify_all()
 
     def get(self, timeout_s: float | None) -> tuple[int, bytes] | None:
-        """Hand out the oldest pending item; wait for one so long."""
+        """Hand out the oldest pending item; wait up to `timeout_s` for one."""
         with self._states:
             entry = self._take()
             if entry is not None or not timeout_s:
@@ -83,7 +83,7 @@ class ItemDesk:
             return entry
 
     def deliver(self, item_ids: Iterable[int]) -> None:
-        """Settle items in flight: all of them, or none if one is not in flight."""
+        """Settle items in flight as delivered: all, or none if one is not in flight."""
         with self._states:
             ids = sorted(item_ids)
             self._require_in_flight(ids)
@@ -95,20 +95,20 @@ class ItemDesk:
                     start = place
 
     def release(self, item_id: int) -> None:
-        """Give an item back."""
+        """Make an item in flight pending again."""
         with self._states:
             self._require_in_flight([item_id])
             self._in_flight.remove(item_id)
-            heappush(self._given_back, item_id)
+            heappush(self._released, item_id)
             if self._waiting_count:
                 self._arrived.notify_all()
 
     def cancel(self, item_id: int) -> CancelResult:
-        """Cancel an item if it is pending; what it is else."""
+        """Cancel an item if it is pending; otherwise return its state."""
         with self._states:
             if not 0 <= item_id < self.durable_id:
                 return Unknown(item_id)
-            block = self._catalogue.holding(item_id)
+            block = self._catalogue.containing(item_id)
             if block is None:
                 return Recycled(item_id)
             state = ItemState.IN_FLIGHT if item_id in self._in_flight else STORED[self._catalogue.bits(block, item_id)]
@@ -117,26 +117,26 @@ class ItemDesk:
             return CANCEL_ANSWERS[state](item_id)
 
     def cancel_all(self) -> int:
-        """Cancel everything pending; returns how many."""
+        """Cancel all pending items; return how many."""
         with self._states:
             count, start = 0, 0
             for stop in (*sorted(self._in_flight), self.durable_id):
                 count += self._settle(start, stop, CANCELLED_BITS)
                 start = stop + 1
-            self._given_back.clear()
+            self._released.clear()
             self._cursor = self.durable_id
             self.cancelled_count += count
             return count
 
     def take_changes(self) -> Changes:
-        """What was settled since this was last asked."""
+        """The changes since the last call."""
         with self._states:
             changes, self._changes = self._changes, Changes()
             return changes
 
     @property
     def change_count(self) -> int:
-        """Changes that no group has taken yet."""
+        """Number of changes that no group has taken."""
         return len(self._changes)
 
     def counts(self) -> tuple[int, int, list[tuple[int, int]]]:
@@ -147,7 +147,7 @@ class ItemDesk:
             return sum(count for _, count in blocks) - unflushed, len(self._in_flight), blocks
 
     def idle_blocks(self, before_ordinal: int) -> list[QueueBlock]:
-        """The blocks before this one that hold nothing active; nothing in them will be looked at again."""
+        """The blocks before this one without active items; their items are not read again."""
         with self._states:
             idle = [each for each in self._catalogue.blocks if each.ordinal < before_ordinal and not each.active_count]
             if idle:
@@ -155,7 +155,7 @@ class ItemDesk:
             return idle
 
     def close(self, reason: BaseException) -> None:
-        """Whoever waits for an item gets this instead."""
+        """Raise this error in all threads that wait for an item."""
         with self._states:
             self._closed = reason
             self._reader.forget()
@@ -164,9 +164,9 @@ class ItemDesk:
     def _require_in_flight(self, ids: list[int]) -> None:
         for item_id in ids:
             if item_id not in self._in_flight:
-                raise NotInFlight(f"item {item_id} is not in flight: `get` did not hand it out, or it is settled")
+                raise NotInFlight(f"item {item_id} is not in flight: `get` did not return it, or it is settled")
         if len(set(ids)) != len(ids):
-            raise NotInFlight(f"an item was given twice in {ids[:10]}")
+            raise NotInFlight(f"the ids contain an item twice: {ids[:10]}")
 
     def _settle(self, first_id: int, end_id: int, bits: int) -> int:
         total = 0
@@ -176,7 +176,7 @@ class ItemDesk:
             if block.active_count:
                 first, end = max(first_id, block.first_id), min(end_id, block.end_id)
                 count = self._catalogue.settle(block, first, end, bits)
-                if count:  # noted only after the block is known as changed: see Catalogue.settle
+                if count:  # only after the block is marked as changed: see Catalogue.settle
                     self._changes.add(first, end, bits)
                     total += count
         return total
@@ -192,16 +192,16 @@ class ItemDesk:
                 self._in_flight.add(item_id)
                 return item_id, item
             self.lost_count += self._settle(item_id, item_id + 1, LOST_BITS)
-            LOG.warning("%s: damage took item %d; it is not delivered", block.path, item_id)
+            LOG.warning("%s: item %d is damaged and will not be delivered", block.path, item_id)
         return None
 
     def _next(self) -> tuple[QueueBlock, int] | None:
-        """The oldest pending item, which is taken off the cursor's way."""
+        """The oldest pending item; moves the cursor past it."""
         if len(self._in_flight) >= self._in_flight_max:
-            raise TooManyInFlight(f"{len(self._in_flight)} items are in flight: say done or release for some first")
-        while self._given_back:
-            item_id = heappop(self._given_back)
-            block = self._catalogue.holding(item_id)
+            raise TooManyInFlight(f"{len(self._in_flight)} items are in flight, the maximum: call done or release")
+        while self._released:
+            item_id = heappop(self._released)
+            block = self._catalogue.containing(item_id)
             if block is not None and not self._catalogue.bits(block, item_id):
                 return block, item_id
         for block in self._catalogue.from_id(self._cursor):

@@ -1,4 +1,4 @@
-"""What somebody does to a journal from outside, beside its appenders: free a dead one's lock, release old files."""
+"""Maintenance by hand, beside running appenders: free a dead appender's lock, release old files."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from journal.kernels import take_lock
 from journal.layout import CONTROL_NAME
 from journal.roll_cycle import RollSchedule
 
-LISTINGS_MAX = 10  # one is nearly always enough: an appender releases files once a roll
+LISTINGS_MAX = 10  # one is nearly always enough: an appender releases files once per roll
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LockWasFree:
-    """There was nothing to do."""
+    """The lock was free already."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockFreed:
-    """It was taken from its holder, what that had begun was put right, and it is free."""
+    """The lock was taken from its holder, the journal recovered, and the lock freed."""
 
     holder: LockHolder
 
 
 @dataclass(frozen=True, slots=True)
-class HolderLives:
-    """Nothing was changed."""
+class HolderIsAlive:
+    """The holder is alive; nothing was changed."""
 
     holder: LockHolder
 
 
-def free_lock(folder: Path, *, even_alive: bool = False) -> LockWasFree | LockFreed | HolderLives:
-    """Free the appenders' lock as the next appender would: take it over and recover, so that nothing appended is lost.
+def free_lock(folder: Path, *, even_alive: bool = False) -> LockWasFree | LockFreed | HolderIsAlive:
+    """Free the appenders' lock as the next appender would: take it over and recover, so that no record is lost.
 
     Args:
-        even_alive: also from a holder that lives. Should that one ever go on, it appends without the lock, and what it
-            and others append at the same moment is damaged.
+        even_alive: also from a living holder. If that process continues, it appends without the lock, and it and others
+            damage each other's records.
 
     Raises:
-        JournalLocked: another process opens the journal just now, and does not come to an end.
+        JournalLocked: another process is opening the journal and does not finish.
         ReadOnly, DiskFull, BlockCorrupt, ForeignFile, NewerFormat
     """
     with JournalFiles(folder) as files:
@@ -55,15 +55,15 @@ def free_lock(folder: Path, *, even_alive: bool = False) -> LockWasFree | LockFr
     if holder is None:
         return LockWasFree()
     if holder.is_alive and not even_alive:
-        return HolderLives(holder)
+        return HolderIsAlive(holder)
     with Control(folder / CONTROL_NAME, writable=True) as control, control.opening():
-        # Nobody takes a slot while we are here; before, somebody may have taken the dead one's, and its lock.
+        # No process can take a slot now, but one may have taken the dead holder's slot, and its lock, before.
         if not even_alive and not control.is_abandoned():
             return LockWasFree()
         control.take_slot(exclusive=False)
         keeper = Keeper(folder, Upkeep())
         try:
-            # A slot that was the dead one's is this process's own now, and with it the lock.
+            # If this process got the dead holder's slot, it holds the lock already.
             if control.inherited_lock() or take_lock(control.address, holder.slot, control.slot):
                 try:
                     _chain(folder, control, keeper).recover()
@@ -88,21 +88,21 @@ def _chain(folder: Path, control: Control, keeper: Keeper) -> BlockChain:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What of a journal may go, oldest first, and what holds the next one back."""
+    """The files that can be released, oldest first, and the reason why the next one cannot."""
 
     files: list[BlockName]
-    kept_for: dict[str, int | None]  # who has not read the file behind these, and where they are
-    is_busy: bool = False  # the file behind these is being compressed just now
+    kept_for: dict[str, int | None]  # readers that still need the next file, and their positions
+    is_busy: bool = False  # the next file is being compressed
 
 
 def plan_pruning(files: JournalFiles, retention: Retention, now_s: float, *, even_unread: bool = False) -> Pruning:
-    """Which files a retention does not keep: never the one that is appended to.
+    """The files beyond a retention; never the newest.
 
     Args:
-        even_unread: also what named tailers have not read, or followers not acknowledged.
+        even_unread: also files that named tailers have not read or followers have not acknowledged.
 
     Raises:
-        BlockCorrupt, ForeignFile, NewerFormat: a file cannot be read, so that nobody knows whether it was.
+        BlockCorrupt, ForeignFile, NewerFormat: a file is unreadable, so it is unknown whether readers need it.
     """
     surplus = _surplus(files, retention, now_s)
     positions = {} if even_unread else {f"named tailer {name}": at for name, at in files.named_positions().items()}
@@ -111,7 +111,7 @@ def plan_pruning(files: JournalFiles, retention: Retention, now_s: float, *, eve
     free: list[BlockName] = []
     for name in surplus:
         if any(files.folder.glob(f".{name.path.name}{COMPRESSED_SUFFIX}.*")):
-            return Pruning(free, {}, is_busy=True)  # its compressed form would appear behind our back
+            return Pruning(free, {}, is_busy=True)  # its compressed form would appear later
         summary = files.summary(name) if positions else None
         if summary is not None:
             waiting = {each: at for each, at in positions.items() if at is None or at < summary.end_index}
@@ -127,14 +127,14 @@ def _surplus(files: JournalFiles, retention: Retention, now_s: float) -> list[Bl
             return retention.surplus(files.names(), now_s)
         except FileNotFoundError:  # released, or compressed, since the folder was listed
             continue
-    return []  # the appender releases files faster than they can be listed: nothing is left to do here
+    return []  # the appender releases files faster than they can be listed: nothing to do
 
 
 def prune(pruning: Pruning) -> int:
-    """Release them; returns the bytes that became free."""
+    """Delete the files; return the number of bytes freed."""
     freed = 0
     for name in pruning.files:
-        freed += size_on_disk(name)  # 0 if the appender's own retention was faster
+        freed += size_on_disk(name)  # 0 if the appender's retention was faster
         for path in paths_of(name):
             path.unlink(missing_ok=True)
     return freed
