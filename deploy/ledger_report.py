@@ -32,7 +32,7 @@ HEADINGS = (
     "max",
     "transmit p99",
     "source p99",
-    "return max",
+    "recovery max",
 )
 PRINTED = 11  # columns to print; the page shows all
 FILE_WIDTH = 100  # columns of text when the output is not a terminal
@@ -64,7 +64,7 @@ def print_rounds(result: DrillResult, console: Console) -> None:
     """Print one row per round: the longest pauses during the fault, and in the recovery after it."""
     title = f"{result.row['fault']}: longest pauses, in ms"
     table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
-    for heading in ("round", "lost", "dup.", "out of order", "stall", "transmit", "source", "return"):
+    for heading in ("round", "lost", "dup.", "out of order", "stall", "transmit", "source", "recovery"):
         table.add_column(heading, justify="right")
     for each in result.judged:
         stalls = (each.stall_ms, each.transmit_stall_ms, each.source_stall_ms, each.return_stall_ms)

@@ -34,7 +34,7 @@ from deploy.topology import SESSION, FeedLayout, Shape, host_names
 from spark_feed.java import JavaMissing, find_java_home
 from spark_feed.recording import ROWS_PER_FILE
 
-FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes some 8 s
+FLOW_TIMEOUT_S = 60.0  # Spark's first micro-batch takes about 8 s
 LEAD_S = 2.0
 QUIET_S = 1.0  # undisturbed play before each round and after the last
 QUIET_RANDOM_S = 0.3  # plus a random time up to this, so that rounds do not align with timers
