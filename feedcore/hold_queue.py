@@ -68,8 +68,8 @@ class HoldQueue(Generic[Item]):
             return None
         first = self._firsts[self._taken]
         self._taken += 1
-        if self._taken == len(self._firsts) or self._taken == TRIM_COUNT:
-            del self._firsts[: self._taken]
+        if self._taken == TRIM_COUNT:
+            del self._firsts[:TRIM_COUNT]
             self._taken = 0
         return self.items.pop(first)[1]
 
@@ -87,10 +87,13 @@ class HoldQueue(Generic[Item]):
         """
         ranges: list[Range] = []
         for held_first in chain(islice(self._firsts, self._taken, None), (end,)):
-            if count_max and min(held_first, end) > first:
-                ranges.append((first, min(held_first, end, first + count_max)))
-                count_max -= ranges[-1][1] - first
-            if held_first >= end or not count_max or len(ranges) == range_count_max:
+            if not count_max or len(ranges) == range_count_max:
+                break
+            gap_end = min(held_first, end, first + count_max)
+            if gap_end > first:
+                ranges.append((first, gap_end))
+                count_max -= gap_end - first
+            if held_first >= end:
                 break
             first = max(first, self.items[held_first][0])
         return tuple(ranges)

@@ -129,8 +129,7 @@ class CopyComparison:
         known = self._packets.get(packet.first_input_seq)
         if known is not None and known[1] == packet.payload and known[4] == packet.first_message_seq:
             return
-        if self._every:
-            self._compare_common(packet, end_input_seq, effects)
+        self._compare_common(packet, end_input_seq, effects)
 
     def compare_held(self, one: OutputPacket, other: OutputPacket, effects: list[MergeEffect]) -> None:
         """Two copies that begin at the same place and wait for what precedes them."""

@@ -20,7 +20,7 @@ class GapRepair:
         self._since_ns: int | None = None  # None: nothing is missing
         self._first_missing = 0
         self._request_at_ns = 0
-        self._attempts = 0
+        self._pause_ns = 0  # between the next request and the one after it
         self._has_asked = False
         self._jitter = 0.0  # the newest we were given: clients that lost the same packet do not ask in step
 
@@ -36,7 +36,7 @@ class GapRepair:
             return False
         self._first_missing = first_missing
         self._since_ns = now_ns
-        self._attempts = 0
+        self._pause_ns = self._config.retry_every_ns
         return True
 
     def hurry(self, now_ns: int) -> None:
@@ -67,10 +67,9 @@ class GapRepair:
         self._jitter = jitter
         if self._since_ns is None or now_ns < self._request_at_ns:
             return False
-        pause = min(self._config.retry_every_ns << min(self._attempts, 16), self._config.retry_every_max_ns)
-        self._attempts += 1
         self._has_asked = True
-        self._request_at_ns = now_ns + pause + int(pause * jitter)
+        self._request_at_ns = now_ns + self._pause_ns + int(self._pause_ns * jitter)
+        self._pause_ns = min(2 * self._pause_ns, self._config.retry_every_max_ns)
         return True
 
 
@@ -82,7 +81,7 @@ class ChannelRepair(GapRepair):
     Attributes:
         known_end_input_seq, known_end_message_seq: the furthest place any packet or heartbeat showed. Plain
             numbers, because every packet looks at them.
-        requested_end: one past the last `input_seq` that the newest request named.
+        requested_end: one past the last `input_seq` that the newest request named; at most what was known then.
     """
 
     def __init__(self, config: MergerConfig) -> None:
@@ -99,7 +98,7 @@ class ChannelRepair(GapRepair):
     @property
     def patience_end(self) -> Place:
         """How much of the channel was known when patience with the first gap began: only that was waited for."""
-        return self._known_ends[0][1] if self._known_ends else BEGINNING
+        return self._known_ends[0][1]
 
     def hear_of(self, place: Place) -> None:
         """The channel goes at least to here."""
@@ -123,7 +122,7 @@ class ChannelRepair(GapRepair):
     def is_request_due(self, now_ns: int, jitter: float) -> bool:
         """As of `GapRepair`."""
         is_due = super().is_request_due(now_ns, jitter)
-        if is_due and self.known_end > self._known_ends[-1][1]:
+        if is_due:
             self._known_ends.append((now_ns, self.known_end))
         return is_due
 
@@ -131,7 +130,7 @@ class ChannelRepair(GapRepair):
         """The first gap was declared. If the next one was requested with it, its patience began then."""
         while self._known_ends and self._known_ends[0][1].input_seq <= first_missing:
             self._known_ends.popleft()
-        if self._known_ends and first_missing < self.requested_end:
+        if first_missing < self.requested_end:  # then an entry of the newest request is left
             self._first_missing, self._since_ns = first_missing, self._known_ends[0][0]
         else:
             self.closed()

@@ -178,13 +178,14 @@ class ProvisionalMerge:
             gap.repair.watch(self._order.next_source_seqs[stream], now_ns)
 
     def _missing(self) -> tuple[SourceRange, ...]:
-        """What lies in the gaps, at most as many ranges as one request may name."""
+        """What lies in the gaps, at most as many ranges and source messages as one request may name."""
         ranges: list[SourceRange] = []
         range_count_max, count_max = self._config.request_range_count_max, self._config.request_count_max
         for stream, gap in sorted(self.gaps.items()):
             next_source = self._order.next_source_seqs[stream]
             missing = gap.held.missing(next_source, gap.held.end, range_count_max - len(ranges), count_max)
             ranges += [(stream, first, end) for first, end in missing]
+            count_max -= sum(end - first for first, end in missing)
         return tuple(ranges)
 
     def _declare(self, stream: int, effects: list[MergeEffect]) -> None:

@@ -102,10 +102,9 @@ class SourceOrder:
         if stream in self.next_source_seqs:
             return
         self.next_source_seqs[stream] = run.first_source_seq
-        if run.first_source_seq > FIRST_SEQ:
-            before = RememberedGaps(self._missed_count_max)
-            before.add(FIRST_SEQ, run.first_source_seq)
-            (self._missed if self._is_from_start else self._before)[stream] = before
+        before = RememberedGaps(self._missed_count_max)
+        before.add(FIRST_SEQ, run.first_source_seq)
+        (self._missed if self._is_from_start else self._before)[stream] = before
 
     def _take_pieces(self, packet: OutputPacket, effects: list[MergeEffect], *, is_late: bool) -> None:
         """Some of the packet is known, or a source gap, or what precedes it in its source stream was passed over."""
@@ -119,7 +118,7 @@ class SourceOrder:
             new_from = min(max(next_source, run.first_source_seq), run.end_source_seq)
             ranges: list[tuple[int, int, bool]] = []
             for known in (self._missed, self._before) if is_late else (self._missed,):
-                if new_from > run.first_source_seq and stream in known:
+                if stream in known:
                     ranges += ((*each, True) for each in known[stream].take(run.first_source_seq, new_from))
             if run.end_source_seq > next_source:
                 if run.first_source_seq > next_source:

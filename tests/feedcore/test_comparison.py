@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feedcore.counters import Counter, CounterSet
-from feedcore.merge.comparison import TRIM_COUNT, CopyComparison
+from feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Diverged, MergeEffect
 from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
@@ -39,6 +42,7 @@ def test_the_oldest_is_forgotten_for_each_that_is_remembered() -> None:
     remembered, counters = comparison(10)
     for seq in range(1, 3 * TRIM_COUNT):
         remember(remembered, packet_of(seq, 1))
+        assert len(remembered._firsts) < TRIM_COUNT + 11
     effects: list[MergeEffect] = []
     newest = 3 * TRIM_COUNT - 1
     for seq in range(newest - 9, newest + 1):
@@ -63,20 +67,16 @@ def test_what_differs_is_told_with_a_digest_of_each_copy() -> None:
 
 @given(
     st.lists(
-        st.one_of(
-            st.tuples(st.just("remember"), st.integers(1, 60)),
-            st.tuples(st.just("renumber"), st.integers(1, 60)),
-            st.tuples(st.just("compare"), st.integers(1, 60)),
-        ),
+        st.tuples(st.sampled_from(("remember", "renumber", "compare")), st.integers(1, 60), st.integers(1, 4)),
         max_size=60,
     ),
     st.integers(1, 12),
 )
-def test_it_compares_with_just_what_a_plain_list_would_remember(steps: list[tuple[str, int]], count: int) -> None:
+def test_it_compares_with_just_what_a_plain_list_would_remember(steps: list[tuple[str, int, int]], count: int) -> None:
     remembered, counters = comparison(count)
     known: dict[int, OutputPacket] = {}
-    for deed, seq in steps:
-        packet = packet_of(seq, 3)
+    for deed, seq, length in steps:
+        packet = packet_of(seq, length)
         if deed == "remember":
             remember(remembered, packet)
             known[seq] = packet
@@ -87,11 +87,154 @@ def test_it_compares_with_just_what_a_plain_list_would_remember(steps: list[tupl
             known = {first: each for first, each in known.items() if each.end_input_seq <= seq}
         else:
             effects: list[MergeEffect] = []
-            copy = packet_of(seq, 3, body=b"another one.", adapter_id=2)
+            copy = packet_of(seq, length, body=b"another one.", adapter_id=2)
             before = counters.counts[Counter.MERGE_NOT_COMPARED]
             remembered.compare(copy, copy.end_input_seq, effects)
-            overlapping = [first for first in sorted(known) if first < seq + 3 and first + 3 > seq]
+            overlapping = [at for at in sorted(known) if at < seq + length and known[at].end_input_seq > seq]
             assert [each.first_input_seq for each in effects if isinstance(each, Diverged)] == [
                 max(first, seq) for first in overlapping
             ]
             assert (counters.counts[Counter.MERGE_NOT_COMPARED] > before) == (not overlapping)
+
+
+def silent_packet(first_input: int, *runs: tuple[int, int, int], lost: int | None = None) -> OutputPacket:
+    """A packet without messages. `runs`: source stream, first source_seq, count. `lost`: the place of a source gap."""
+    made: list[Run] = []
+    input_seq = first_input
+    for place, (stream, first_source, count) in enumerate(runs):
+        made.append(Run(1, input_seq, 1, stream, first_source, count, 0, is_source_gap=place == lost))
+        input_seq += count
+    return OutputPacket(0, 1, 1, 1, 20260102, 1, first_input, 1, 0, tuple(made), 0, 0, encode_runs(tuple(made)))
+
+
+def test_copies_may_cut_their_runs_differently() -> None:
+    whole = silent_packet(1, (7, 1, 2), (8, 1, 4))
+    cut = silent_packet(1, (7, 1, 2), (8, 1, 1), (8, 2, 3))
+    assert are_equal(whole, cut, 1, 7)
+    assert digest_of(whole, 1, 7) == digest_of(cut, 1, 7)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        silent_packet(1, (7, 1, 3), (8, 1, 3)),  # another stream's message
+        silent_packet(1, (7, 1, 2), (8, 2, 4)),  # other messages of the stream
+        silent_packet(1, (7, 1, 2), (8, 1, 2), (8, 4, 2)),  # a message passed over
+        silent_packet(1, (7, 1, 2), (8, 1, 4), lost=1),  # declared lost
+    ],
+)
+def test_source_messages_without_messages_are_compared_by_identity(other: OutputPacket) -> None:
+    whole = silent_packet(1, (7, 1, 2), (8, 1, 4))
+    assert not are_equal(whole, other, 1, 7)
+    assert digest_of(whole, 1, 7) != digest_of(other, 1, 7)
+
+
+def test_only_what_both_copies_cover_is_compared() -> None:
+    longer = silent_packet(1, (9, 1, 1), (7, 1, 2), (8, 1, 4), (9, 2, 1))
+    shorter = silent_packet(2, (7, 1, 2), (8, 1, 4))
+    assert are_equal(longer, shorter, 2, 8)
+    assert not are_equal(longer, silent_packet(2, (7, 1, 2), (8, 1, 3), (7, 3, 1)), 2, 8)
+    assert not are_equal(longer, silent_packet(2, (9, 2, 1), (7, 2, 1), (8, 1, 4)), 2, 8)
+    middle = silent_packet(3, (7, 2, 1), (8, 1, 2))
+    assert are_equal(longer, middle, 3, 6)
+
+
+def test_broken_copies_are_unequal_and_their_digest_is_that_of_their_bytes() -> None:
+    broken = packet_of(1, 3)._replace(payload=packet_of(1, 3).payload[:-1])
+    assert not are_equal(broken, packet_of(1, 3), 1, 4)
+    assert digest_of(broken, 1, 4) == zlib.crc32(broken.payload)
+
+
+def test_copies_with_the_same_bytes_under_other_message_numbers_are_unequal() -> None:
+    one = packet_of(5, 2)
+    other = one._replace(first_message_seq=6, runs=(one.runs[0]._replace(first_message_seq=6),))
+    assert is_same_packet(one, one)
+    assert not is_same_packet(one, other)
+    assert not are_equal(one, other, 5, 7)
+
+
+def test_copies_with_the_same_bytes_under_another_input_seq_are_unequal() -> None:
+    assert not are_equal(silent_packet(1, (7, 1, 4)), silent_packet(2, (7, 1, 4)), 2, 5)
+
+
+def test_copies_with_the_same_bytes_are_equal_even_if_they_are_broken() -> None:
+    broken = packet_of(1, 3)._replace(payload=packet_of(1, 3).payload[:-1])
+    assert are_equal(broken, broken._replace(adapter_id=2), 1, 4)
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_sampled_compares_copies_of_each_nth_packet_and_does_not_count_the_others(every: int) -> None:
+    counters = CounterSet()
+    remembered = CopyComparison(1, counters, MergerConfig(compare="sampled", sampled_every=every))
+    for seq in range(1, 13):
+        remember(remembered, packet_of(seq, 1))
+    effects: list[MergeEffect] = []
+    for seq in range(1, 13):
+        remembered.compare(packet_of(seq, 1, body=b"another", adapter_id=2), seq + 1, effects)
+    assert [each.first_input_seq for each in effects if isinstance(each, Diverged)] == list(range(every, 13, every))
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 0
+
+
+def test_off_remembers_nothing_and_compares_nothing() -> None:
+    counters = CounterSet()
+    remembered = CopyComparison(1, counters, MergerConfig(compare="off"))
+    remember(remembered, packet_of(1, 3))
+    effects: list[MergeEffect] = []
+    remembered.compare(packet_of(1, 3, body=b"another", adapter_id=2), 4, effects)
+    remembered.compare_held(packet_of(1, 3), packet_of(1, 3, body=b"another", adapter_id=2), effects)
+    assert not effects
+    assert not remembered._packets
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 0
+
+
+def test_copies_that_wait_are_compared_as_far_as_both_reach() -> None:
+    remembered, counters = comparison(10)
+    effects: list[MergeEffect] = []
+    longer = packet_of(5, 4)
+    remembered.compare_held(longer, packet_of(5, 2, adapter_id=2), effects)
+    remembered.compare_held(packet_of(5, 2), packet_of(5, 4, adapter_id=2), effects)
+    assert not effects
+    remembered.compare_held(longer, packet_of(5, 2, body=b"another", adapter_id=2), effects)
+    assert [type(effect) for effect in effects] == [Diverged]
+    assert counters.counts[Counter.MERGE_DIVERGED] == 1
+
+
+def test_a_copy_with_the_same_bytes_under_another_message_seq_is_an_alarm() -> None:
+    remembered, _ = comparison(10)
+    remember(remembered, packet_of(5, 6, adapter_id=6))
+    effects: list[MergeEffect] = []
+    other = packet_of(5, 6, adapter_id=2)
+    runs = (other.runs[0]._replace(first_message_seq=6),)
+    remembered.compare(other._replace(first_message_seq=6, runs=runs), 11, effects)
+    assert [type(effect) for effect in effects] == [Diverged]
+
+
+def test_copies_of_a_packet_that_a_later_one_contradicts_are_no_further_alarms() -> None:
+    remembered, _ = comparison(10)
+    remember(remembered, packet_of(1, 4))
+    remember(remembered, packet_of(3, 4, body=b"another"))
+    effects: list[MergeEffect] = []
+    remembered.compare(packet_of(1, 4, adapter_id=2), 5, effects)
+    remembered.compare(packet_of(3, 4, body=b"another", adapter_id=2), 7, effects)
+    assert not effects
+
+
+@pytest.mark.parametrize("seq", [6, 7])
+def test_a_copy_next_to_what_is_remembered_is_counted_as_not_compared(seq: int) -> None:
+    remembered, counters = comparison(10)
+    remember(remembered, packet_of(1, 4))
+    remember(remembered, packet_of(5, 1))
+    remembered.compare(packet_of(seq, 1, adapter_id=2), seq + 1, [])
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1
+
+
+def test_what_ends_where_the_numbers_are_given_afresh_is_still_compared() -> None:
+    remembered, counters = comparison(10)
+    for first, count in ((1, 4), (5, 1), (6, 2)):
+        remember(remembered, packet_of(first, count))
+    remembered.renumbered_from(6)
+    effects: list[MergeEffect] = []
+    remembered.compare(packet_of(1, 5, body=b"another", adapter_id=2), 6, effects)
+    assert [each.first_input_seq for each in effects if isinstance(each, Diverged)] == [1, 5]
+    remembered.compare(packet_of(6, 2, body=b"another", adapter_id=2), 8, effects)
+    assert counters.counts[Counter.MERGE_NOT_COMPARED] == 1

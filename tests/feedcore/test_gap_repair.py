@@ -147,3 +147,62 @@ def test_patience_covers_what_was_known_when_it_began() -> None:
     assert repair.patience_end == Place(9, 7)
     assert repair.watch(4, 20)
     assert repair.patience_end == Place(20, 17)
+
+
+def with_a_request_for_all_that_is_known() -> ChannelRepair:
+    """Missing from 3 on; known at 0 ns: up to 9; known, and all of it requested, at 1,100 ns: up to 20."""
+    repair = ChannelRepair(CONFIG)
+    repair.hear_of(Place(9, 7))
+    repair.watch(3, 0)
+    assert repair.is_request_due(100, 0.0)
+    repair.hear_of(Place(20, 17))
+    assert not repair.is_request_due(500, 0.0)
+    assert repair.is_request_due(1_100, 0.0)
+    repair.requested_end = 20
+    return repair
+
+
+def test_after_a_declared_gap_the_next_one_has_been_waited_for_since_it_was_first_requested() -> None:
+    repair = with_a_request_for_all_that_is_known()
+    repair.passed_over(8)
+    assert repair.patience_end == Place(9, 7)
+    assert repair.is_hopeless(50_000_000)
+    repair.passed_over(9)
+    assert repair.patience_end == Place(20, 17)
+    assert not repair.is_hopeless(50_001_099)
+    assert repair.is_hopeless(50_001_100)
+    assert not repair.watch(9, 50_000_500)
+
+
+@pytest.mark.parametrize("requested_end", [0, 12])
+def test_after_a_declared_gap_one_that_no_request_named_is_a_new_gap(requested_end: int) -> None:
+    repair = with_a_request_for_all_that_is_known()
+    repair.requested_end = requested_end
+    repair.passed_over(12)
+    assert repair.next_deadline_ns() is None
+    assert repair.watch(12, 50_000_500)
+    assert repair.is_hopeless(100_000_500)
+    assert not repair.is_hopeless(100_000_499)
+
+
+def test_after_a_declared_gap_that_reached_to_the_end_nothing_is_missing() -> None:
+    repair = with_a_request_for_all_that_is_known()
+    repair.passed_over(20)
+    assert repair.next_deadline_ns() is None
+
+
+def test_before_any_request_no_later_gap_was_requested() -> None:
+    repair = ChannelRepair(CONFIG)
+    repair.hear_of(Place(9, 7))
+    repair.watch(1, 0)
+    repair.passed_over(2)
+    assert repair.next_deadline_ns() is None
+
+
+def test_what_was_requested_of_a_history_that_no_longer_counts_was_not_requested_of_the_new_one() -> None:
+    repair = with_a_request_for_all_that_is_known()
+    repair.forget_from(Place(6, 5))
+    repair.hear_of(Place(20, 18))
+    assert repair.watch(6, 2_000)
+    repair.passed_over(9)
+    assert repair.next_deadline_ns() is None

@@ -19,7 +19,7 @@ def held(ranges: list[tuple[int, int]], count_max: int = 100) -> HoldQueue[str]:
     return queue
 
 
-@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(1, 5), st.integers(0, 50))
+@given(ITEMS, st.integers(1, 60), st.integers(0, 20), st.integers(0, 5), st.integers(0, 50))
 def test_what_is_missing_is_what_no_item_covers(
     ranges: list[tuple[int, int]], first: int, length: int, range_count_max: int, count_max: int
 ) -> None:
@@ -28,6 +28,14 @@ def test_what_is_missing_is_what_no_item_covers(
     expected = [number for low, high in list(gaps)[:range_count_max] for number in range(low, high)][:count_max]
     found = held(ranges).missing(first, end, range_count_max, count_max)
     assert [number for low, high in found for number in range(low, high)] == expected
+
+
+def test_what_is_missing_is_limited_in_ranges_and_in_numbers_over_all_ranges() -> None:
+    queue = held([(4, 2), (8, 2)])
+    assert queue.missing(1, 20, 9, 100) == ((1, 4), (6, 8), (10, 20))
+    assert queue.missing(1, 20, 2, 100) == ((1, 4), (6, 8))
+    assert queue.missing(1, 20, 9, 6) == ((1, 4), (6, 8), (10, 11))
+    assert queue.missing(1, 20, 9, 3) == ((1, 4),)
 
 
 @given(ITEMS)
@@ -74,3 +82,11 @@ def test_a_long_queue_is_taken_from_the_front() -> None:
         assert queue.pop_reaching(number) == f"{number}+1"
         assert queue.pop_reaching(number) is None
     assert queue.first_item is None
+
+
+def test_a_queue_that_is_never_empty_forgets_the_numbers_that_were_taken() -> None:
+    queue = held([(1, 1)])
+    for number in range(1, 3 * TRIM_COUNT):
+        queue.add(number + 1, number + 2, "next")
+        queue.pop_reaching(number)
+    assert len(queue._firsts) <= TRIM_COUNT

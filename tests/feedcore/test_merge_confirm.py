@@ -201,3 +201,17 @@ def test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its
     listener.hear(packet(4, afresh, adapter=2, epoch=2), packet(4, afresh, adapter=3, epoch=2))
     assert listener.delivered == [*line(1, 3), *afresh]
     assert not listener.events(Diverged)
+
+
+def test_a_copy_from_before_a_takeover_neither_confirms_nor_contradicts_what_comes_late_after_it() -> None:
+    listener = Listener(CONFIRMING)
+    listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2), packet(4, line(4, 6)))
+    listener.wait(5_100 * MS)
+    assert listener.events(Gap) == [Gap(1, 4, 7, 4, 7, GapReason.UNCONFIRMED)]
+    listener.hear(heartbeat(7, ((1, 1), (2, 4)), adapter=2))
+    listener.wait(5_100 * MS)
+    assert listener.events(Gap)[1:] == [Gap(1, 4, 7, 4, 7, GapReason.NO_ADAPTER_HAD_THEM)]
+    listener.hear(packet(4, line(1, 3, stream=2), adapter=2, epoch=2))
+    assert not listener.events(Diverged, Filled)
+    listener.hear(packet(4, line(1, 3, stream=2), adapter=3, epoch=2))
+    assert listener.delivered == [*line(1, 3), *line(1, 3, stream=2)]

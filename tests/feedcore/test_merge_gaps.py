@@ -12,6 +12,13 @@ from feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
 
+def test_a_second_copy_is_a_duplicate() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2))
+    assert listener.delivered == line(1, 3)
+    assert (listener.count(Counter.MERGE_DELIVERED), listener.count(Counter.MERGE_DUPLICATES)) == (3, 1)
+
+
 def test_every_gap_that_is_known_is_asked_for_in_one_request() -> None:
     listener = Listener()
     listener.hear(packet(3, line(3, 4)), packet(7, line(7, 7)), packet(12, line(12, 13)), heartbeat(20, FIRST))
@@ -101,6 +108,21 @@ def test_a_late_copy_that_reaches_beyond_its_gap_fills_and_goes_on() -> None:
     assert [type(effect) for effect in listener.events(Filled, Deliver)] == [Deliver, Filled, Deliver]
     listener.hear(packet(4, line(4, 4)))
     assert sorted(listener.delivered) == line(1, 9)
+
+
+def test_a_late_copy_that_begins_with_its_gap_fills_it_and_goes_on() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), heartbeat(7, FIRST))
+    listener.wait(5_001 * MS)
+    listener.hear(packet(4, line(4, 9)))
+    assert [type(effect) for effect in listener.events(Filled, Deliver)] == [Deliver, Filled, Deliver]
+    assert listener.delivered == line(1, 9)
+
+
+def test_every_source_stream_of_a_packet_goes_on_after_it() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 2)), packet(3, [(1, 3), (2, 1), (2, 2)]))
+    assert listener.merger.next_source_seqs == {1: 4, 2: 3}
 
 
 def test_only_what_was_known_when_patience_began_is_declared() -> None:

@@ -24,6 +24,12 @@ def test_an_epoch_whose_lineage_continues_ours_goes_on_at_once() -> None:
     assert listener.events(Takeover) == [Takeover(1, 2, 2, 6, 0, resume_input_seq=6)]
 
 
+def test_a_takeover_that_a_backup_s_heartbeat_tells_of_does_not_name_the_active() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 5)), heartbeat(6, ((1, 1), (2, 6)), adapter=3))
+    assert listener.events(Takeover) == [Takeover(1, 2, 0, 6, 0, resume_input_seq=6)]
+
+
 def test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 5)))
@@ -63,6 +69,17 @@ def test_what_only_the_old_history_had_is_not_asked_for_after_a_takeover() -> No
     listener.wait(10_000 * MS)
     assert not listener.requests
     assert not listener.events(Gap)
+
+
+def test_what_the_new_history_has_of_a_gap_is_waited_for_and_declared_too() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 5)), heartbeat(9))
+    listener.wait(1_000 * MS)
+    listener.hear(heartbeat(8, ((1, 1), (2, 6), (3, 8)), adapter=3))
+    listener.wait(4_900 * MS)
+    assert not listener.events(Gap)
+    listener.wait(10_000 * MS)
+    assert listener.events(Gap) == [Gap(1, 6, 8, 6, 8)]
 
 
 def test_how_far_streams_had_come_in_the_old_history_does_not_hurry_a_request_in_the_new_one() -> None:

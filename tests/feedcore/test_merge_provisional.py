@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from feedcore.counters import Counter
 from feedcore.merge.config import MergerConfig
 from feedcore.merge.effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
@@ -57,6 +59,24 @@ def test_gaps_of_several_source_streams_are_asked_for_in_one_request_by_source_r
     assert listener.requests == [RequestReplay(1, source_ranges=((1, 3, 5), (1, 6, 8), (2, 2, 4)))]
     listener.hear(provisional(4, [(1, 3), (1, 4)]), provisional(6, [(2, 2), (2, 3)]), provisional(10, [(1, 6), (1, 7)]))
     assert sorted(listener.delivered) == [*line(1, 8), (2, 1), (2, 2), (2, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("config", "source_ranges"),
+    [
+        (MergerConfig(request_range_count_max=2), ((1, 1, 4), (1, 5, 6))),
+        (MergerConfig(request_range_count_max=3), ((1, 1, 4), (1, 5, 6), (2, 1, 9))),
+        (MergerConfig(request_count_max=4), ((1, 1, 4), (1, 5, 6))),
+        (MergerConfig(request_count_max=6), ((1, 1, 4), (1, 5, 6), (2, 1, 3))),
+    ],
+)
+def test_one_request_names_no_more_ranges_and_source_messages_than_it_may_over_all_source_streams(
+    config: MergerConfig, source_ranges: tuple[tuple[int, int, int], ...]
+) -> None:
+    listener = Listener(config)
+    listener.hear(*(provisional(7, [source]) for source in [(2, 9), (3, 2), (1, 4), (1, 6)]))
+    listener.wait(4 * MS)
+    assert listener.requests == [RequestReplay(1, source_ranges=source_ranges)]
 
 
 def test_numbered_gaps_and_provisional_ones_share_a_request() -> None:
@@ -129,6 +149,22 @@ def test_what_is_held_behind_provisional_gaps_is_bounded() -> None:
     assert listener.delivered == line(1, 11)
 
 
+def test_what_is_held_after_provisional_gaps_is_bounded_over_all_source_streams() -> None:
+    listener = Listener(MergerConfig(held_count_max=10))
+    listener.hear(*(provisional(seq, [(stream, seq)]) for seq in range(2, 10) for stream in (1, 2)))
+    assert listener.count(Counter.MERGE_HELD) == 10
+    listener.hear(provisional(1, [(1, 1), (2, 1)]))
+    assert listener.delivered == [*line(1, 6), *line(1, 6, stream=2)]
+
+
+def test_what_is_held_and_comes_numbered_first_begins_no_provisional_delivery() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(9, [(1, 5)]), packet(4, line(3, 5)))
+    assert listener.delivered[3:] == line(3, 5)
+    assert not listener.events(Provisional)
+    assert not listener.merger._provisional.gaps
+
+
 def test_behind_the_end_a_late_forwarder_tells_nothing_new_to_who_began_live() -> None:
     listener = Listener(start=None)
     listener.hear(heartbeat(9, FIRST, flags=OutputFlag.END_OF_STREAM))
@@ -190,3 +226,82 @@ def test_a_provisional_gap_that_a_declared_numbered_gap_closed_is_not_declared_b
     assert len(listener.events(Gap)) == 1
     assert listener.events(ProvisionalGap) == []
     assert listener.delivered[-2:] == [(1, 3), (1, 4)]
+
+
+def test_a_provisional_packet_that_brings_nothing_new_is_a_duplicate_and_begins_nothing() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(3, [(1, 2)]))
+    assert listener.count(Counter.MERGE_DUPLICATES) == 1
+    assert listener.count(Counter.MERGE_RENUMBERED) == listener.count(Counter.MERGE_PROVISIONAL) == 0
+    assert not listener.events(Provisional)
+
+
+def test_of_a_provisional_packet_only_what_is_new_is_delivered_and_counted() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(3, [(1, 2), (1, 3), (1, 4)]))
+    assert listener.delivered[3:] == [(1, 3), (1, 4)]
+    assert listener.count(Counter.MERGE_PROVISIONAL) == 2
+
+
+def test_a_broken_provisional_packet_that_would_be_cut_is_as_good_as_lost() -> None:
+    listener = numbered_so_far()
+    whole = provisional(3, line(2, 5))
+    listener.hear(whole._replace(payload=whole.payload[:-1]))
+    assert sum(listener.counters.refusals.values()) == 1
+    assert not listener.events(Provisional)
+    listener.hear(packet(4, [(1, 3)]))
+    assert not listener.events(Numbered)
+    listener.hear(whole)
+    assert listener.delivered[3:] == line(3, 5)
+
+
+def test_a_second_copy_of_what_is_held_after_a_provisional_gap_is_a_duplicate() -> None:
+    listener = numbered_so_far()
+    listener.hear(*(provisional(9, [(1, 5)], adapter=adapter) for adapter in (2, 3, 4)))
+    assert (listener.count(Counter.MERGE_HELD), listener.count(Counter.MERGE_DUPLICATES)) == (1, 2)
+
+
+def test_patience_with_a_later_provisional_gap_begins_when_numbered_packets_close_the_first() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(9, [(1, 5)]), provisional(11, [(1, 7)]))
+    listener.wait(4_990 * MS)
+    listener.hear(packet(4, [(1, 3), (1, 4)]))
+    assert listener.delivered[-3:] == line(3, 5)
+    listener.wait(4_999 * MS)
+    assert not listener.events(ProvisionalGap)
+    listener.wait(1 * MS)
+    assert listener.events(ProvisionalGap) == [ProvisionalGap(1, 1, 6, 6)]
+    assert listener.count(Counter.MERGE_GAPS) == 1
+
+
+def test_a_provisional_gap_is_requested_again_until_it_is_filled() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(9, [(1, 5)]))
+    listener.wait(24 * MS)
+    assert listener.requests == [RequestReplay(1, source_ranges=((1, 3, 5),))] * 2
+    listener.hear(provisional(7, [(1, 3), (1, 4)]))
+    assert listener.merger.next_deadline_ns() == 200 * MS  # only silence is watched for
+    assert not listener.merger._provisional.gaps
+
+
+def test_a_later_gap_of_the_same_source_stream_has_its_own_patience() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(9, [(1, 5)]))
+    listener.wait(10 * MS)
+    listener.hear(provisional(11, [(1, 7)]))
+    listener.wait(4_990 * MS)
+    assert listener.events(ProvisionalGap) == [ProvisionalGap(1, 1, 3, 4)]
+    assert listener.delivered[-1] == (1, 5)
+    listener.wait(5_000 * MS)
+    assert listener.events(ProvisionalGap)[1:] == [ProvisionalGap(1, 1, 6, 6)]
+    assert listener.delivered[-1] == (1, 7)
+    assert listener.count(Counter.MERGE_GAPS) == 3
+
+
+def test_numbers_are_final_for_all_source_streams_only_once_the_last_of_each_is_numbered() -> None:
+    listener = numbered_so_far()
+    listener.hear(provisional(4, [(1, 3), (1, 4), (2, 2)]))
+    listener.hear(packet(4, [(2, 2), (3, 1), (1, 3)]))
+    assert not listener.events(Numbered)
+    listener.hear(packet(7, [(1, 4)]))
+    assert listener.events(Numbered) == [Numbered(1, 1, 8)]

@@ -120,3 +120,15 @@ def test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_histor
     listener.hear(heartbeat(5, ((1, 1), (2, 5)), adapter=2), packet(7, line(7, 8), adapter=2, epoch=2))
     assert listener.delivered == [(1, 8)]
     assert listener.merger.next_input_seq == 9
+
+
+def test_a_subscription_never_begins_before_its_first_message_though_a_takeover_takes_back_what_was_known() -> None:
+    listener = Listener(start=4)
+    listener.hear(heartbeat(10))
+    listener.wait(1_000 * MS)
+    listener.hear(heartbeat(8, ((1, 1), (2, 3), (3, 8)), adapter=3))
+    listener.wait(4_900 * MS)
+    assert listener.merger.next_message_seq == 4
+    assert listener.merger.next_input_seq is None
+    listener.wait(10_000 * MS)
+    assert listener.events(Gap) == [Gap(1, 0, 8, 4, 8)]

@@ -112,6 +112,22 @@ def test_a_source_gap_is_told_once_in_its_place_and_is_no_message() -> None:
     assert taker.counts() == (2, 0)
 
 
+def test_a_source_gap_comes_between_the_messages_before_and_after_it() -> None:
+    taker = Taker()
+    taker.take(packet(1, line(1, 2)))
+    around = packet(11, [(2, 1), (2, 2), (1, 3), (2, 3)])
+    before, gap, after = around.runs
+    gap = gap._replace(source_count=3, is_source_gap=True)
+    after = after._replace(first_input_seq=gap.end_input_seq)
+    runs = (before, gap, after)
+    around = around._replace(runs=runs, payload=encode_runs(runs) + around.payload[len(encode_runs(runs)) :])
+    assert taker.take(around) == [
+        ("Deliver", line(1, 2, stream=2)),
+        SourceGap(CHANNEL, 1, 3, 5),
+        ("Deliver", line(3, 3, stream=2)),
+    ]
+
+
 def test_of_a_source_gap_only_what_is_new_is_told() -> None:
     taker = Taker()
     taker.take(packet(1, line(1, 3)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
 _MERGE = "feedcore/merge"
+_HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
+_COMPARISON = f"{_MERGE}/comparison.py"
 _SET_AS_IT_OPENS = "read only while a gap is open, and set as it opens"
 _SAME_PLACE = "both histories agree up to there, so where the input_seq are equal the message_seq are"
 _SET_BY_EVERY_GRANT = "read only while somebody holds the lease, and every grant and restoration sets it"
@@ -15,6 +17,11 @@ _SET_BY_AN_OUTAGE = "read only while the adapter settles after an outage, whose 
 _SET_BY_THE_GRANT = "read only while an epoch is held, and its grant sets it"
 _SETS_WHAT_IS_SET = "of two equal numbers it does not matter which is kept"
 _ONLY_ITS_TRUTH = "only its truth is asked"
+_RESTORED = (
+    "return OutputPacket({}, {}, channel_id, adapter_id, {}, {}, first_input_seq, first_message, count, runs, {}, {}, "
+    "payload)"
+)
+_NOT_COMPARED = "neither flags nor session, epoch and times are compared"
 _LATER_THAN_ANY_TIME = "any number larger than every time serves as the start of a minimum"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -93,7 +100,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for before, wrong in (
             ("self._first_missing = 0", "self._first_missing = 1"),
             ("self._request_at_ns = 0", "self._request_at_ns = 1"),
-            ("self._attempts = 0", "self._attempts = 1"),
+            ("self._pause_ns = 0", "self._pause_ns = 1"),
             ("self._has_asked = False", "self._has_asked = True"),
         )
         for after in ("pass", wrong)
@@ -104,6 +111,112 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if self.known_end_input_seq > place.input_seq:\n+ if self.known_end_input_seq >= place.input_seq:",
     ): _SAME_PLACE,
     (
+        f"{_MERGE}/gap_repair.py",
+        "ChannelRepair.__init__",
+        "- self.requested_end = 0\n+ self.requested_end = 1",
+    ): "no input_seq is less than 1",
+    **{
+        (
+            _HOLD,
+            "HoldQueue.add",
+            "- if first < self._firsts[place] if is_newest_wanted else first > self._firsts[place]:\n"
+            f"+ if first {older} self._firsts[place] if is_newest_wanted else first {newer} self._firsts[place]:",
+        ): "an item that begins there was answered above"
+        for older, newer in (("<=", ">"), ("<", ">="))
+    },
+    (
+        _HOLD,
+        "HoldQueue.missing",
+        "- if not count_max or len(ranges) == range_count_max:\n+ if False or len(ranges) == range_count_max:",
+    ): "a shortcut: a range of no numbers is not named",
+    **{
+        (_ORDER, "SourceOrder.take", f"- {before}\n+ {after}"): "a shortcut: such a packet is one piece, itself"
+        for before, after in (
+            (
+                "expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)",
+                "expected = ends.get(stream) and self.next_source_seqs.get(stream, run.first_source_seq)",
+            ),
+            (
+                "expected = ends.get(stream) or self.next_source_seqs.get(stream, run.first_source_seq)",
+                "expected = ends.get(stream) or False",
+            ),
+            ("if run.first_source_seq != expected or run.is_source_gap:", "if True:"),
+        )
+    },
+    (
+        _ORDER,
+        "SourceOrder._take_pieces",
+        "- if run.first_source_seq > next_source:\n+ if run.first_source_seq >= next_source:",
+    ): "to pass over nothing changes nothing",
+    (
+        _ORDER,
+        "SourceOrder._take_pieces",
+        "- lost.append((first + to_input, end + to_input, SourceGap(self._channel_id, stream, first, end - 1)))\n"
+        "+ lost.append((first + to_input, end - to_input, SourceGap(self._channel_id, stream, first, end - 1)))",
+    ): "of a source gap only the first number is read",
+    (
+        _ORDER,
+        "SourceOrder._take_pieces",
+        "- for first, end, event in sorted(pieces, key=itemgetter(0)):\n"
+        "+ for first, end, event in sorted(pieces, key=itemgetter(1)):",
+    ): "pieces do not overlap, so their ends are in the order of their beginnings",
+    (
+        _COMPARISON,
+        "CopyComparison.__init__",
+        "- self._longest = 0\n+ self._longest = 1",
+    ): "every packet has at least one source message",
+    (
+        _COMPARISON,
+        "CopyComparison.remember",
+        "- if self._every != 1:\n+ if True:",
+    ): "a shortcut: of every packet none is skipped",
+    **{
+        (
+            _COMPARISON,
+            "CopyComparison.remember",
+            f"- if not packets or first > firsts[-1]:\n+ if {after}:",
+        ): "a shortcut: insort finds the place at the end too"
+        for after in ("False", "not packets or False")
+    },
+    (
+        _COMPARISON,
+        "CopyComparison.remember",
+        "- if count > self._longest:\n+ if count >= self._longest:",
+    ): _SETS_WHAT_IS_SET,
+    (
+        _COMPARISON,
+        "CopyComparison._compare_common",
+        "- while index < len(self._firsts) and (first := self._firsts[index]) < end_input_seq:\n"
+        "+ while index < len(self._firsts) and (first := self._firsts[index]) <= end_input_seq:",
+    ): "a packet that begins at the end has nothing in common with the copy",
+    (_COMPARISON, "are_equal", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
+        _COMPARISON,
+        "_restored",
+        "- runs = decode_runs(payload, run_count, count, 0, first_input_seq, first_message, count)\n"
+        "+ runs = decode_runs(payload, run_count, count, 1, first_input_seq, first_message, count)",
+    ): _NOT_COMPARED,
+    **{
+        (
+            _COMPARISON,
+            "_restored",
+            f"- {_RESTORED.format(0, 0, 0, 0, 0, 0)}\n+ {_RESTORED.format(*(int(at == wrong) for at in range(6)))}",
+        ): _NOT_COMPARED
+        for wrong in range(6)
+    },
+    (
+        f"{_MERGE}/merger.py",
+        "StreamMerger._take",
+        "- if end > gap.known_end_input_seq:\n+ if end >= gap.known_end_input_seq:",
+    ): _SAME_PLACE,
+    (
+        f"{_MERGE}/merger.py",
+        "StreamMerger._on_old",
+        "- if self._declared.ranges and self._declared.fill(packet, end, effects):\n"
+        "+ if True and self._declared.fill(packet, end, effects):",
+    ): "a shortcut: without ranges there is nothing to fill",
+    (f"{_MERGE}/provisional_merge.py", "ProvisionalMerge._take", "- return False\n+ return None"): _ONLY_ITS_TRUTH,
+    (
         f"{_MERGE}/history_gate.py",
         "HistoryGate.__init__",
         "- self._awaited_epoch = 0\n+ self._awaited_epoch = 1",
@@ -113,12 +226,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "SessionMerger.on_packet",
         "- if packet.session < self.session:\n+ if packet.session <= self.session:",
     ): "a packet of the present session has been taken above",
-    (
-        f"{_MERGE}/sessions.py",
-        "SessionMerger.next_deadline_ns",
-        "- if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns < self._settles_at_ns):\n"
-        "+ if self._settles_at_ns is None or (deadline_ns is not None and deadline_ns <= self._settles_at_ns):",
-    ): "of two equal deadlines it is the same which one is returned",
     (
         f"{_MERGE}/confirmation.py",
         "Confirmation.keep",
