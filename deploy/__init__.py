@@ -1,1 +1,4 @@
-"""Running the house: the command, the one-machine cluster, the demo, drills and isolation. Nothing imports it."""
+"""Runs the project on one machine: the `tandemfeed` command, the cluster, the demo, the drills, network isolation.
+
+No other package imports it.
+"""

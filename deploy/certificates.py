@@ -1,7 +1,7 @@
-"""Certificates for processes on hosts of their own.
+"""Certificates for processes on separate hosts.
 
-The admin server's development authority makes its own for this host only, so the cluster has each process's signed by
-it for the address that the process has."""
+The admin server's development authority issues certificates for this host only. So the cluster uses that authority to
+sign a certificate for each process and its address."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ VALID_FOR = datetime.timedelta(days=7)
 
 
 def issue_certificate(state_folder: Path, name: str, address: str, into: Path) -> tuple[Path, Path]:
-    """A certificate and its key for a process at an address; the files.
+    """Issue a certificate for a process at an address; returns the files of the certificate and of its key.
 
     Args:
-        state_folder: the admin server's, which has the authority's key.
-        into: folder of the two files.
+        state_folder: the admin server's state folder, which has the authority's key.
+        into: folder for the two files.
     """
     authority_key = serialization.load_pem_private_key((state_folder / "ca.key").read_bytes(), None)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)

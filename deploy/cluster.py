@@ -1,6 +1,6 @@
-"""A whole cluster on one machine, in one folder: settings written, processes started and replaced by name.
+"""A whole cluster on one machine, in one folder: writes the settings, starts and restarts the processes.
 
-What it is for: the demo, drills and tests. An installation runs the same commands from service units.
+For the demo and the drills. A production installation runs the same commands from service units.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deploy.cluster_watch import ClusterWatch
 from deploy.network import Network
 from deploy.ports import LOOPBACK, free_ports
 from deploy.processes import STOP_TIMEOUT_S, ManagedProcess, Place, ProcessFailed
-from deploy.source import Lead
+from deploy.source import JournalLead
 from deploy.topology import (
     ADMIN,
     EXAMPLES,
@@ -42,20 +42,20 @@ from transport.rpc import open_channel
 
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0
-LOOK_AGAIN_S = 0.2
-# Numbering runs far ahead of the sending, and a forger would have a machine of its own: on a small machine they yield
-# to what is in the path of a tick.
-YIELDING_NICE = 10
+POLL_INTERVAL_S = 0.2
+# Of the Spark job, which runs far ahead of the gateway, and of the forger, which would have its own machine: on a small
+# machine they must not delay the processes in the path of a tick.
+LOW_PRIORITY_NICE = 10
 
 
 class Cluster:
     """The processes of one cluster; use it in a `with`.
 
     Args:
-        folder: everything of the cluster lies in it.
-        shape: how large it is.
-        network: a host per process; None: all of them on the loopback interface of this host.
-        disk_size: bytes of the disk that each adapter's journal has for itself; 0: it shares the folder's.
+        folder: where the cluster keeps its files.
+        shape: the size of the cluster.
+        network: has a host for each process; None: all processes use the loopback interface of this host.
+        disk_size: size in bytes of each adapter's own disk for its journal; 0: the journals are in the folder.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Cluster:
         self.feeds = self.shape.feed_layouts()
         self.processes: dict[str, ManagedProcess] = {}
         self.watches: dict[int, ClusterWatch] = {}
-        self.days: dict[int, int] = {feed.feed_id: 0 for feed in self.feeds}  # which day of the drill it is
+        self.days: dict[int, int] = {feed.feed_id: 0 for feed in self.feeds}  # current day, from 0
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self._state = folder / "admin"
@@ -91,22 +91,22 @@ class Cluster:
         return self._addresses[host]
 
     def journal(self, feed: FeedLayout, day: int | None = None) -> Path:
-        """A feed's source journal of a day; None: of the present one."""
+        """The folder of a feed's source journal of a day; None: of the current day."""
         number = self.days[feed.feed_id] if day is None else day
         return self.folder / f"source-journal{feed.suffix}{f'-day{number + 1}' if number else ''}"
 
     def begin_day(self, feed: FeedLayout) -> None:
-        """From now on the feed's gateway sends its next day."""
+        """Make the feed's next gateway send the next day."""
         self.days[feed.feed_id] += 1
 
     def output_journal(self, feed: FeedLayout, name: str) -> Path:
-        """An adapter's journal; on a small disk the drill sees it as `deploy.small_disk.seen_by` tells."""
+        """The folder of an adapter's journal. If it is on a small disk, `small_disk.path_in_process` leads to it."""
         return self.folder / f"journal-{name}{feed.suffix}"
 
     # ---- starting ----
 
     def start_admin(self) -> None:
-        """The admin server, and a watch on each feed; again after a kill, at the same address."""
+        """Start the admin server, and a watch on each feed. After a kill it restarts at the same address."""
         arguments = ["admin-server", "--cluster", str(self.folder / "cluster.toml")]
         arguments += ["--policy", str(self.folder / "policy.toml"), "--state", str(self._state)]
         self._start(ADMIN, [*arguments, "--listen", self.admin]).await_event("ready", START_TIMEOUT_S)
@@ -117,7 +117,7 @@ class Cluster:
                 )
 
     def start_adapter(self, feed: FeedLayout, name: str) -> ManagedProcess:
-        """An adapter (again); its journal stays from life to life, unless its disk is its own."""
+        """Start or restart an adapter. It keeps its journal, unless the journal is on a small disk."""
         process = feed.adapter(name)
         journal = self.output_journal(feed, name)
         arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
@@ -129,7 +129,7 @@ class Cluster:
         return self._start(process, [*arguments, *self._connection(process, process)], disk=disk)
 
     def start_gateway(self, feed: FeedLayout, rate: float) -> ManagedProcess:
-        """The source gateway; it sends when told "start"."""
+        """Start the source gateway; it begins to send when it reads the line "start"."""
         listen = f"{self._addresses[feed.gateway]}:{self._source_ports[feed.gateway]}"
         arguments = ["source-gateway", "--feed", feed.name, "--journal", str(self.journal(feed)), "--rate", str(rate)]
         arguments += ["--rpc-listen", listen, "--wait-for-start", *self._tls("source", feed.gateway)]
@@ -140,10 +140,10 @@ class Cluster:
     def start_job(
         self, feed: FeedLayout, recording: Path, *, split: str, packet_messages_max: int, ahead_batches_max: int = 0
     ) -> ManagedProcess:
-        """The Spark job.
+        """Start the Spark job.
 
         Args:
-            ahead_batches_max: micro-batches it may be ahead of the gateway; 0: as far as it gets.
+            ahead_batches_max: limit on the micro-batches journaled and not yet sent by the gateway; 0: no limit.
         """
         arguments = ["source-job", "--recording", str(recording), "--until-idle", "--split", split]
         arguments += ["--source-format", str(EXAMPLES / "source-format.xml")]
@@ -155,8 +155,8 @@ class Cluster:
         return self.restart_job(feed)
 
     def restart_job(self, feed: FeedLayout) -> ManagedProcess:
-        """The Spark job again, with the same options: it goes on from its checkpoint and the source journal."""
-        return self._start(feed.job, self._jobs[feed.job], nice=YIELDING_NICE)
+        """Restart the Spark job with the same options; it resumes from its checkpoint and the source journal."""
+        return self._start(feed.job, self._jobs[feed.job], nice=LOW_PRIORITY_NICE)
 
     def start_client(
         self,
@@ -168,13 +168,13 @@ class Cluster:
         verify: VerifyMode = "alarm",
         through_days: bool = False,
     ) -> ManagedProcess:
-        """A subscriber that records what it is delivered.
+        """Start a subscriber that records what it receives.
 
         Args:
-            start: "1": from the first message; "live".
-            name: of the process, where it is not the feed's own client.
-            verify: "signed": only what adapters have signed.
-            through_days: it goes on after the end of a session.
+            start: "1": from the first message; "live": from now on.
+            name: name of the process, if it is not the feed's own client.
+            verify: "signed": deliver only what adapters have signed.
+            through_days: continue after the end of a session.
         """
         arguments = ["witness", "--feed", feed.name, "--record", str(record), "--start", start, "--verify", verify]
         arguments += ["--through-days"] if through_days else []
@@ -182,25 +182,29 @@ class Cluster:
         return self._start(name or feed.client, arguments, host=feed.client)
 
     def start_forger(self, feed: FeedLayout, seconds: float, rate: float) -> ManagedProcess:
-        """Another subscriber, on the client's host, which forges packets when told "start", and ends.
+        """Start a second subscriber on the client's host; when it reads the line "start" it forges packets, then ends.
 
         Args:
-            rate: forged packets a second.
+            rate: forged packets per second.
         """
         arguments = ["forger", "--feed", feed.name, "--seconds", str(seconds), "--rate", str(rate)]
         arguments += self._connection(SUBSCRIBER, feed.client)
-        return self._start(feed.forger, arguments, host=feed.client, nice=YIELDING_NICE)
+        return self._start(feed.forger, arguments, host=feed.client, nice=LOW_PRIORITY_NICE)
 
-    # ---- looking, waiting ----
+    # ---- checking and waiting ----
 
     def check(self) -> None:
-        """Raise if a process ended by itself with an error."""
+        """Raise ProcessFailed if a process has ended with an error."""
         for process in list(self.processes.values()):
             if not process.is_running and process.wait(0) != 0:
                 raise process.failed(f"ended with status {process.wait(0)}")
 
-    def hold(self, seconds: float) -> None:
-        """Let time pass: how long a fault lasts. Ends early, by raising, when a process crashes."""
+    def run_for(self, seconds: float) -> None:
+        """Let the cluster run for some seconds.
+
+        Raises:
+            ProcessFailed: as soon as a process crashes.
+        """
         until = time.monotonic() + seconds
         while True:
             self.check()
@@ -212,27 +216,27 @@ class Cluster:
 
     @contextlib.contextmanager
     def operations(self) -> Iterator[admin_pb2_grpc.OperationsStub]:
-        """What an operator may ask the admin server for; logged in, and connected."""
+        """A connected stub for the operator's calls to the admin server."""
         token = login(self.admin, self._ca_pem(), OPERATOR, self._secret(OPERATOR)).token
         with open_channel(self.admin, self._ca_pem(), token) as channel:
             grpc.channel_ready_future(channel).result(START_TIMEOUT_S)
             yield admin_pb2_grpc.OperationsStub(channel)
 
     def readmit(self, feed: FeedLayout, name: str) -> None:
-        """Let an adapter that was failed into its group again, as an operator does.
+        """Readmit a failed adapter to its group, as an operator does.
 
         Raises:
-            grpc.RpcError: as the server answered.
+            grpc.RpcError: the server refused.
         """
         with self.operations() as operations:
             request = admin_pb2.ReadmitAdapterRequest(feed=feed.name, adapter=name)
             operations.ReadmitAdapter(request, timeout=START_TIMEOUT_S)
 
     def status(self, feed: FeedLayout) -> admin_pb2.FeedStatus:
-        """What `tandemfeed admin status` shows of a feed.
+        """The status of a feed, as `tandemfeed admin status` shows it.
 
         Raises:
-            grpc.RpcError: as the server answered.
+            grpc.RpcError: the server refused.
         """
         with self.operations() as operations:
             request = admin_pb2.GetStatusRequest(feed=feed.name)
@@ -243,7 +247,7 @@ class Cluster:
         """An adapter's metrics, in Prometheus's text format.
 
         Raises:
-            OSError: it does not answer.
+            OSError: the adapter does not answer.
         """
         process = feed.adapter(name)
         address = f"http://{LOOPBACK}:{self._metrics_ports[process]}/metrics"
@@ -256,41 +260,41 @@ class Cluster:
         return read() if self.network is None else self.network.inside(process, read)
 
     def await_ahead(self, feed: FeedLayout, message_count: int) -> None:
-        """Wait until so many messages are in the source journal that were not sent, or all that there will be.
+        """Wait until the source journal has this many unsent messages, or the source job has finished.
 
         Raises:
-            ProcessFailed: the source job does not get that far ahead.
+            ProcessFailed: the source job is too slow.
         """
-        if not self.gets_ahead(feed, message_count, AHEAD_TIMEOUT_S):
+        if not self.wait_until_ahead(feed, message_count, AHEAD_TIMEOUT_S):
             job = self.processes[feed.job]
-            raise job.failed(f"is not {message_count:,} messages ahead of the play after {AHEAD_TIMEOUT_S:g} s")
+            raise job.failed(f"did not get {message_count:,} messages ahead of the gateway in {AHEAD_TIMEOUT_S:g} s")
 
-    def gets_ahead(self, feed: FeedLayout, message_count: int, timeout_s: float) -> bool:
-        """Wait for the same, but no longer than this; True if it is that far ahead."""
+    def wait_until_ahead(self, feed: FeedLayout, message_count: int, timeout_s: float) -> bool:
+        """Like `await_ahead`, with a time limit; returns whether the job got that far ahead."""
         job, give_up_at_s = self.processes[feed.job], time.monotonic() + timeout_s
-        with Lead(self.journal(feed)) as lead:
+        with JournalLead(self.journal(feed)) as lead:
             while job.is_running and lead.message_count() < message_count:
                 if time.monotonic() > give_up_at_s:
                     return False
-                self.hold(LOOK_AGAIN_S)
+                self.run_for(POLL_INTERVAL_S)
         return True
 
     # ---- ending ----
 
     def kill(self, name: str) -> None:
-        """SIGKILL a process by name."""
+        """SIGKILL a process."""
         self.processes.pop(name).kill()
 
     def stop(self, name: str) -> None:
-        """Ask a process to end, and see that it ended well.
+        """Stop a process with SIGTERM.
 
         Raises:
-            ProcessFailed: it ended with another status than 0.
+            ProcessFailed: its exit status is not 0.
         """
         process = self.processes.pop(name)
         status = process.stop()
         if status != 0:
-            raise process.failed(f"was asked to stop and ended with status {status}")
+            raise process.failed(f"ended with status {status} after SIGTERM")
 
     def close(self) -> None:
         """Stop everything, the admin server last."""
@@ -329,7 +333,7 @@ class Cluster:
         disk: tuple[Path, int] | None = None,
     ) -> ManagedProcess:
         host = host or name
-        is_placed = self.network is not None and host in self._addresses  # the Spark job talks to nobody
+        is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
         place = Place(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
         process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended)
         self.processes[name] = process
@@ -374,13 +378,13 @@ def start_cluster(
     verify: VerifyMode = "alarm",
     through_days: bool = False,
 ) -> None:
-    """Admin server, all adapters (in each feed one active, the others synchronised), gateways and recording clients.
+    """Start the admin server, all adapters, gateways and clients, and wait until every feed is healthy.
 
     Args:
-        rate: messages a second that each gateway is to send.
-        record_of: by feed_id, where its client's record goes.
-        verify: what clients ask for.
-        through_days: the clients go on after the end of a session.
+        rate: messages per second that each gateway will send.
+        record_of: by feed_id, where the client writes its record.
+        verify: verification mode of the clients.
+        through_days: the clients continue after the end of a session.
     """
     cluster.start_admin()
     started: list[ManagedProcess] = []
@@ -391,4 +395,4 @@ def start_cluster(
     for process in started:
         process.await_event("ready", START_TIMEOUT_S)
     for watch in cluster.watches.values():
-        watch.await_whole(START_TIMEOUT_S)
+        watch.await_healthy(START_TIMEOUT_S)

@@ -1,6 +1,6 @@
-"""Who is active in a feed and what state each adapter is in, as the admin server tells: waited for, never polled.
+"""Follows which adapter of a feed is active, and the state of each adapter, through updates from the admin server.
 
-While the server is away the last word stands and `is_connected` is false; the watch comes back by itself.
+While the server is away the last update stays in force and `is_connected` is false; the watch reconnects by itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class ClusterWatch:
 
     Args:
         identity, secret: of a subscriber to the feed.
-        check: called while waiting, raises when waiting has become pointless (a process has crashed).
+        check: called while waiting; raises when waiting is pointless because a process has crashed.
 
     Attributes:
-        epochs_seen: that began with an active; their numbers have holes, since a server reserves them ahead.
+        epochs_seen: the number of epochs that had an active; epoch numbers have gaps, because a server reserves them.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ClusterWatch:
         self.epochs_seen = 0
         self.states: dict[str, str] = {}
         self.is_connected = False
-        self._newest_held = 0  # epoch
+        self._newest_epoch = 0  # of those that had an active
         self._check = check
         self._changed = threading.Condition()
         self._is_closed = threading.Event()
@@ -54,12 +54,12 @@ class ClusterWatch:
 
     @property
     def failed(self) -> list[str]:
-        """The adapters that left the group and said why."""
+        """The adapters that left the group as failed."""
         return sorted(name for name, state in self.states.items() if state == "failed")
 
     @property
-    def is_whole(self) -> bool:
-        """True if the one active is known as such, and every other adapter follows it."""
+    def is_healthy(self) -> bool:
+        """True if one adapter is active and all others are synchronised."""
         states = dict(self.states)
         return (
             self.is_connected
@@ -72,7 +72,7 @@ class ClusterWatch:
         """Wait for a condition on this object.
 
         Raises:
-            ProcessFailed: not in time, with what was awaited and how things stood.
+            ProcessFailed: not in time; the text has `what` and the last known state.
         """
 
         def is_met() -> bool:
@@ -81,18 +81,18 @@ class ClusterWatch:
 
         with self._changed:
             if not self._changed.wait_for(is_met, timeout_s):
-                raise ProcessFailed(f"{what}: not within {timeout_s:.0f} s ({self})")
+                raise ProcessFailed(f"timed out after {timeout_s:.0f} s waiting for: {what} ({self})")
 
-    def await_whole(self, timeout_s: float) -> None:
-        """Until one adapter is active and all others are synchronised.
+    def await_healthy(self, timeout_s: float) -> None:
+        """Wait until one adapter is active and all others are synchronised.
 
         Raises:
             ProcessFailed: not in time.
         """
-        self.wait_for(lambda: self.is_whole, timeout_s, "one active, the others synchronised")
+        self.wait_for(lambda: self.is_healthy, timeout_s, "one active, the others synchronised")
 
     def nudge(self) -> None:
-        """Let whoever waits look again: something else has changed."""
+        """Make the waiting threads check again, because something else has changed."""
         with self._changed:
             self._changed.notify_all()
 
@@ -104,13 +104,13 @@ class ClusterWatch:
         self._channel.close()
 
     def __str__(self) -> str:
-        server = "" if self.is_connected else "the admin server is away; before that "
+        server = "" if self.is_connected else "the admin server is away; last known: "
         states = ", ".join(f"{name} {state or 'unknown'}" for name, state in sorted(self.states.items()))
-        return f"feed {self.feed}: {server}active is {self.active or 'nobody'}, epoch {self.epoch}, {states}"
+        return f"feed {self.feed}: {server}active adapter {self.active or 'none'}, epoch {self.epoch}, states {states}"
 
     def _keep_reading(self) -> None:
         while not self._is_closed.is_set():
-            # The server has ended, or this watch, which closes the channel under the call.
+            # The server has ended, or `close` has closed the channel during the call.
             with contextlib.suppress(grpc.RpcError, ValueError):
                 self._read()
             with self._changed:
@@ -127,7 +127,7 @@ class ClusterWatch:
                 names = {adapter.adapter_id: adapter.name for adapter in update.adapters}
                 self.states = {adapter.name: adapter.replica_state for adapter in update.adapters}
                 self.active, self.epoch = names.get(update.active_adapter_id, ""), update.epoch
-                if self.active and self.epoch > self._newest_held:
-                    self._newest_held, self.epochs_seen = self.epoch, self.epochs_seen + 1
+                if self.active and self.epoch > self._newest_epoch:
+                    self._newest_epoch, self.epochs_seen = self.epoch, self.epochs_seen + 1
                 self.is_connected = True
                 self._changed.notify_all()

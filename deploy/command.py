@@ -1,5 +1,5 @@
-"""`tandemfeed NAME …`: finds the sub-command NAME among the entry points and runs it. Every sub-command belongs to its
-component; only the one that runs is imported."""
+"""`tandemfeed NAME …`: finds the sub-command NAME among the entry points and runs it. Each sub-command belongs to its
+component, and only the one that runs is imported."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from collections.abc import Sequence
 from pathlib import Path
 
 GROUP = "tandemfeed.commands"
-LEASH_VARIABLE = "TANDEMFEED_LEASH"  # set: this process is to die with the one that started it
-NICE_VARIABLE = "TANDEMFEED_NICE"  # set: this process yields the processor to the others of its cluster
-HOST_VARIABLE = "TANDEMFEED_HOST"  # set: path of the network namespace that this process belongs in
-DISK_VARIABLE = "TANDEMFEED_DISK"  # set: SIZE:FOLDER, a folder that is to be a small disk of this process's own
+LEASH_VARIABLE = "TANDEMFEED_LEASH"  # if set, this process dies with its parent
+NICE_VARIABLE = "TANDEMFEED_NICE"  # nice value of this process
+HOST_VARIABLE = "TANDEMFEED_HOST"  # path of the network namespace to enter
+DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this folder, for this process only
 PR_SET_PDEATHSIG = 1
 SUMMARIES = {
     "admin-server": "run the stream administration server",
-    "admin": "ask it: feeds, adapters, epochs",
-    "adapter": "run a feed adapter, active or backup",
-    "convert": "check, explain, compile and try out a conversion; its dead letters",
+    "admin": "show and manage feeds, adapters and epochs",
+    "adapter": "run a feed adapter",
+    "convert": "check, explain, compile and try a conversion; list dead letters",
     "source-job": "number a recording into the source journal (Spark)",
-    "source-gateway": "multicast the source journal and fill adapters' gaps",
-    "ticks": "make recordings: generate or ingest",
+    "source-gateway": "multicast the source journal and fill gaps of adapters",
+    "ticks": "make a recording: generate or ingest ticks",
     "subscribe": "follow a feed: live view, JSON lines or messages",
-    "journal": "read, check and look after a journal",
-    "demo": "a cluster, two kills, a report",
-    "drill": "rounds of faults on a running cluster, and a ledger",
+    "journal": "read, check and maintain a journal",
+    "demo": "run a cluster, kill its active adapter twice, and report",
+    "drill": "inject faults into a running cluster and report",
     "bench": "run a benchmark",
-    "witness": "record a feed from its first message to its end",
-    "forger": "send all that a subscriber can forge (drills)",
+    "witness": "record everything a feed delivers (used by demo and drill)",
+    "forger": "send the packets that a subscriber can forge (used by drill)",
 }
 
 
 def commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """The sub-commands by name; of a checkout as its project file says, though it was installed before."""
+    """The sub-commands by name. In a checkout the project file lists them, even if an older version is installed."""
     project = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if project.is_file():
-        told = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
-        return {name: importlib.metadata.EntryPoint(name, value, GROUP) for name, value in told.items()}
+        listed = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
+        return {name: importlib.metadata.EntryPoint(name, value, GROUP) for name, value in listed.items()}
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command; returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _take_place()
+    _apply_placement()
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        print("usage: tandemfeed COMMAND [OPTIONS]     (each has its own --help)\n")
+        print("usage: tandemfeed COMMAND [OPTIONS]\n\n`tandemfeed COMMAND --help` shows the options of a command.\n")
         for each in sorted(known, key=lambda each: list(SUMMARIES).index(each) if each in SUMMARIES else 99):
             print(f"  {each:<15} {SUMMARIES.get(each, '')}")
         return 0
     if name not in known:
         close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        print(f"tandemfeed: no command {name!r}{hint} See tandemfeed --help.", file=sys.stderr)
+        hint = f"; did you mean {close[0]!r}?" if close else "; see tandemfeed --help"
+        print(f"tandemfeed: unknown command {name!r}{hint}", file=sys.stderr)
         return 2
     status: int = known[name].load()(arguments[1:])
     return status
 
 
-def _take_place() -> None:
-    """Whatever the process that started this one wants of it, before anything is imported or any thread runs."""
+def _apply_placement() -> None:
+    """Apply what the parent process has set in the environment; before any import and before any thread starts."""
     if os.environ.pop(LEASH_VARIABLE, ""):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(int(os.environ.pop(NICE_VARIABLE, "0")))

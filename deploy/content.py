@@ -1,4 +1,4 @@
-"""Holds what a witness was delivered against the recording it was made from, message by message, in numpy."""
+"""Compares what a client received with the recording, message by message, in numpy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CHECKED = ("symbol", "event_at", "value")
 
 
 def expected_content(recording: Path, split: str, stream_count: int) -> dict[int, NDArray[np.void]]:
-    """Per source stream, in `source_seq` order, what its messages must carry.
+    """The expected fields of the messages of each source stream, in `source_seq` order.
 
     Args:
         recording: folder of Parquet files.
-        split: the rule the source job used.
+        split: the rule that the source job used.
     """
     columns = ["record_index", "kind", "symbol", "event_at_ns", "price", "bid_price"]
     table = pq.read_table(recording, columns=columns).sort_by("record_index").combine_chunks()
@@ -40,13 +40,13 @@ def count_wrong(delivered: NDArray[np.void], expected: dict[int, NDArray[np.void
     """How many delivered messages differ from the recording in symbol, event time or price."""
     wrong = 0
     for stream, rows in expected.items():
-        ours = delivered[delivered["stream"] == stream]
-        seqs = ours["source_seq"].astype(np.int64)
+        received = delivered[delivered["stream"] == stream]
+        seqs = received["source_seq"].astype(np.int64)
         known = (seqs >= 1) & (seqs <= len(rows))
         wrong += int((~known).sum())
-        theirs = rows[seqs[known] - 1]
+        recorded = rows[seqs[known] - 1]
         differs = np.zeros(int(known.sum()), bool)
         for name in CHECKED:
-            differs |= ours[name][known] != theirs[name]
+            differs |= received[name][known] != recorded[name]
         wrong += int(differs.sum())
     return wrong

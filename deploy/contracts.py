@@ -1,5 +1,5 @@
-"""Generate the Python side of the contracts in proto/ (`./run contracts`). The result is committed, so that users need
-no protocol compiler; a test holds it against the .proto files."""
+"""Generate the Python code of the contracts in proto/ (`./run contracts`). The code is committed, so that users need no
+protocol compiler; a test compares it with the .proto files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def generate(out: Path) -> list[Path]:
     """Compile every contract into `out` and return the files written, relative to it.
 
     Raises:
-        RuntimeError: if the protocol compiler refuses a contract; it has printed where and why.
+        RuntimeError: the protocol compiler refused a contract and has printed where and why.
     """
     import grpc_tools
     from grpc_tools import protoc

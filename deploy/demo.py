@@ -1,4 +1,4 @@
-"""`tandemfeed demo`: a feed that survives its active adapter, from Spark to a subscriber, in under two minutes."""
+"""`tandemfeed demo`: a whole cluster that survives two kills of its active adapter, in under two minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deploy.faults.table import FAULTS
-from deploy.play import Strike, play
+from deploy.play import PlannedFault, play
 from deploy.processes import ProcessFailed
 from deploy.report import is_clean, print_report, render_html
 from deploy.source import make_recording
@@ -24,22 +24,35 @@ VAR = Path(__file__).resolve().parent.parent / "var"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play ticks through a cluster on this machine, kill the active adapter twice, and report what a client saw.
+    """Play ticks through a cluster on this machine, kill the active adapter twice, and report what a client received.
 
-    Exit status: 0 if nothing was lost, repeated or reordered, 1 if something was, 2 if the demo could not run."""
+    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one was; 2 if the demo could not run."""
     parser = argparse.ArgumentParser(prog="tandemfeed demo", description=main.__doc__)
     parser.add_argument(
-        "--input", type=Path, metavar="FILE", help="play a Parquet, CSV or DBN file (default: generated)"
+        "--input", type=Path, metavar="FILE", help="play a Parquet, CSV or DBN file (default: generated ticks)"
     )
     parser.add_argument(
-        "--rate", type=float, metavar="N", help=f"messages a second (default {RATE:,.0f}, or what fits)"
+        "--rate",
+        type=float,
+        metavar="N",
+        help=f"messages per second (default {RATE:,.0f}, or less if FILE is too small to last --seconds)",
     )
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="of play (default %(default)g)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one JSON object")
     parser.add_argument(
-        "--html", type=Path, default=VAR / "demo-report.html", metavar="FILE", help="default %(default)s"
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help="seconds of play (default %(default)g)",
     )
-    parser.add_argument("--keep", action="store_true", help="keep the cluster's folder: logs, journals, recordings")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as a JSON object")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        default=VAR / "demo-report.html",
+        metavar="FILE",
+        help="write the report, with a plot, to FILE (default %(default)s)",
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's folder: logs, journals, recording")
     arguments = parser.parse_args(argv)
     console = Console(stderr=True, highlight=False)
     began = time.monotonic()
@@ -51,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=VAR))
     try:
         rate = arguments.rate or RATE
-        say("making the recording" if arguments.input is None else f"reading {arguments.input}")
+        say("generating ticks" if arguments.input is None else f"reading {arguments.input}")
         recording = make_recording(folder, source=arguments.input, message_count=int(rate * arguments.seconds))
         if arguments.rate is None:
             rate = min(RATE, recording.message_count / arguments.seconds)
@@ -60,13 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder,
             recording,
             rate,
-            [Strike(0.25, kill), Strike(0.65, kill)],
+            [PlannedFault(0.25, kill), PlannedFault(0.65, kill)],
             say,
             "tandemfeed demo: two kills of the active adapter",
         )
     except ProcessFailed as failed:
         console.print(f"[red]demo:[/] {failed}", markup=False)
-        console.print(f"its folder is kept: {folder}")
+        console.print(f"logs and journals are in {folder}")
         return 2
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
@@ -75,11 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_report(report.title, figures)
     arguments.html.parent.mkdir(parents=True, exist_ok=True)
     arguments.html.write_text(render_html(report, figures))
-    say(f"report with a plot: {arguments.html}")
+    say(f"wrote the report to {arguments.html}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures) + "\n")
     if arguments.keep or not is_clean(figures):
-        say(f"the cluster's folder is kept: {folder}")
+        say(f"logs and journals are in {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if is_clean(figures) else 1

@@ -1,8 +1,9 @@
-"""`tandemfeed drill`: rounds of faults on a running cluster, and a ledger of what a client saw."""
+"""`tandemfeed drill`: injects faults into a running cluster, round after round, and reports what a client received."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from deploy.demo import VAR
-from deploy.faults.scene import FaultUnavailable
+from deploy.faults.context import FaultUnavailable
 from deploy.faults.table import FAULTS
 from deploy.ledger import is_clean
 from deploy.ledger_report import print_ledger, print_rounds, render_ledger
@@ -26,13 +27,14 @@ from deploy.topology import Shape
 
 ALL = "all"
 ROUNDS_DEFAULT = 10
+FAILED = ": failed; the error is above"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play ticks through a cluster on this machine, do something to it again and again, and say what a client saw.
+    """Play ticks through a cluster on this machine, inject a fault in every round, and report what a client received.
 
-    Exit status: 0 if nothing was lost, repeated, reordered or changed; 1 if something was; 2 if a drill could not be
-    run; 130 if it was interrupted."""
+    Exit status: 0 if no message was lost, repeated, reordered or changed; 1 if one was; 2 if a drill could not run;
+    130 if it was interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         plans = _plans(arguments)
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     results: list[DrillResult] = []
     refused: list[str] = []
-    former = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         for plan in plans:
             try:
@@ -57,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             except FaultUnavailable as unavailable:
                 shutil.rmtree(folder / plan.name, ignore_errors=True)
                 refused.append(f"{plan.name}: {unavailable}")
-                say(f"not drilled: {refused[-1]}")
+                say(f"skipped {refused[-1]}")
                 continue
             except ProcessFailed as failed:
-                refused.append(f"{plan.name}: failed, see above")
+                refused.append(f"{plan.name}{FAILED}")
                 console.print(f"drill: {plan.name}: {failed}", markup=False)
                 continue
             rows.append(result.row)
@@ -70,14 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 shutil.rmtree(folder / plan.name, ignore_errors=True)
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
-        console.print("drill: interrupted; everything it had started is gone")
+        console.print("drill: interrupted; all its processes have ended")
         return 130
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)
     print_ledger(rows, refused)
     _write(arguments, rows, results, refused)
     if any(folder.iterdir()):
-        say(f"kept: {folder}")
+        say(f"logs and journals are in {folder}")
     else:
         folder.rmdir()
     if not all(is_clean(row) for row in rows):
@@ -86,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _has_failed(refused: Sequence[str]) -> bool:
-    return any("failed, see above" in each for each in refused)
+    return any(each.endswith(FAILED) for each in refused)
 
 
 def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
@@ -97,8 +99,10 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
         arguments.backups,
         arguments.lease_ms,
     )
-    if arguments.rounds < 1 or arguments.rate <= 0:
-        raise ValueError("--rounds and --rate must be positive")
+    if arguments.rounds < 1:
+        raise ValueError(f"--rounds is {arguments.rounds}; it must be at least 1")
+    if arguments.rate <= 0:
+        raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
     names = list(FAULTS) if arguments.fault == ALL else [arguments.fault]
     return [DrillPlan(name, FAULTS[name], arguments.rounds, arguments.rate, arguments.seed, shape) for name in names]
 
@@ -107,27 +111,40 @@ def _parser() -> argparse.ArgumentParser:
     faults = "\n".join(f"  {name:<24} {fault.text}" for name, fault in FAULTS.items())
     parser = argparse.ArgumentParser(
         prog="tandemfeed drill",
-        description=main.__doc__,
-        epilog=f"faults:\n{faults}\n  {ALL:<24} each of them in turn",
+        description=inspect.cleandoc(main.__doc__ or ""),
+        epilog=f"faults:\n{faults}\n  {ALL:<24} each fault in turn",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--fault", choices=[*FAULTS, ALL], default="kill-active", metavar="NAME", help="see below (%(default)s)"
+        "--fault",
+        choices=[*FAULTS, ALL],
+        default="kill-active",
+        metavar="NAME",
+        help="fault to inject, from the list below (default %(default)s)",
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS_DEFAULT, metavar="N", help="default %(default)s")
-    parser.add_argument("--rate", type=float, default=20_000.0, metavar="N", help="messages a second (%(default)g)")
-    parser.add_argument("--backups", type=int, default=1, metavar="N", help="of each feed (default %(default)s)")
-    parser.add_argument("--channels", type=int, default=1, metavar="N", help="of each feed (default %(default)s)")
+    for option, default, text in (
+        ("--rounds", ROUNDS_DEFAULT, "number of rounds; each injects the fault once"),
+        ("--backups", 1, "backup adapters per feed"),
+        ("--channels", 1, "channels per feed"),
+        ("--streams-per-channel", 2, "source streams per channel"),
+        ("--feeds", 1, "number of feeds; rounds take them in turn"),
+        ("--seed", 1, "seed of the times of the faults and of the choice of the backup"),
+    ):
+        parser.add_argument(option, type=int, default=default, metavar="N", help=f"{text} (default %(default)s)")
     parser.add_argument(
-        "--streams-per-channel", type=int, default=2, metavar="N", help="source streams (default %(default)s)"
+        "--rate", type=float, default=20_000.0, metavar="N", help="messages per second, per feed (default %(default)g)"
     )
-    parser.add_argument("--feeds", type=int, default=1, metavar="N", help="struck in turn (default %(default)s)")
-    parser.add_argument("--lease-ms", type=int, default=300, metavar="MS", help="a lease's term (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the moments and of what is struck")
+    parser.add_argument(
+        "--lease-ms", type=int, default=300, metavar="MS", help="term of a lease in milliseconds (default %(default)s)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the clusters' folders: logs, journals, recordings")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger's rows, one JSON array")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the ledger to FILE as a JSON array")
     parser.add_argument(
-        "--html", type=Path, default=VAR / "drill-report.html", metavar="FILE", help="default %(default)s"
+        "--html",
+        type=Path,
+        default=VAR / "drill-report.html",
+        metavar="FILE",
+        help="write the ledger, with plots, to FILE (default %(default)s)",
     )
     return parser
 

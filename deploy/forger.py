@@ -1,9 +1,9 @@
-"""`tandemfeed forger`: what a subscriber with a valid key can forge, all of it, at full rate, for a while. For drills.
+"""`tandemfeed forger`: sends every kind of packet that a subscriber with a valid key can forge. For drills.
 
-It logs in as any subscriber does, gets its grant, and hears the feed. With the channel's key it seals packets as of
-every announced start of every adapter; what it lacks, the decision key and the adapters' private keys, it makes up. So
-nothing that it makes may move an adapter, or reach an application that asked for `verify="signed"`. What it knows it
-knows from its grant alone: nothing here is privileged.
+It logs in like any subscriber, gets a grant, and receives the feed. With the channel's key it seals packets in the name
+of every announced start of every adapter. It lacks the decision key and the adapters' private keys, and uses random
+bytes and its own key instead. So no adapter may act on its packets, and none may reach an application that subscribed
+with `verify="signed"`. Everything it knows comes from its grant; it has no other privilege.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ from transport.sealing import COUNTER_MAX
 from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
 from transport.stream_signatures import DIGEST_SIZE, SIGNATURE_MAGIC, sign
 
-RATE_DEFAULT = 5_000.0  # packets a second: several times what an adapter sends, a tenth of a core to make
+RATE_DEFAULT = 5_000.0  # packets per second: several times what an adapter sends, for a tenth of a core
 SECONDS_DEFAULT = 60.0
 TURN_S = 0.005
-CATCH_UP_TURNS_MAX = 4  # of packets that are late; the rest is not sent
-HEARD_COUNT_MAX = 512  # datagrams heard in a turn
-CAPTURED_COUNT_MAX = 1_024  # datagrams kept for sending again: up to some seconds old
+CATCH_UP_TURNS_MAX = 4  # packets that are later than this are not sent
+HEARD_COUNT_MAX = 512  # datagrams received per group and turn
+CAPTURED_COUNT_MAX = 1_024  # datagrams kept for sending again, up to a few seconds old
 GRANT_TIMEOUT_S = 30.0
 HUGE_EPOCH = 2**32 - 2
 JUST_AHEAD = 64  # counters
 DIGESTS_FORGED = 20
 ALTERED_SIZE = 24  # bytes at the end of a message: its prices and quantities
-assert DIGEST_SIZE == DECISION_TAG_SIZE  # one random number stands for either
+assert DIGEST_SIZE == DECISION_TAG_SIZE  # the same random bytes stand for either
 
 
 class ForgedStart:
-    """One start of an adapter on one channel, imitated.
+    """Imitates one start of an adapter on one channel.
 
     Args:
-        adapter: who is impersonated.
-        key: the channel's, without its decision half.
-        tag: random; in every forged packet in place of the decision tag, and in every signature in place of digests.
-            The forger knows its own datagrams by it.
+        adapter: the adapter to impersonate.
+        key: the channel's key, without the decision key.
+        tag: random bytes; used in every forged packet instead of the decision tag, and in every signature instead of
+            digests. The forger recognises its own datagrams by it.
     """
 
     def __init__(self, feed_id: int, adapter: GrantedAdapter, start: AnnouncedStart, key: SealingKey, tag: bytes):
@@ -83,7 +83,7 @@ class ForgedStart:
         self._private_key = Ed25519PrivateKey.generate()
 
     def seal(self, packet: OutputPacket, counter: int) -> bytes:
-        """A packet whose seal opens, with any counter."""
+        """A packet with a valid seal and any counter."""
         header = encode_output_header(
             packet,
             key_id=self._key_id,
@@ -95,7 +95,7 @@ class ForgedStart:
         return header + self._sealing.encrypt(nonce, packet.payload, header) + self._tag
 
     def sign(self, first_counter: int) -> bytes:
-        """A signature datagram whose own tag verifies, over digests of nothing, by a key that was never announced."""
+        """A signature datagram with a valid seal, over made-up digests, signed by a key that was never announced."""
         return sign(
             self._private_key,
             self._signatures,
@@ -110,11 +110,11 @@ class ForgedStart:
 
 
 class Eavesdropper:
-    """What the forger has heard of the true stream.
+    """Receives the real stream.
 
     Attributes:
         newest: (adapter_id, channel_id) -> the newest packet with messages.
-        captured: the newest datagrams and their groups, to be sent again.
+        captured: (group, datagram) of the newest datagrams, to be sent again.
     """
 
     def __init__(self, grant: Grant, context: zmq.Context[zmq.Socket[bytes]], interface: str, tag: bytes) -> None:
@@ -126,13 +126,13 @@ class Eavesdropper:
         self.use_grant(grant)
 
     def use_grant(self, grant: Grant) -> None:
-        """Open with these keys."""
+        """Use the keys of this grant from now on."""
         self._opener.announce(grant.starts)
         for key in grant.keys.values():
             self._opener.add_key(key.sealing)
 
     def hear(self) -> None:
-        """Take what has come since."""
+        """Receive the datagrams that have arrived."""
         for receiver in self._receivers:
             for _ in range(HEARD_COUNT_MAX):
                 datagram = receiver.receive()
@@ -159,21 +159,22 @@ class Eavesdropper:
 
 
 class Forger:
-    """Makes forged datagrams, one kind after another, as one start after another. Sends nothing itself.
+    """Makes forged datagrams of each kind in turn, in the name of each start in turn. It does not send them.
 
     Args:
-        grant: what the forger was granted.
-        ears: what it hears.
+        grant: the forger's grant.
+        listener: receives the real stream.
+        tag: marks the forger's own datagrams.
     """
 
-    def __init__(self, grant: Grant, ears: Eavesdropper, tag: bytes) -> None:
-        self._ears, self._tag = ears, tag
+    def __init__(self, grant: Grant, listener: Eavesdropper, tag: bytes) -> None:
+        self._listener, self._tag = listener, tag
         self._number = 0
         self.made: Counter[str] = Counter()
         self.use_grant(grant)
 
     def use_grant(self, grant: Grant) -> None:
-        """Impersonate the adapters that it describes."""
+        """Impersonate the adapters of this grant from now on."""
         self._grant = grant
         self._starts = [
             ForgedStart(grant.feed_id, adapter, start, key.sealing, self._tag)
@@ -184,7 +185,7 @@ class Forger:
         ]
 
     def datagrams(self) -> Iterator[tuple[bytes, bytes]]:
-        """(group, datagram), without end while there is a start to impersonate."""
+        """Yields (group, datagram) without end, or until there is no start to impersonate."""
         kinds: dict[str, Callable[[ForgedStart], bytes | None]] = {
             "huge_epoch": self._huge_epoch,
             "decision": self._decision,
@@ -210,21 +211,21 @@ class Forger:
     # ---- the kinds ----
 
     def _huge_epoch(self, start: ForgedStart) -> bytes:
-        """A heartbeat as of the active of the last epoch but one that there can be, with a lineage to match."""
+        """A heartbeat as if from the active of a huge epoch, with a matching lineage."""
         return start.seal(self._heartbeat(start, OutputFlag.FROM_ACTIVE, HUGE_EPOCH), self._counter(start))
 
     def _end_of_epoch(self, start: ForgedStart) -> bytes:
-        """A heartbeat that says that the epoch is given up."""
+        """A heartbeat that ends the current epoch."""
         flags = OutputFlag.FROM_ACTIVE | OutputFlag.EPOCH_ENDED
         return start.seal(self._heartbeat(start, flags, self._epoch(start)), self._counter(start))
 
     def _counter_near_the_end(self, start: ForgedStart) -> bytes:
-        """A harmless heartbeat, but for its packet counter."""
+        """An ordinary heartbeat with a packet counter near the end of its range."""
         counter = COUNTER_MAX - self._number % JUST_AHEAD
         return start.seal(self._heartbeat(start, OutputFlag.NONE, self._epoch(start)), counter)
 
     def _decision(self, start: ForgedStart) -> bytes | None:
-        """The next messages of the stream, with other content."""
+        """The next messages of the stream, with altered content."""
         made = self._continued(start, OutputFlag.FROM_ACTIVE)
         return None if made is None else start.seal(made, self._counter(start))
 
@@ -234,24 +235,24 @@ class Forger:
         return None if made is None else start.seal(made, self._counter(start))
 
     def _signature(self, start: ForgedStart) -> bytes:
-        """A signature over the packets that come next."""
+        """A signature over the next packets."""
         return start.sign(self._counter(start))
 
     def _sent_again(self, start: ForgedStart) -> tuple[bytes, bytes] | None:
-        """A true datagram, in its own group or in another's."""
-        captured = self._ears.captured
+        """A real datagram, sent again in its own group or in another one."""
+        captured = self._listener.captured
         if not captured:
             return None
         group, datagram = captured[self._number % len(captured)]
         return (group if self._number % 2 else start.group), datagram
 
-    # ---- their parts ----
+    # ---- parts of the datagrams ----
 
     def _newest(self, start: ForgedStart) -> HeardPacket | None:
-        return self._ears.newest.get((start.start.adapter_id, start.channel_id))
+        return self._listener.newest.get((start.start.adapter_id, start.channel_id))
 
     def _counter(self, start: ForgedStart) -> int:
-        """Just ahead of what the true one has sent."""
+        """A counter just ahead of the impersonated adapter's."""
         newest = self._newest(start)
         ended = start.start.next_counters.get(start.channel_id, 1) if newest is None else newest.counter
         return ended + 1 + self._number % JUST_AHEAD
@@ -283,7 +284,7 @@ class Forger:
         )
 
     def _continued(self, start: ForgedStart, flags: int) -> OutputPacket | None:
-        """What goes on where the newest packet heard ends: its runs and messages again, altered."""
+        """A packet that continues the newest real one: its runs, moved up, and its messages, altered."""
         newest = self._newest(start)
         if newest is None:
             return None
@@ -308,15 +309,22 @@ class Forger:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Log in as a subscriber, wait for a line on stdin, then forge packets of every kind for some seconds."""
+    """Log in as a subscriber, wait for a line on standard input, then send forged packets of every kind for a while.
+
+    The drill `forge` uses this command to show that no adapter or client acts on forged packets."""
     parser = argparse.ArgumentParser(prog="tandemfeed forger", description=main.__doc__)
-    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed")
-    parser.add_argument("--rate", type=float, default=RATE_DEFAULT, metavar="N", help="packets a second (%(default)g)")
-    parser.add_argument("--seconds", type=float, default=SECONDS_DEFAULT, metavar="S", help="default %(default)g")
+    parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed")
+    parser.add_argument(
+        "--rate", type=float, default=RATE_DEFAULT, metavar="N", help="packets per second (default %(default)g)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS_DEFAULT, metavar="S", help="how long to send (default %(default)g)"
+    )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
-    if arguments.rate <= 0 or arguments.seconds <= 0:
-        parser.error("--rate and --seconds must be positive")
+    for option, value in (("--rate", arguments.rate), ("--seconds", arguments.seconds)):
+        if value <= 0:
+            parser.error(f"{option} is {value:g}; it must be greater than 0")
     configure_logging("forger", arguments.log_level)
     connection = connection_from(parser, arguments)
     stop = StopSignal()
@@ -329,20 +337,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         grant = first_grant(reader.first(GRANT_TIMEOUT_S))
         tag = os.urandom(DECISION_TAG_SIZE)
-        ears = Eavesdropper(grant, context, connection.interface, tag)
+        listener = Eavesdropper(grant, context, connection.interface, tag)
         sender = MulticastSender(context, connection.interface, datagram_size_max=DATAGRAM_SIZE_MAX)
-        forger = Forger(grant, ears, tag)
+        forger = Forger(grant, listener, tag)
         announce_ready(feed=arguments.feed)
         select.select([sys.stdin, stop], [], [])
 
         def turn() -> None:
             nonlocal grant
-            ears.hear()
+            listener.hear()
             while not letters.empty():
                 letter = letters.get()
                 if isinstance(letter, GrantUpdated):
                     grant = apply_update(grant, letter, time.time_ns())
-                    ears.use_grant(grant)
+                    listener.use_grant(grant)
                     forger.use_grant(grant)
 
         began_s = time.monotonic()
@@ -368,8 +376,8 @@ def _send_at(
     turn: Callable[[], None],
     stop: StopSignal,
 ) -> None:
-    """Send so many datagrams a second, in bursts of a turn each; what a busy machine makes late by more than some
-    turns is left out."""
+    """Send datagrams at a rate, one burst per turn; those that are late by more than `CATCH_UP_TURNS_MAX` turns are
+    skipped."""
     began_s = time.monotonic()
     sent = 0
     while (passed_s := time.monotonic() - began_s) < seconds and not stop.wait(TURN_S):

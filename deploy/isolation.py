@@ -1,12 +1,12 @@
-"""A network namespace of this process's own: no datagram strays, no port clashes, and loss can be injected.
+"""Runs a process in its own network namespace: datagrams stay inside, ports cannot clash, and loss can be injected.
 
-`enter_isolated_network()` before any thread or child is started; or `python -m deploy.isolation COMMAND ARGS…`. Needs
-neither root (an unprivileged user namespace serves where the system allows one) nor the `ip` command.
+Call `enter_isolated_network()` before any thread or child starts, or run `python -m deploy.isolation COMMAND ARGS…`.
+This needs neither root (an unprivileged user namespace is enough where the system allows one) nor the `ip` command.
 
-It must never leave the process half inside: everything is tried in a child first, and only what worked there is done
-here. It must never import anything beyond the standard library: it runs before the project is set up.
+It must never leave the process half isolated: it tries each way in a child first, and uses only a way that worked
+there. It must never import anything except the standard library, because it runs before the project is set up.
 
-Invariant: when `Isolation.is_isolated`, multicast on 127.0.0.1 works and nothing outside is reachable.
+Invariant: if `Isolation.is_isolated`, multicast on 127.0.0.1 works and nothing outside is reachable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fcntl import ioctl
 
-# "1": this process tree is isolated already. "0": it could not be, or the user said not to: do not try (again).
+# "1": this process tree is already isolated. "0": isolation failed, or the user declined it; do not try.
 STATE_VARIABLE = "TANDEMFEED_ISOLATED"
 
 # linux/sched.h, linux/sockios.h, linux/if.h, linux/prctl.h, linux/capability.h
@@ -35,18 +35,18 @@ CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN = 12, 13, 21
 CAPABILITY_VERSION_3 = 0x2008_0522
 
 PROBE_GROUP = "239.255.71.1"
-PROBE_TIMEOUT_S = 2.0  # loopback answers in microseconds; this long only where it does not work
+PROBE_TIMEOUT_S = 2.0  # loopback answers in microseconds
 
-_ISOLATED_TEXT = "isolated in a network namespace of its own"
+_ISOLATED_TEXT = "running in a separate network namespace"
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What happened.
+    """The result of `enter_isolated_network`.
 
     Attributes:
-        is_isolated: in a network namespace of its own.
-        text: one line for people.
+        is_isolated: True if the process has its own network namespace.
+        text: one line to show to the user.
     """
 
     is_isolated: bool
@@ -54,20 +54,20 @@ class Isolation:
 
 
 def enter_isolated_network() -> Isolation:
-    """Put this process, and whatever it starts, into a network namespace of its own where one can be made.
+    """Move this process, and every process it starts, to a new network namespace if the system allows one.
 
     Raises:
-        RuntimeError: the process has threads already; they would stay outside. A bug of the caller.
+        RuntimeError: the process already has threads, which would stay outside. This is a bug of the caller.
     """
     state = os.environ.get(STATE_VARIABLE, "")
     if state == "1":
         return Isolation(True, f"{_ISOLATED_TEXT} (entered by a parent process)")
     if state == "0":
-        return Isolation(False, f"not isolated ({STATE_VARIABLE}=0): using the loopback interface")
+        return Isolation(False, f"not isolated ({STATE_VARIABLE}=0); using the loopback interface")
     if sys.platform != "linux":
-        return Isolation(False, "network namespaces exist on Linux only: using the loopback interface")
+        return Isolation(False, "not isolated (only Linux has network namespaces); using the loopback interface")
     if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("enter_isolated_network() must come before any thread: they would stay outside")
+        raise RuntimeError("call enter_isolated_network() before any thread starts; threads would stay outside")
     reasons = []
     for enter in (_enter_privileged, _enter_with_user_namespace):
         reason = _try_in_child(enter)
@@ -77,13 +77,11 @@ def enter_isolated_network() -> Isolation:
             return Isolation(True, _ISOLATED_TEXT)
         reasons.append(reason)
     os.environ[STATE_VARIABLE] = "0"
-    return Isolation(
-        False, f"no network namespace can be made here ({'; '.join(reasons)}): using the loopback interface"
-    )
+    return Isolation(False, f"cannot make a network namespace ({'; '.join(reasons)}); using the loopback interface")
 
 
 def _try_in_child(enter: Callable[[], None]) -> str | None:
-    """Run `enter` in a child that ends at once; None if it worked, else why not."""
+    """Run `enter` in a child process that then ends; None if it worked, otherwise the reason."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -113,7 +111,7 @@ def _enter_privileged() -> None:
 def _enter_with_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     _unshare(CLONE_NEWUSER | CLONE_NEWNET, "an unprivileged user namespace")
-    # Who we are stays who we are: files, and programs that ask for the user's name, see no difference.
+    # Map the user and group to themselves, so that files, and programs that read the user's name, see no difference.
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
@@ -128,8 +126,8 @@ def _libc() -> ctypes.CDLL:
 def _unshare(flags: int, what: str) -> None:
     if _libc().unshare(ctypes.c_int(flags)) != 0:
         number = ctypes.get_errno()
-        is_limit = number == errno.ENOSPC  # the kernel's word for it misleads
-        why = "/proc/sys/user/max_*_namespaces allows no more" if is_limit else os.strerror(number)
+        is_limit = number == errno.ENOSPC  # "no space left on device" would mislead
+        why = "the limit in /proc/sys/user/max_*_namespaces is reached" if is_limit else os.strerror(number)
         raise OSError(number, f"{what}: {why}")
 
 
@@ -142,7 +140,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _prepare_loopback() -> None:
-    """Bring `lo` up (a new namespace has it down; the kernel adds 127.0.0.1 itself) and see that multicast works."""
+    """Bring `lo` up, which is down in a new namespace (the kernel adds 127.0.0.1), and check that multicast works."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         try:
             answer = ioctl(control, SIOCGIFFLAGS, INTERFACE_REQUEST.pack(b"lo", 0))
@@ -173,10 +171,10 @@ def _check_multicast() -> None:
 
 
 def _keep_network_capabilities() -> None:
-    """Let programs started from here keep, inside only, the capabilities that faults need: CAP_NET_ADMIN and
-    CAP_NET_RAW for `nft`, CAP_SYS_ADMIN to make further namespaces (a host each) and small disks.
+    """Let child programs keep, in this namespace only, the capabilities that faults need: CAP_NET_ADMIN and CAP_NET_RAW
+    for `nft`, CAP_SYS_ADMIN to make more namespaces (one per host) and small disks.
 
-    Best effort: without it all but the faults works, and those say so themselves.
+    Best effort: without them everything except those faults works, and the faults report the reason.
     """
     libc = _libc()
     header = struct.pack("<Ii", CAPABILITY_VERSION_3, 0)
@@ -195,16 +193,16 @@ def _keep_network_capabilities() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command in a network namespace of its own: `python -m deploy.isolation COMMAND ARGS…`."""
+    """Run a command in its own network namespace: `python -m deploy.isolation COMMAND ARGS…`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python -m deploy.isolation COMMAND ARGS…\n\n" + (__doc__ or ""))
         return 0 if arguments else 2
-    is_said_already = STATE_VARIABLE in os.environ
+    is_reported = STATE_VARIABLE in os.environ
     isolation = enter_isolated_network()
-    if not is_said_already:
+    if not is_reported:
         print(isolation.text, file=sys.stderr, flush=True)
     try:
         os.execvp(arguments[0], arguments)

@@ -1,10 +1,10 @@
-"""The ledger: what a client saw, round by round, paired with what was done by time alone. Pure.
+"""The ledger: what a client received in each round. Deliveries are matched to rounds by time alone. Pure.
 
-All times are of this machine's monotonic clock, which every process and the drill read alike. A stall is the longest
-time between two deliveries of one channel in a round's window; it begins with the last delivery before the window and
-ends with the first one behind it. Three columns tell whose stall it was: the client's deliveries; the transmissions of
-what was delivered (by the time in each packet's header), which go on while only the client stands still; and the
-source's sending (by the stamp on each packet), which stands still when the source itself does.
+All times are of this machine's monotonic clock, which every process reads. A stall is the longest time between two
+deliveries of one channel in a round's window, including the last delivery before the window and the first one after it.
+Three columns locate a stall: the deliveries; the transmissions of the delivered packets (the time in each packet's
+header), which continue if only the client paused; and the source's sending (the stamp on each source packet), which
+pauses if the source paused.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from numpy.typing import NDArray
 from client_lib.record import ChannelRecord, DeliveryRecord
 
 MS = 1_000_000
-SETTLED_NS = 300 * MS  # after a cluster is whole again the stream counts as undisturbed from here on
+SETTLED_NS = 300 * MS  # how long after the cluster is healthy again the stream counts as undisturbed
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What was done, and when (monotonic clock, ns).
+    """What was done in a round, and when (monotonic clock, ns).
 
     Attributes:
         number: from 1.
-        feed_id: which feed was struck.
-        struck_ns, mended_ns, whole_ns: the fault began; its mending began; the cluster was whole again.
-        takeovers: epochs that began meanwhile.
-        touched_ns: something was done to the stream from here on already, before the strike; 0: it was not.
+        feed_id: the feed that got the fault.
+        what: what was done, in words.
+        fault_at_ns, repair_at_ns, healthy_at_ns: when the fault began, its repair began, the cluster was healthy again.
+        takeovers: epochs that began during the round.
+        disturbed_at_ns: when the stream was first disturbed, if that was before the fault; otherwise 0.
     """
 
     number: int
     feed_id: int
     what: str
-    struck_ns: int
-    mended_ns: int
-    whole_ns: int
+    fault_at_ns: int
+    repair_at_ns: int
+    healthy_at_ns: int
     takeovers: int = 0
-    touched_ns: int = 0
+    disturbed_at_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the client of one feed was delivered.
+class FeedDeliveries:
+    """What the client of one feed received.
 
     Attributes:
-        sent: source messages per source stream.
-        streams, source_seqs, received_ns: of each message delivered, in order of delivery; one array each.
+        sent: source messages sent, per source stream.
+        streams, source_seqs, received_ns: of each delivered message, in order of delivery.
         content_wrong: delivered messages that differ from the recording.
     """
 
@@ -66,9 +67,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """One round. Stalls are in milliseconds: of deliveries, transmissions and source while the fault lasted, and of
-    deliveries from the mending until the cluster was whole. `served_by`: by adapter_id, the share of batches delivered
-    while the fault lasted of which its copy came first."""
+    """The figures of one round.
+
+    Attributes:
+        stall_ms, transmit_stall_ms, source_stall_ms: longest pause of deliveries, of transmissions and of the source,
+            during the fault.
+        return_stall_ms: longest pause of deliveries from the repair until the cluster was healthy.
+        served_by: by adapter_id, the share of the batches delivered during the fault whose copy came from it.
+    """
 
     number: int
     feed_id: int
@@ -86,23 +92,23 @@ class RoundFigures:
 
 @dataclass(frozen=True, slots=True)
 class Anomalies:
-    """When each lost, repeated or late source message was noticed (ns); a lost one at the delivery behind its hole."""
+    """When each lost, repeated or late source message was noticed (ns); a lost one at the delivery after its gap."""
 
     lost: NDArray[np.int64]
     duplicated: NDArray[np.int64]
     out_of_order: NDArray[np.int64]
 
 
-def anomalies(seen: Seen) -> Anomalies:
-    """Find them, message by message."""
+def anomalies(deliveries: FeedDeliveries) -> Anomalies:
+    """Find the lost, repeated and late messages."""
     lost: list[NDArray[np.int64]] = []
     duplicated: list[NDArray[np.int64]] = []
     late: list[NDArray[np.int64]] = []
-    end_ns = int(seen.received_ns[-1]) if len(seen.received_ns) else 0
-    for stream, count in seen.sent.items():
-        chosen = seen.streams == stream
-        seqs = seen.source_seqs[chosen].astype(np.int64)
-        times = seen.received_ns[chosen]
+    end_ns = int(deliveries.received_ns[-1]) if len(deliveries.received_ns) else 0
+    for stream, count in deliveries.sent.items():
+        chosen = deliveries.streams == stream
+        seqs = deliveries.source_seqs[chosen].astype(np.int64)
+        times = deliveries.received_ns[chosen]
         unique, firsts = np.unique(seqs, return_index=True)
         is_first = np.zeros(len(seqs), bool)
         is_first[firsts] = True
@@ -110,24 +116,24 @@ def anomalies(seen: Seen) -> Anomalies:
         highest_before = np.maximum.accumulate(np.concatenate(([0], seqs)))[:-1]
         late.append(times[is_first & (seqs < highest_before)])
         missing = np.setdiff1d(np.arange(1, count + 1), unique, assume_unique=True)
-        behind = np.searchsorted(unique, missing)
+        after_gap = np.searchsorted(unique, missing)
         noticed = np.append(times[firsts], end_ns)
-        lost.append(noticed[behind])
+        lost.append(noticed[after_gap])
     empty = [np.empty(0, np.int64)]
     return Anomalies(*(np.sort(np.concatenate(empty + parts)) for parts in (lost, duplicated, late)))
 
 
-def judge_rounds(rounds: Sequence[Round], seen: Mapping[int, Seen]) -> list[RoundFigures]:
-    """Each round's figures: losses over all feeds, from its strike to the next one's; stalls of the feed struck.
+def judge_rounds(rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliveries]) -> list[RoundFigures]:
+    """The figures of each round: losses in all feeds until the next fault, and stalls of the feed that got the fault.
 
     Args:
-        seen: by feed_id.
+        deliveries: by feed_id.
     """
-    found = [anomalies(each) for each in seen.values()]
-    starts = [each.struck_ns for each in rounds]
+    found = [anomalies(each) for each in deliveries.values()]
+    starts = [each.fault_at_ns for each in rounds]
     judged = []
     for place, each in enumerate(rounds):
-        record = seen[each.feed_id].record
+        record = deliveries[each.feed_id].record
         counts = [
             sum(
                 int(np.count_nonzero(np.searchsorted(starts, times, "right") == place + 1))
@@ -135,7 +141,7 @@ def judge_rounds(rounds: Sequence[Round], seen: Mapping[int, Seen]) -> list[Roun
             )
             for name in ("lost", "duplicated", "out_of_order")
         ]
-        fault = (each.struck_ns, each.mended_ns)
+        fault = (each.fault_at_ns, each.repair_at_ns)
         judged.append(
             RoundFigures(
                 each.number,
@@ -148,7 +154,7 @@ def judge_rounds(rounds: Sequence[Round], seen: Mapping[int, Seen]) -> list[Roun
                 stall_ms=_stall_ms(record, delivery_times, *fault),
                 transmit_stall_ms=_stall_ms(record, transmit_times, *fault),
                 source_stall_ms=_stall_ms(record, source_times, *fault),
-                return_stall_ms=_stall_ms(record, delivery_times, each.mended_ns, each.whole_ns),
+                return_stall_ms=_stall_ms(record, delivery_times, each.repair_at_ns, each.healthy_at_ns),
                 served_by=_served_by(record, *fault),
             )
         )
@@ -162,13 +168,13 @@ def delivery_times(channel: ChannelRecord) -> NDArray[np.int64]:
 
 
 def transmit_times(channel: ChannelRecord) -> NDArray[np.int64]:
-    """When the copies that were delivered live had been transmitted."""
+    """When adapters transmitted the copies that were delivered live."""
     rows = channel.rows[~channel.rows["is_replayed"]]
     return np.sort(rows["adapter_sent_at_ns"] + _to_monotonic_ns(channel))
 
 
 def source_times(channel: ChannelRecord) -> NDArray[np.int64]:
-    """When the source had sent what was delivered."""
+    """When the source sent what was delivered."""
     rows = channel.rows[channel.rows["source_sent_at_ns"] > 0]
     return np.sort(rows["source_sent_at_ns"] + _to_monotonic_ns(channel))
 
@@ -179,7 +185,7 @@ def _to_monotonic_ns(channel: ChannelRecord) -> int:
 
 
 def longest_pause_ms(times: NDArray[np.int64], from_ns: int, until_ns: int) -> float:
-    """The longest time between consecutive times of which at least a part lies in the window."""
+    """The longest pause between consecutive times that overlaps the window."""
     first = max(0, int(np.searchsorted(times, from_ns)) - 1)
     end = int(np.searchsorted(times, until_ns, "right")) + 1
     around = times[first:end]
@@ -187,18 +193,19 @@ def longest_pause_ms(times: NDArray[np.int64], from_ns: int, until_ns: int) -> f
 
 
 def undisturbed_stalls_ms(
-    rounds: Sequence[Round], seen: Mapping[int, Seen], began_ns: int, ended_ns: int
+    rounds: Sequence[Round], deliveries: Mapping[int, FeedDeliveries], began_ns: int, ended_ns: int
 ) -> list[float]:
-    """The longest time between deliveries of a channel, wholly within each of the windows in which nothing was done.
+    """The longest pause between deliveries of a channel within each undisturbed window.
 
-    They lie before each round and behind the last, about a second each: what the rounds' stalls compare with.
+    The windows are before each round and after the last, about a second each. The stalls of the rounds are compared
+    with these pauses.
 
     Args:
-        began_ns, ended_ns: what is before and behind does not count.
+        began_ns, ended_ns: limits of the first and the last window.
     """
-    quiet_from = [began_ns, *(each.whole_ns + SETTLED_NS for each in rounds)]
-    quiet_until = [*(each.touched_ns or each.struck_ns for each in rounds), ended_ns]
-    channels = [delivery_times(channel) for each in seen.values() for channel in each.record.channels.values()]
+    quiet_from = [began_ns, *(each.healthy_at_ns + SETTLED_NS for each in rounds)]
+    quiet_until = [*(each.disturbed_at_ns or each.fault_at_ns for each in rounds), ended_ns]
+    channels = [delivery_times(channel) for each in deliveries.values() for channel in each.record.channels.values()]
     return [
         max((_longest_pause_within_ms(times, *window) for times in channels), default=0.0)
         for window in zip(quiet_from, quiet_until, strict=True)
@@ -213,7 +220,7 @@ def _longest_pause_within_ms(times: NDArray[np.int64], from_ns: int, until_ns: i
 def _stall_ms(
     record: DeliveryRecord, times_of: Callable[[ChannelRecord], NDArray[np.int64]], from_ns: int, until_ns: int
 ) -> float:
-    """Of the channel that stood still the longest."""
+    """The longest pause of any channel."""
     return max((longest_pause_ms(times_of(each), from_ns, until_ns) for each in record.channels.values()), default=0.0)
 
 
@@ -227,7 +234,7 @@ def _served_by(record: DeliveryRecord, from_ns: int, until_ns: int) -> dict[int,
 
 
 def summary(values: Iterable[float]) -> dict[str, float] | None:
-    """p50, p99 and maximum; None of nothing. With fewer than a hundred values p99 is the maximum."""
+    """p50, p99 and maximum, or None if there are no values. With fewer than a hundred values p99 is the maximum."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -238,26 +245,26 @@ def summary(values: Iterable[float]) -> dict[str, float] | None:
 def ledger_row(
     fault: str,
     judged: Sequence[RoundFigures],
-    seen: Mapping[int, Seen],
+    deliveries: Mapping[int, FeedDeliveries],
     observed: Mapping[str, int],
     undisturbed_ms: Sequence[float],
 ) -> dict[str, Any]:
-    """One fault's row, with the names of the JSON report.
+    """The row of one fault, by the names in the JSON report.
 
     Args:
-        observed: `lost`, `duplicated` and `out_of_order` at other clients of the drill.
-        undisturbed_ms: of `undisturbed_stalls_ms`.
+        observed: `lost`, `duplicated` and `out_of_order` at the second clients of the drill.
+        undisturbed_ms: from `undisturbed_stalls_ms`.
     """
-    totals = [each.record.figures(each.sent) for each in seen.values()]
+    totals = [each.record.figures(each.sent) for each in deliveries.values()]
     return {
         "fault": fault,
         "rounds": len(judged),
-        "sent": sum(sum(each.sent.values()) for each in seen.values()),
+        "sent": sum(sum(each.sent.values()) for each in deliveries.values()),
         "delivered": sum(each.delivered for each in totals),
         "lost": sum(each.missing for each in totals) + observed["lost"],
         "duplicated": sum(each.duplicated for each in totals) + observed["duplicated"],
         "out_of_order": sum(each.out_of_order for each in totals) + observed["out_of_order"],
-        "content_wrong": sum(each.content_wrong for each in seen.values()),
+        "content_wrong": sum(each.content_wrong for each in deliveries.values()),
         "takeovers": sum(each.takeovers for each in judged),
         "stall_ms": summary(each.stall_ms for each in judged),
         "transmit_stall_ms": summary(each.transmit_stall_ms for each in judged),

@@ -1,4 +1,4 @@
-"""The ledger for people: printed tables, and a page with the client's inter-arrival times around each strike."""
+"""The ledger in readable form: printed tables, and an HTML page with the time between deliveries around each fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.ledger import MS, delivery_times, is_clean
-from deploy.report import STYLE, GapPlot, marked, plot_panels
+from deploy.report import CLEAN_TEXT, FAILED_TEXT, STYLE, WRONG_TEXT, GapPlot, colored, plot_panels
 from deploy.rounds import DrillResult
 
 SHOWN_ROUNDS_MAX = 8
-BEFORE_MS, BEHIND_MS = 500.0, 1_500.0
+BEFORE_MS, AFTER_MS = 500.0, 1_500.0
 HEADINGS = (
     "fault",
     "rounds",
@@ -27,48 +27,49 @@ HEADINGS = (
     "stall: p50",
     "p99",
     "max",
-    "aim",
+    "goal",
     "normal: p50",
     "max",
     "transmit p99",
     "source p99",
-    "return max",
+    "recovery max",
 )
-PRINTED = 11  # of these; the page shows all
-WIDTH_OF_FILES = 100
+PRINTED = 11  # columns to print; the page shows all
+FILE_WIDTH = 100  # columns of text when the output is not a terminal
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], refused: Sequence[str], console: Console | None = None) -> None:
-    """A row a fault."""
-    console = console or Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
-    table = Table(title="the ledger: what a client saw; times in ms", title_justify="left", box=rich.box.SIMPLE_HEAD)
+    """Print one row per fault."""
+    console = console or Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    title = "ledger: what a client received; times in ms"
+    table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
     table.padding = (0, 0, 0, 1)
     for heading in HEADINGS[:PRINTED]:
         table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=True)
     for row in rows:
-        cells = [row["fault"], str(row["rounds"]), *(marked(row[name]) for name in LOSSES), *_stalls(row)]
+        cells = [row["fault"], str(row["rounds"]), *(colored(row[name]) for name in LOSSES), *_stalls(row)]
         table.add_row(*cells[:PRINTED])
     console.print(table)
     wrong = sum(row["content_wrong"] for row in rows)
     if wrong:
-        console.print(f"{marked(wrong)} messages with another symbol, time or price than recorded")
+        console.print(f"{colored(wrong)} messages {WRONG_TEXT}")
     for each in refused:
-        console.print(f"not drilled: {each}", markup=False)
+        console.print(f"did not run: {each}", markup=False)
     if rows:
         clean = all(is_clean(row) for row in rows)
-        console.print("nothing lost, repeated or reordered" if clean else "MESSAGES LOST, REPEATED OR REORDERED")
+        console.print(CLEAN_TEXT if clean else FAILED_TEXT)
 
 
 def print_rounds(result: DrillResult, console: Console) -> None:
-    """A row a round: stalls in ms while the fault lasted, and until the cluster was whole again."""
-    title = f"{result.row['fault']}: longest pauses in ms"
+    """Print one row per round: the longest pauses during the fault, and in the recovery after it."""
+    title = f"{result.row['fault']}: longest pauses, in ms"
     table = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
-    for heading in ("round", "lost", "dup.", "out of order", "stall", "transmit", "source", "return"):
+    for heading in ("round", "lost", "dup.", "out of order", "stall", "transmit", "source", "recovery"):
         table.add_column(heading, justify="right")
     for each in result.judged:
         stalls = (each.stall_ms, each.transmit_stall_ms, each.source_stall_ms, each.return_stall_ms)
         counts = (each.lost, each.duplicated, each.out_of_order)
-        table.add_row(str(each.number), *map(marked, counts), *(f"{stall:.1f}" for stall in stalls))
+        table.add_row(str(each.number), *map(colored, counts), *(f"{stall:.1f}" for stall in stalls))
     console.print(table)
 
 
@@ -78,16 +79,16 @@ def render_ledger(
     refused: Sequence[str],
     settings: Mapping[str, Any],
 ) -> str:
-    """A self-contained page."""
+    """The ledger as a self-contained HTML page."""
     head = "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in _cells(row)) + "</tr>" for row in rows
     )
     sections = "".join(_section(result) for result in results)
-    missing = "".join(f"<li>not drilled: {html.escape(each)}</li>" for each in refused)
+    missing = "".join(f"<li>did not run: {html.escape(each)}</li>" for each in refused)
     clean = all(is_clean(row) for row in rows)
-    verdict = "Nothing lost, repeated or reordered." if clean else "Messages were lost, repeated or reordered."
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+    verdict = CLEAN_TEXT if clean else FAILED_TEXT
+    shape = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>tandemfeed drill</title>
 <style>{STYLE}
@@ -95,7 +96,7 @@ def render_ledger(
 </style></head><body>
 <h1>tandemfeed drill</h1>
 <p class="verdict">{verdict}</p>
-<p>{html.escape(told)}. Times in ms.</p>
+<p>{html.escape(shape)}. Times in ms.</p>
 <table><tr>{head}</tr>{body}</table>
 <ul>{missing}</ul>
 {sections}
@@ -134,17 +135,17 @@ def _section(result: DrillResult) -> str:
 
 
 def _panels(result: DrillResult) -> list[GapPlot]:
-    """Each round's deliveries of the channel with the fewest, which shows a stall best."""
+    """One plot per round, of the channel with the fewest deliveries, where a stall shows best."""
     panels = []
     for each in result.rounds[:SHOWN_ROUNDS_MAX]:
-        channels = result.seen[each.feed_id].record.channels.values()
+        channels = result.deliveries[each.feed_id].record.channels.values()
         if not channels:
             continue
         times = min((delivery_times(channel) for channel in channels), key=len)
-        first = np.searchsorted(times, each.struck_ns - int(BEFORE_MS * MS))
-        end = np.searchsorted(times, each.struck_ns + int(BEHIND_MS * MS))
+        first = np.searchsorted(times, each.fault_at_ns - int(BEFORE_MS * MS))
+        end = np.searchsorted(times, each.fault_at_ns + int(AFTER_MS * MS))
         around = times[first:end]
         if len(around) > 1:
-            at_ms, gap_ms = (around[1:] - each.struck_ns) / MS, np.diff(around) / MS
-            panels.append(GapPlot(f"round {each.number}: struck at 0 ms", at_ms, gap_ms, (-BEFORE_MS, BEHIND_MS)))
+            at_ms, gap_ms = (around[1:] - each.fault_at_ns) / MS, np.diff(around) / MS
+            panels.append(GapPlot(f"round {each.number}: fault at 0 ms", at_ms, gap_ms, (-BEFORE_MS, AFTER_MS)))
     return panels

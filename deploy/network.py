@@ -1,15 +1,15 @@
 """Hosts on one machine: a network namespace for each process of a cluster, joined by a bridge, so that any link can be
-cut or made to lose packets while every other goes on.
+cut or made to lose packets while all others keep working.
 
-    drill's own namespace ── veth ──┐
-    host 1 (eth0 10.77.0.2) ─ veth ─┤ bridge, in a namespace of its own
+    the drill's namespace   ─ veth ─┐
+    host 1 (eth0 10.77.0.2) ─ veth ─┤ bridge, in its own namespace
     host 2 (eth0 10.77.0.3) ─ veth ─┘
 
-Every namespace is held by a file descriptor of this process and by the processes inside, nothing has a name in the file
-system: when the drill ends, however it ends, the kernel takes all of it away. Faults are nftables rules at the
-*receiving* end: a packet vanishes as on a wire, and no sender is told.
+A file descriptor of this process, and the processes inside, keep each namespace alive. Nothing has a name in the file
+system, so the kernel removes everything when the drill ends, however it ends. Faults are nftables rules at the
+*receiving* end: a packet is lost as on a wire, and its sender gets no error.
 
-Must never touch a network that others use: `make_network` refuses outside an isolated namespace.
+Must never change a network that others use: `make_network` refuses outside an isolated namespace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class NetworkUnavailable(Exception):
-    """No hosts can be made here; the text says why and what to do."""
+    """No hosts can be made on this machine; the text says why and what to do."""
 
 
 class Network:
@@ -44,7 +44,7 @@ class Network:
 
     Args:
         names: of the hosts.
-        is_reachable: this process reaches them, and they it, at OWN_ADDRESS.
+        is_reachable: connect this process to the hosts, at OWN_ADDRESS.
     """
 
     def __init__(self, names: Collection[str], *, is_reachable: bool = True) -> None:
@@ -61,11 +61,11 @@ class Network:
             raise
 
     def namespace_of(self, host: str) -> str:
-        """A path that names the host's network namespace for as long as this process lives."""
+        """A path to the host's network namespace, valid as long as this process lives."""
         return _path_of(self._hosts[host])
 
     def inside(self, host: str, do: Callable[[], T]) -> T:
-        """What a function returns that sees the network as the host does; for what is served on its loopback only."""
+        """Run a function in the host's network namespace, to reach what is served only on its loopback interface."""
 
         def enter_and_do() -> T:
             _check(_libc().setns(self._hosts[host], CLONE_NEWNET), "entering a network namespace")
@@ -73,21 +73,21 @@ class Network:
 
         return _in_thread(enter_and_do)
 
-    # ---- faults: they add up until `heal` ----
+    # ---- faults, which accumulate until `heal` ----
 
     def cut(self, host: str, others: Collection[str]) -> None:
-        """Nothing passes between a host and each of the others, in either direction."""
+        """Drop all packets between a host and each of the others, in both directions."""
         for other in others:
             self._rules[host].append(f"ip saddr {self.addresses[other]} drop")
             self._rules[other].append(f"ip saddr {self.addresses[host]} drop")
         self._apply({host, *others})
 
     def isolate(self, host: str) -> None:
-        """As if the host had vanished: nothing reaches it, nothing of it arrives anywhere, no connection breaks."""
+        """Drop all packets to and from a host, as if it had vanished; no connection breaks."""
         self.cut(host, [other for other in self._hosts if other != host])
 
     def lose(self, sender: str, receivers: Collection[str], percent: int) -> None:
-        """Every receiver, by itself, loses this share of the sender's multicast datagrams."""
+        """Drop this share of the sender's multicast datagrams at each receiver, independently."""
         assert 0 < percent < 100
         rule = f"ip saddr {self.addresses[sender]} ip daddr {MULTICAST} numgen random mod 100 < {percent} drop"
         for receiver in receivers:
@@ -95,7 +95,7 @@ class Network:
         self._apply(receivers)
 
     def heal(self) -> None:
-        """Everything passes again."""
+        """Remove all faults."""
         hurt = [host for host, rules in self._rules.items() if rules]
         for host in hurt:
             self._rules[host].clear()
@@ -104,7 +104,7 @@ class Network:
     # ---- inside ----
 
     def _apply(self, hosts: Collection[str]) -> None:
-        """Replace each host's rules, at one stroke per host."""
+        """Replace the rules of each host, atomically per host."""
         for host in hosts:
             lines = ["flush chain inet drill arriving"]
             lines += [f"add rule inet drill arriving {rule}" for rule in self._rules[host]]
@@ -127,10 +127,9 @@ class Network:
             _inside(host, "nft", ["-f", "-"], NO_RULES)
 
     def close(self) -> None:
-        """Let go of the namespaces: the kernel removes each when its last process has ended."""
-        with contextlib.suppress(
-            NetworkUnavailable
-        ):  # by hand, for that takes the kernel a while, and its name is free
+        """Release the namespaces; the kernel removes each when its last process has ended."""
+        # The kernel takes a while to remove the link and free its name, so delete it here.
+        with contextlib.suppress(NetworkUnavailable):
             _run("ip", ["link", "delete", self._own_link], [])
         for descriptor in (*self._hosts.values(), self._switch):
             os.close(descriptor)
@@ -143,33 +142,33 @@ class Network:
 
 
 def make_network(names: Collection[str]) -> Network:
-    """Hosts with these names.
+    """Make hosts with these names.
 
     Raises:
-        NetworkUnavailable: with the reason.
+        NetworkUnavailable: the text has the reason.
     """
-    why_not = why_no_network()
-    if why_not:
-        raise NetworkUnavailable(why_not)
+    reason = why_no_network()
+    if reason:
+        raise NetworkUnavailable(reason)
     return Network(names)
 
 
 def why_no_network(environment: Mapping[str, str] = os.environ) -> str:
-    """Why no hosts can be made here; empty if they can."""
+    """Why no hosts can be made on this machine; empty if they can."""
     if environment.get(STATE_VARIABLE) != "1":
-        return "this is not a network namespace of its own: run it by ./run, without --no-isolate"
+        return "it needs a separate network namespace; start it with ./run, without --no-isolate"
     missing = [package for program, package in NEEDED_TOOLS.items() if shutil.which(program, path=_PATH) is None]
     if missing:
-        return f"{' and '.join(missing)} missing (Debian: apt-get install {' '.join(missing)})"
+        return f"missing tools; on Debian or Ubuntu, run apt-get install {' '.join(missing)}"
     try:
         with Network(["trial"], is_reachable=False) as trial:
             trial.lose("trial", ["trial"], 1)
     except (OSError, NetworkUnavailable) as refused:
-        return f"the system allows no hosts of namespaces: {refused}"
+        return f"this system does not allow network namespaces: {refused}"
     return ""
 
 
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where the tools are, also for those who are not root
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the tools are in sbin, which only root has in its PATH
 
 
 def _plug(link: str, address: str) -> list[str]:
@@ -177,10 +176,10 @@ def _plug(link: str, address: str) -> list[str]:
 
 
 def _run(program: str, arguments: list[str], lines: list[str]) -> None:
-    """A tool with lines on its stdin.
+    """Run a tool with these lines as its standard input.
 
     Raises:
-        NetworkUnavailable: with the tool's words.
+        NetworkUnavailable: the text has the tool's error.
     """
     text = "\n".join(lines) + "\n"
     done = subprocess.run(
@@ -195,7 +194,7 @@ def _path_of(descriptor: int) -> str:
 
 
 def _new_namespace() -> int:
-    """A descriptor of a new network namespace."""
+    """Make a network namespace; returns a file descriptor of it."""
 
     def make() -> int:
         _check(_libc().unshare(CLONE_NEWNET), "a network namespace")
@@ -215,10 +214,10 @@ def _inside(namespace: int, program: str, arguments: list[str], lines: list[str]
 
 
 def enter_namespace(path: str) -> None:
-    """Move this process, which must have no other thread, to a network namespace.
+    """Move this process, which must have only one thread, to a network namespace.
 
     Raises:
-        OSError: it cannot.
+        OSError: the system refuses.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -228,14 +227,14 @@ def enter_namespace(path: str) -> None:
 
 
 def _in_thread(do: Callable[[], T]) -> T:
-    """In a thread of its own: a namespace is a thread's, and this one's must not change."""
+    """Call a function in a new thread. A namespace belongs to a thread, and that of this thread must not change."""
     results: list[T] = []
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
             results.append(do())
-        except BaseException as failure:  # noqa: BLE001  # raised again where it is waited for
+        except BaseException as failure:  # noqa: BLE001  # raised again below
             failures.append(failure)
 
     thread = threading.Thread(target=run, name="namespace")

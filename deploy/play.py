@@ -1,4 +1,4 @@
-"""The demo's run: a recording played to its end by the Spark job, through a cluster, while faults happen to it."""
+"""One run of the demo: the Spark job plays a whole recording through a cluster while faults are injected."""
 
 from __future__ import annotations
 
@@ -14,67 +14,69 @@ import numpy as np
 from client_lib.record import DeliveryRecord
 from deploy.cluster import Cluster, start_cluster
 from deploy.content import count_wrong, expected_content
+from deploy.faults.context import Fault, FaultContext, Say
 from deploy.faults.ends import DRIVER_TIMEOUT_S
-from deploy.faults.scene import Fault, Say, Scene
 from deploy.processes import ProcessFailed
 from deploy.report import Report
 from deploy.source import Recording, packet_size
 
 END_GRACE_S = 45.0
-SOURCE_GRACE_S = 180.0  # Spark's numbering yields to what is in the path of a tick: on a busy machine the source waits
+SOURCE_GRACE_S = 180.0  # Spark runs at low priority, so on a busy machine the source may have to wait for it
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """A fault at a share of the play's length."""
+class PlannedFault:
+    """A fault and when to inject it, as a share of the run."""
 
     at_share: float
     fault: Fault
 
 
-def play(folder: Path, recording: Recording, rate: float, strikes: Iterable[Strike], say: Say, title: str) -> Report:
-    """Start a cluster, play, strike, and judge.
+def play(
+    folder: Path, recording: Recording, rate: float, faults: Iterable[PlannedFault], say: Say, title: str
+) -> Report:
+    """Start a cluster, play the recording, inject the faults, and report.
 
     Args:
-        rate: messages a second.
+        rate: messages per second.
 
     Raises:
-        ProcessFailed: something did not work as it must (a lost message is not that: the report says it).
+        ProcessFailed: the cluster did not work. (Lost messages do not raise; they are in the report.)
     """
     record_path = folder / "delivered"
     done: list[str] = []
     with Cluster(folder) as cluster:
         (feed,) = cluster.feeds
         start_cluster(cluster, rate, {feed.feed_id: record_path})
-        say("admin server, adapters a and b, gateway and client are ready; starting Spark")
+        say("the admin server, adapters a and b, the gateway and the client are ready; starting Spark")
         stream_count = cluster.shape.stream_count
         messages_max = packet_size(rate, stream_count)
         job = cluster.start_job(feed, recording.folder, split=recording.split, packet_messages_max=messages_max)
         job.await_event("ready", DRIVER_TIMEOUT_S)
         duration_s = recording.message_count / rate
-        say(f"playing {recording.message_count:,} messages at {rate:,.0f} a second: about {duration_s:.0f} s")
-        cluster.processes[feed.gateway].say("start")
+        say(f"playing {recording.message_count:,} messages at {rate:,.0f} per second, for about {duration_s:.0f} s")
+        cluster.processes[feed.gateway].send_line("start")
         began = time.monotonic()
-        for strike in strikes:
-            cluster.hold(max(0.0, began + strike.at_share * duration_s - time.monotonic()))
+        for planned in faults:
+            cluster.run_for(max(0.0, began + planned.at_share * duration_s - time.monotonic()))
             at_s = time.monotonic() - began
-            what = strike.fault.strike(Scene(cluster, feed, say, random.Random(1), rate, folder))
+            what = planned.fault.inject(FaultContext(cluster, feed, say, random.Random(1), rate, folder))
             done.append(f"{at_s:.1f} s: {what}")
             say(done[-1])
         sent = _await_end(cluster, duration_s)
-        say(f"the source has sent {sent['messages']:,} messages")
+        say(f"the source sent all {sent['messages']:,} messages")
     record = DeliveryRecord.load(record_path)
     expected = expected_content(recording.folder, recording.split, stream_count)
     wrong = count_wrong(np.load(record_path.with_suffix(".npy")), expected)
     per_stream = {int(stream): int(count) for stream, count in sent["per_stream"].items()}
     recorded = {stream: len(rows) for stream, rows in expected.items()}
     if per_stream != recorded:
-        raise ProcessFailed(f"the source sent {per_stream} messages per source stream, the recording has {recorded}")
+        raise ProcessFailed(f"the source sent {per_stream} messages per source stream; the recording has {recorded}")
     return Report(title, per_stream, record, wrong, rate, tuple(done))
 
 
 def _await_end(cluster: Cluster, duration_s: float) -> dict[str, Any]:
-    """Until the source has sent everything and the client has recorded it; what the source says it sent."""
+    """Wait until the source has sent everything and the client has recorded it; returns the source's "sent" event."""
     (feed,) = cluster.feeds
     client = cluster.processes[feed.client]
     try:
@@ -82,6 +84,6 @@ def _await_end(cluster: Cluster, duration_s: float) -> dict[str, Any]:
         client.await_event("recorded", END_GRACE_S)
         client.wait(END_GRACE_S)
     except ProcessFailed:
-        cluster.check()  # whoever crashed is the better story
+        cluster.check()  # if a process crashed, report that instead
         raise
     return sent

@@ -1,7 +1,7 @@
-"""Ports that are free, and stay so until somebody listens there.
+"""Finds free ports that stay free until their owner listens.
 
-A port that the system itself gives (bind to port 0) is one of those that it gives to outgoing connections, too: until
-its owner listens, or while its owner is being restarted, any connection of a neighbour may take it. These are others.
+A port that the system assigns (bind to port 0) is from the range that it also assigns to outgoing connections. Any
+connection may take it before its owner listens, or while its owner restarts. The ports here are outside that range.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _END = 15_000, 65_536
-_GIVEN_BY_THE_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_USUALLY_GIVEN = (32_768, 65_535)
+_ASSIGNED_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_ASSIGNED_RANGE = (32_768, 65_535)
 
 
 def free_ports(kind: socket.SocketKind, count: int) -> list[int]:
-    """Ports that nobody has at the moment, unlike each other, in no order.
+    """Different ports that are free now, in random order.
 
     Args:
         kind: SOCK_STREAM or SOCK_DGRAM.
 
     Raises:
-        OSError: there are not so many.
+        OSError: too few ports are free.
     """
-    first_given, last_given = _given_by_the_system()
-    candidates = [*range(_FIRST, first_given), *range(last_given + 1, _END)]
-    random.shuffle(candidates)  # processes that look at the same time must not find the same
+    first_assigned, last_assigned = _assigned_range()
+    candidates = [*range(_FIRST, first_assigned), *range(last_assigned + 1, _END)]
+    random.shuffle(candidates)  # so that processes that search at the same time find different ports
     found: list[int] = []
     for port in candidates:
         if len(found) == count:
@@ -39,19 +39,22 @@ def free_ports(kind: socket.SocketKind, count: int) -> list[int]:
                 continue
         found.append(port)
     if len(found) < count:
-        raise OSError(f"of {len(candidates)} ports that the system does not give away itself {len(found)} are free")
+        raise OSError(
+            f"only {len(found)} of the {len(candidates)} ports outside the system's range {first_assigned} to "
+            f"{last_assigned} are free; {count} are needed"
+        )
     return found
 
 
 def free_endpoint() -> str:
-    """A TCP address of the loopback interface at which nobody listens."""
+    """A free TCP address on the loopback interface."""
     (port,) = free_ports(socket.SOCK_STREAM, 1)
     return f"{LOOPBACK}:{port}"
 
 
-def _given_by_the_system() -> tuple[int, int]:
+def _assigned_range() -> tuple[int, int]:
     try:
-        first, last = _GIVEN_BY_THE_SYSTEM.read_text().split()
-    except OSError:  # another system than Linux
-        return _USUALLY_GIVEN
+        first, last = _ASSIGNED_RANGE.read_text().split()
+    except OSError:  # not Linux
+        return _USUAL_ASSIGNED_RANGE
     return int(first), int(last)

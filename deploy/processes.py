@@ -1,6 +1,6 @@
-"""Processes of a cluster on one machine: started with their logs in files, waited for by events, paused, killed.
+"""Starts, pauses, stops and kills the processes of a cluster, writes their logs to files, and waits for their events.
 
-Never leaves one behind: each dies with the process that started it, whatever happens to that.
+No process is left behind: each dies with the process that started it, however that ends.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from deploy.command import DISK_VARIABLE, HOST_VARIABLE, LEASH_VARIABLE, NICE_VA
 
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
-LINES_KEPT_MAX = (
-    4_096  # of each stream, in memory; the log's file has all. A process gone wrong may log for every packet
-)
+# Kept in memory per stream; the log file has all lines. A faulty process may log a line for every packet.
+LINES_KEPT_MAX = 4_096
 
 
 class ProcessFailed(Exception):
-    """A process of the cluster ended, or did not say what it should have said; the text has the tail of its log."""
+    """A process of the cluster ended unexpectedly or did not report an expected event; the text has its log's tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,9 @@ class Place:
     """Where a process runs.
 
     Attributes:
-        host: path of its network namespace; empty: that of the process that starts it.
-        disk: a folder that becomes a disk of its own, and its size in bytes.
-        nice: how much it yields the processor to the others.
+        host: path of its network namespace; empty: that of its parent.
+        disk: a folder on which to mount a small disk, and the disk's size in bytes.
+        nice: its nice value.
     """
 
     host: str = ""
@@ -46,46 +45,43 @@ class Place:
     nice: int = 0
 
     def environment(self) -> dict[str, str]:
-        """What tells the process."""
-        told = {LEASH_VARIABLE: "1", NICE_VARIABLE: str(self.nice), HOST_VARIABLE: self.host}
+        """The environment variables by which `deploy.command` applies this place."""
+        variables = {LEASH_VARIABLE: "1", NICE_VARIABLE: str(self.nice), HOST_VARIABLE: self.host}
         if self.disk is not None:
-            told[DISK_VARIABLE] = f"{self.disk[1]}:{self.disk[0].absolute()}"
-        return told
+            variables[DISK_VARIABLE] = f"{self.disk[1]}:{self.disk[0].absolute()}"
+        return variables
 
 
-class SaidLines:
-    """What a process said, one JSON object a line: the newest `kept_max` lines, and how many there were in all.
-
-    Not for several threads at once.
-    """
+class JsonLines:
+    """The JSON lines that a process wrote: the newest `kept_max` lines, and the count of all. Not thread-safe."""
 
     def __init__(self, kept_max: int = LINES_KEPT_MAX) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=kept_max)
         self.count = 0
 
     def add(self, line: dict[str, Any]) -> None:
-        """The next line."""
+        """Add the next line."""
         self._kept.append(line)
         self.count += 1
 
     def find(self, event: str, since: int = 0) -> dict[str, Any] | None:
-        """The first line kept with this event; None if there is none.
+        """The first kept line with this event, or None.
 
         Args:
-            since: how many lines, from the process's first, to pass over.
+            since: how many lines to skip, counted from the first line of the process.
         """
-        passed_over = max(0, since - (self.count - len(self._kept)))
-        return next((line for line in islice(self._kept, passed_over, None) if line.get("event") == event), None)
+        skipped = max(0, since - (self.count - len(self._kept)))
+        return next((line for line in islice(self._kept, skipped, None) if line.get("event") == event), None)
 
 
 class ManagedProcess:
     """One `tandemfeed` sub-command as a process.
 
     Args:
-        name: for people, and of its log file.
+        name: used in errors and for its log file.
         arguments: the sub-command and its options.
         logs: folder of the log files.
-        on_ended: called once, from a thread, when it has ended.
+        on_ended: called once, in another thread, when it has ended.
     """
 
     def __init__(
@@ -99,8 +95,8 @@ class ManagedProcess:
     ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
-        self._events = SaidLines()
-        self._logged = SaidLines()
+        self._events = JsonLines()
+        self._logged = JsonLines()
         self._changed = threading.Condition()
         self._is_ended = False
         self._on_ended = on_ended
@@ -127,40 +123,40 @@ class ManagedProcess:
 
     @property
     def is_running(self) -> bool:
-        """True until it ended."""
+        """True until it ends."""
         return self._process.poll() is None
 
     @property
     def logged_count(self) -> int:
-        """Lines of its log so far."""
+        """The number of lines in its log so far."""
         return self._logged.count
 
-    def has_said(self, event: str) -> bool:
-        """True if a line on its stdout had this event."""
+    def has_reported(self, event: str) -> bool:
+        """True if it has written a line with this event to its standard output."""
         with self._changed:
             return self._events.find(event) is not None
 
     def await_event(self, event: str, timeout_s: float) -> dict[str, Any]:
-        """The first line on its stdout with this event.
+        """Wait for the first line with this event on its standard output.
 
         Raises:
-            ProcessFailed: it ended before, or said nothing in time.
+            ProcessFailed: it ended first, or the time is over.
         """
         return self._await(self._events, event, 0, timeout_s)
 
     def await_log(self, event: str, timeout_s: float, *, since: int = 0) -> dict[str, Any]:
-        """The first line of its log with this event.
+        """Wait for the first line with this event in its log.
 
         Args:
-            since: lines of its log to pass over, as `logged_count` told.
+            since: how many lines of its log to skip: an earlier `logged_count`.
 
         Raises:
-            ProcessFailed: it ended before, or logged nothing of it in time.
+            ProcessFailed: it ended first, or the time is over.
         """
         return self._await(self._logged, event, since, timeout_s)
 
-    def say(self, line: str) -> None:
-        """Write a line to its stdin.
+    def send_line(self, line: str) -> None:
+        """Write a line to its standard input.
 
         Raises:
             ProcessFailed: it has ended.
@@ -173,7 +169,7 @@ class ManagedProcess:
             raise self.failed("ended") from None
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status.
+        """Wait until it ends; returns its exit status.
 
         Raises:
             ProcessFailed: it did not end in time.
@@ -184,7 +180,7 @@ class ManagedProcess:
             raise self.failed(f"did not end within {timeout_s:.0f} s") from None
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, and its connections stand."""
+        """SIGSTOP; its connections stay open."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -192,17 +188,17 @@ class ManagedProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL: no chance to say good-bye."""
+        """SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def terminate(self) -> None:
-        """SIGTERM, which a paused process hears as well."""
+        """SIGTERM; a paused process is resumed to receive it."""
         self._process.terminate()
         self.resume()
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL if that does not help; the exit status."""
+        """SIGTERM, then SIGKILL if it does not end in time; returns the exit status."""
         if self.is_running:
             self.terminate()
             try:
@@ -217,16 +213,17 @@ class ManagedProcess:
             self._log_reader.join(1.0)
         tail = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         text = "\n    ".join(tail) or "(its log is empty)"
-        return ProcessFailed(f"{self.name} {what}; the end of {self.log}:\n    {text}")
+        return ProcessFailed(f"{self.name} {what}; the last lines of {self.log}:\n    {text}")
 
     # ---- inside ----
 
-    def _await(self, lines: SaidLines, event: str, since: int, timeout_s: float) -> dict[str, Any]:
+    def _await(self, lines: JsonLines, event: str, since: int, timeout_s: float) -> dict[str, Any]:
         with self._changed:
             self._changed.wait_for(lambda: lines.find(event, since) is not None or self._is_ended, timeout_s)
             found = lines.find(event, since)
         if found is None:
-            raise self.failed(f"said no {event!r} within {timeout_s:.0f} s" if self.is_running else "ended")
+            late = f"did not report {event!r} within {timeout_s:.0f} s"
+            raise self.failed(late if self.is_running else f"ended before it reported {event!r}")
         return found
 
     def _read(self, stdout: IO[str]) -> None:
@@ -245,7 +242,7 @@ class ManagedProcess:
                 log.write(line)
                 self._take(line, self._logged)
 
-    def _take(self, line: str, lines: SaidLines) -> None:
+    def _take(self, line: str, lines: JsonLines) -> None:
         try:
             event = json.loads(line)
         except ValueError:

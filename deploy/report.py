@@ -1,4 +1,4 @@
-"""The report of a demo or drill: one set of figures, printed, as JSON and as a page with a plot."""
+"""The demo's report: one set of figures, printed, as JSON, and as an HTML page with a plot."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from client_lib.record import DeliveryRecord
 
 WINDOW_MS = 1_000.0
 SHOWN_MAX = 12
+WRONG_TEXT = "with content that differs from the recording"
+CLEAN_TEXT = "no message lost, repeated, reordered or changed"
+FAILED_TEXT = "MESSAGES LOST, REPEATED, REORDERED OR CHANGED"
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 .verdict { padding: .6rem 1rem; border-left: 6px solid; background: #f4f6f6 }
@@ -27,12 +30,12 @@ svg { max-width: 100%; height: auto }
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run showed.
+    """The results of one run.
 
     Attributes:
-        sent: source messages the source says it sent, per source stream.
+        sent: source messages that the source sent, per source stream.
         content_wrong: delivered messages whose fields differ from the recording; None: not compared.
-        faults: what was done to the cluster, in order, for people.
+        faults: the faults injected, in order, in words.
     """
 
     title: str
@@ -43,7 +46,7 @@ class Report:
     faults: tuple[str, ...] = field(default=())
 
     def figures(self) -> dict[str, Any]:
-        """The figures, with the names of the JSON report."""
+        """The figures, by their names in the JSON report."""
         judged = self.record.figures(self.sent, window_ms=WINDOW_MS)
         latency = judged.latency_us
         return {
@@ -81,13 +84,13 @@ def is_clean(figures: dict[str, Any]) -> bool:
     return not any(figures[name] for name in ("lost", "duplicated", "out_of_order", "content_wrong"))
 
 
-def marked(count: int) -> str:
-    """A count that must be 0, in its colour."""
+def colored(count: int) -> str:
+    """A count that should be 0: green if it is, red if not."""
     return f"[green]{count:,}[/]" if count == 0 else f"[bold red]{count:,}[/]"
 
 
 def print_report(title: str, figures: dict[str, Any], console: Console | None = None) -> None:
-    """For people, at a glance."""
+    """Print the figures as a panel."""
     console = console or Console()
     table = Table.grid(padding=(0, 3))
     table.add_column(justify="right", style="bold")
@@ -95,38 +98,38 @@ def print_report(title: str, figures: dict[str, Any], console: Console | None = 
     for name in ("sent", "delivered"):
         table.add_row(f"{figures[name]:,}", name)
     for name in ("lost", "duplicated", "out_of_order"):
-        table.add_row(marked(figures[name]), name.replace("_", " "))
+        table.add_row(colored(figures[name]), name.replace("_", " "))
     if figures["content_wrong"] is not None:
-        table.add_row(marked(figures["content_wrong"]), "with another symbol, time or price than recorded")
+        table.add_row(colored(figures["content_wrong"]), WRONG_TEXT)
     for number, each in enumerate(figures["takeovers"], 1):
         table.add_row(f"{each['stall_ms']:.1f} ms", f"longest stall around takeover {number} (epoch {each['epoch']})")
-    table.add_row(f"{figures['longest_stall_ms']:.1f} ms", "longest pause between deliveries, anywhere")
+    table.add_row(f"{figures['longest_stall_ms']:.1f} ms", "longest pause between deliveries in the whole run")
     latency = figures["latency_us"]
     if latency["p50"] is not None:
         table.add_row(f"{latency['p50'] / 1000:.2f} ms", "end-to-end latency, median")
-        table.add_row(f"{latency['p99'] / 1000:.2f} ms", "99th percentile")
-        table.add_row(f"{latency['max'] / 1000:.2f} ms", "maximum")
-    verdict = "nothing lost, repeated or reordered" if is_clean(figures) else "MESSAGES LOST, REPEATED OR REORDERED"
+        table.add_row(f"{latency['p99'] / 1000:.2f} ms", "end-to-end latency, 99th percentile")
+        table.add_row(f"{latency['max'] / 1000:.2f} ms", "end-to-end latency, maximum")
+    verdict = CLEAN_TEXT if is_clean(figures) else FAILED_TEXT
     console.print(Panel(table, title=title, subtitle=verdict, border_style="green" if is_clean(figures) else "red"))
 
 
 def render_html(report: Report, figures: dict[str, Any]) -> str:
-    """A self-contained page."""
+    """The report as a self-contained HTML page."""
     rows = [
         (name.replace("_", " "), figures[name]) for name in ("sent", "delivered", "lost", "duplicated", "out_of_order")
     ]
     if figures["content_wrong"] is not None:
-        rows.append(("with another symbol, time or price than recorded", figures["content_wrong"]))
+        rows.append((WRONG_TEXT, figures["content_wrong"]))
     rows += [
         (f"longest stall around takeover {number} (epoch {each['epoch']}), ms", f"{each['stall_ms']:.1f}")
         for number, each in enumerate(figures["takeovers"], 1)
     ]
-    rows.append(("longest pause between deliveries, anywhere, ms", f"{figures['longest_stall_ms']:.1f}"))
+    rows.append(("longest pause between deliveries in the whole run, ms", f"{figures['longest_stall_ms']:.1f}"))
     rows += [(f"end-to-end latency {name}, µs", value) for name, value in figures["latency_us"].items()]
     cells = "".join(f"<tr><th>{html.escape(str(a))}</th><td>{html.escape(str(b))}</td></tr>" for a, b in rows)
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in report.faults)
     clean = is_clean(figures)
-    verdict = "Nothing lost, repeated or reordered." if clean else "Messages were lost, repeated or reordered."
+    verdict = CLEAN_TEXT if clean else FAILED_TEXT
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(report.title)}</title>
 <style>
@@ -136,7 +139,7 @@ def render_html(report: Report, figures: dict[str, Any]) -> str:
 <h1>{html.escape(report.title)}</h1>
 <p class="verdict">{verdict}</p>
 <table>{cells}</table>
-<h2>What was done</h2><ol>{faults}</ol>
+<h2>Faults injected</h2><ol>{faults}</ol>
 <h2>Time between deliveries, around each takeover</h2>
 {plot_svg(report.record)}
 </body></html>
@@ -145,7 +148,12 @@ def render_html(report: Report, figures: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GapPlot:
-    """One plot: inter-arrival times around a moment. Attributes: at_ms, gap_ms: of each delivery; limits_ms: shown."""
+    """One plot of the time between deliveries around a moment.
+
+    Attributes:
+        at_ms, gap_ms: of each delivery: when it came, and the time since the one before.
+        limits_ms: the range to show.
+    """
 
     title: str
     at_ms: NDArray[Any]
@@ -154,10 +162,10 @@ class GapPlot:
 
 
 def plot_svg(record: DeliveryRecord) -> str:
-    """The client's inter-arrival times around each takeover, as inline SVG."""
+    """The time between deliveries around each takeover, as inline SVG."""
     panels = [
         GapPlot(
-            f"epoch {takeover.epoch}: first heard at 0 ms",
+            f"epoch {takeover.epoch}: first packet at 0 ms",
             *record.inter_arrival(takeover, WINDOW_MS),
             (-WINDOW_MS, WINDOW_MS),
         )
@@ -167,7 +175,7 @@ def plot_svg(record: DeliveryRecord) -> str:
 
 
 def plot_panels(panels: Sequence[GapPlot]) -> str:
-    """Plots one below the other, as inline SVG; empty without any."""
+    """The plots, one below the other, as inline SVG; empty if there are none."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -181,7 +189,7 @@ def plot_panels(panels: Sequence[GapPlot]) -> str:
         axis.axvline(0, color="#c33", linewidth=1)
         axis.set_xlim(*panel.limits_ms)
         axis.set_ylim(bottom=0)
-        axis.set_ylabel("ms since the last")
+        axis.set_ylabel("ms since last delivery")
         axis.set_title(panel.title, loc="left", fontsize=10)
     axes[-1, 0].set_xlabel("ms")
     buffer = io.StringIO()

@@ -1,7 +1,7 @@
-"""A disk of its own for one folder of one process, so that it can be full for that process alone.
+"""Mounts a small disk on one folder of one process, so that it can be full for that process only.
 
-The mount is seen by that process only (a mount namespace of its own) and is gone when it ends; the drill reaches the
-disk through the process's root folder. What lay in the folder before is hidden, not lost.
+The mount exists only in that process's own mount namespace and disappears with it. The drill reaches the disk through
+the process's root folder. Files that were in the folder before are hidden, not lost.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ STEP = 1 << 20
 
 
 def mount_small_disk(folder: Path, size: int) -> None:
-    """Give this process, which must have no other thread, a disk of `size` bytes on `folder`.
+    """Mount a disk of `size` bytes on `folder` for this process, which must have only one thread.
 
     Raises:
         OSError: the system does not allow it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.unshare(CLONE_NEWNS), "a mount namespace")
-    _check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "keeping mounts to oneself")
-    _check(libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size}".encode()), f"a disk on {folder}")
+    _check(libc.unshare(CLONE_NEWNS), "making a mount namespace")
+    _check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "making mounts private")
+    _check(libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size}".encode()), f"mounting {folder}")
 
 
 def _check(status: int, what: str) -> None:
@@ -37,13 +37,13 @@ def _check(status: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def seen_by(pid: int, folder: Path) -> Path:
-    """The folder as the process with this id sees it."""
+def path_in_process(pid: int, folder: Path) -> Path:
+    """A path that leads to a folder as the process with this id sees it."""
     return Path(f"/proc/{pid}/root{folder.absolute()}")
 
 
 def fill_disk(folder: Path) -> None:
-    """Take every whole block that is left on the folder's disk."""
+    """Use up all the space on the folder's disk, in steps of `STEP` bytes."""
     with (folder / BALLAST).open("wb") as ballast:
         size = 0
         while True:
@@ -55,14 +55,14 @@ def fill_disk(folder: Path) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Give back what `fill_disk` took."""
+    """Free the space that `fill_disk` used up."""
     (folder / BALLAST).unlink()
 
 
 def why_no_small_disk() -> str:
-    """Why no such disk can be had here; empty if it can. Tried in a process of its own."""
+    """Why no small disk can be mounted on this machine; empty if one can. Tries it in a child process."""
     code = "import pathlib, deploy.small_disk as d; d.mount_small_disk(pathlib.Path('/tmp'), d.STEP)"
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return ""
-    return f"the system allows no small disk: {tried.stderr.strip().splitlines()[-1]}"
+    return f"this system does not allow mounting a small disk: {tried.stderr.strip().splitlines()[-1]}"

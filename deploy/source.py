@@ -1,8 +1,8 @@
-"""What a drill's source plays: a recording, and source journals made of it in advance.
+"""Prepares what the source of a drill plays: a recording, and source journals made from it in advance.
 
-The journal is made by the source job's own parts (`spark_feed.encoding`, `spark_feed.source_journal`), file by file as
-Spark's micro-batches are: the same bytes, without a JVM that would take the processor from what is measured. Faults of
-the driver itself need the real job; everything else plays a prepared journal.
+The parts of the source job (`spark_feed.encoding`, `spark_feed.source_journal`) make the journal file by file, like
+Spark's micro-batches. The bytes are the same, without a JVM that would take processor time from what is measured.
+Faults of the Spark driver need the real job; all others play a prepared journal.
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ from spark_feed.encoding import TickEncoder, frames_of
 from spark_feed.feed_plan import read_feed_plan
 from spark_feed.job import numbering_plan
 from spark_feed.recording import ROWS_PER_FILE
-from spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, former_packets
+from spark_feed.source_journal import POSITION_NAME, SourceJournalWriter, packets_in
 from spark_feed.split import SplitRule
 
-PACKING_WINDOW_S = 0.002  # a packet waits at most about this long to fill: what low rates would otherwise cost
+PACKING_WINDOW_S = 0.002  # how long a packet may wait to fill, so that low rates do not cost latency
 PACKET_MESSAGES_MAX = 36
 READ_COUNT = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is played. Attributes: split: how its rows become source streams."""
+    """A recording to play.
+
+    Attributes:
+        split: how its rows are assigned to source streams.
+    """
 
     folder: Path
     message_count: int
@@ -55,10 +59,10 @@ def make_recording(
     """Generate ticks, or ingest a file.
 
     Args:
-        rows_per_file: of what is generated; a file is a micro-batch of Spark's.
+        rows_per_file: for generated ticks; each file is one micro-batch.
 
     Raises:
-        ProcessFailed: with the command's own words.
+        ProcessFailed: the text has the error of `tandemfeed ticks`.
     """
     out = folder / "recording"
     if source is None:
@@ -69,14 +73,14 @@ def make_recording(
     command = [sys.executable, "-m", "deploy.command", "ticks", *arguments, "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ProcessFailed(done.stderr.strip() or f"ticks ended with status {done.returncode}")
+        raise ProcessFailed(done.stderr.strip() or f"tandemfeed ticks: ended with status {done.returncode}")
     manifest = json.loads(done.stdout.splitlines()[-1])
     is_single = manifest["symbol_count"] == 1
     return Recording(out, int(manifest["record_count"]), "index" if is_single else "letter")
 
 
 def packet_size(rate: float, stream_count: int) -> int:
-    """Messages that a source packet may wait for, at a rate over all streams of a feed."""
+    """The number of messages to put in a source packet, for a rate over all streams of a feed."""
     return max(1, min(PACKET_MESSAGES_MAX, round(rate * PACKING_WINDOW_S / stream_count)))
 
 
@@ -93,10 +97,10 @@ def prepare_journal(
     """Number and pack a recording into a feed's source journal.
 
     Args:
+        settings: the path of `cluster.toml`.
+        messages_max: messages per packet.
         session: 0: the one in the settings.
-        parts: which of the recording's files.
-        settings: the cluster's `cluster.toml`.
-        messages_max: in a packet.
+        parts: the files of the recording to use.
     """
     format_path = EXAMPLES / "source-format.xml"
     feed_plan = read_feed_plan(f"{settings}#{feed.name}").in_session(session)
@@ -119,19 +123,19 @@ def prepare_days(
     journals: Sequence[Path],
     messages_max: int,
 ) -> None:
-    """A recording as so many days, each with a journal and a session of its own: a file each, the last one the rest."""
+    """Prepare one journal per day, each with its own session: one file per day, and the rest for the last day."""
     for day, journal in enumerate(journals):
         parts = slice(day, day + 1) if day + 1 < len(journals) else slice(day, None)
         prepare_journal(recording, feed, settings, journal, messages_max, session=SESSION + day, parts=parts)
 
 
 def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
-    """How many messages of each source stream the gateway, which must have been stopped, has sent."""
+    """How many messages of each source stream the gateway has sent; it must have stopped."""
     end = _sent_end(journal)
     counts = dict.fromkeys(range(1, feed.shape.stream_count + 1), 0)
     with Tailer(journal) as tailer:
         while (batch := tailer.read_batch(READ_COUNT)) is not None:
-            for index, stream, first, count in former_packets(batch):
+            for index, stream, first, count in packets_in(batch):
                 if index < end:
                     counts[stream] = first + count - 1
             if batch.next_index >= end:
@@ -139,10 +143,10 @@ def sent_counts(journal: Path, feed: FeedLayout) -> dict[int, int]:
     return counts
 
 
-class Lead:
-    """How far a source journal is ahead of its gateway. To look again costs what has been written and sent meanwhile.
+class JournalLead:
+    """Measures how far a source journal is ahead of its gateway; use it in a `with`.
 
-    Use it in a `with`.
+    Each measurement reads only what was written since the one before.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -159,9 +163,9 @@ class Lead:
         self._tailer.close()
 
     def message_count(self) -> int:
-        """Messages that wait, by the place that the gateway noted last."""
+        """The number of unsent messages, by the last position that the gateway stored."""
         while (batch := self._tailer.read_batch(READ_COUNT)) is not None:
-            for index, _, _, count in former_packets(batch):
+            for index, _, _, count in packets_in(batch):
                 self._waiting.append((index, count))
                 self._count += count
         end = _sent_end(self._journal)
@@ -171,7 +175,7 @@ class Lead:
 
 
 def _sent_end(journal: Path) -> int:
-    """One past the last record of a source journal that its gateway has sent; 0: it has sent nothing."""
+    """One past the last record of a source journal that its gateway has sent; 0 if it has sent nothing."""
     position = NamedPosition(journal / POSITION_NAME)
     try:
         return position.load() or 0

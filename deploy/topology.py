@@ -1,7 +1,7 @@
-"""What a one-machine cluster consists of: feeds, channels, source streams, adapters, clients; and its settings files.
+"""The parts of a one-machine cluster (feeds, channels, source streams, adapters, clients) and its settings files.
 
-Pure: addresses and ports come in as arguments. Names follow from the numbers: adapters are a, b, c, … in every feed;
-what belongs to the second feed has the suffix -2, and so on.
+Pure: addresses and ports are arguments. Adapters are named a, b, c, … in every feed; names of the second feed end in
+-2, and so on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ADAPTER_NAMES = "abcdefgh"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a cluster is.
+    """The size of a cluster.
 
     Attributes:
-        feeds: each with adapters, source and client of its own.
+        feeds: number of feeds, each with its own adapters, source and client.
         channels: per feed.
         streams_per_channel: source streams that one channel merges; with 1 a channel needs no decisions.
-        backups: adapters per feed beside the active one.
+        backups: adapters per feed, without the active one.
         lease_ttl_ms: term of a lease.
     """
 
@@ -42,7 +42,7 @@ class Shape:
             ("backups", self.backups, len(ADAPTER_NAMES) - 1),
         ):
             if not 1 <= count <= most:
-                raise ValueError(f"{count} {name}: 1 to {most} can be had")
+                raise ValueError(f"the number of {name} is {count}; it must be 1 to {most}")
 
     @property
     def stream_count(self) -> int:
@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def adapter_names(self) -> tuple[str, ...]:
-        """Of each feed."""
+        """The names of each feed's adapters."""
         return tuple(ADAPTER_NAMES[: self.backups + 1])
 
     def feed_layouts(self) -> tuple[FeedLayout, ...]:
@@ -61,14 +61,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class FeedLayout:
-    """One feed, and what its processes are called. A process, its host and its log have one name."""
+    """One feed and the names of its processes. A process, its host and its log have the same name."""
 
     feed_id: int
     shape: Shape
 
     @property
     def suffix(self) -> str:
-        """Tells this feed's processes from the first feed's."""
+        """Distinguishes the names of this feed from those of the first feed."""
         return "" if self.feed_id == 1 else f"-{self.feed_id}"
 
     @property
@@ -83,17 +83,17 @@ class FeedLayout:
 
     @property
     def job(self) -> str:
-        """Spark's driver."""
+        """The Spark driver."""
         return f"source-job{self.suffix}"
 
     @property
     def client(self) -> str:
-        """The subscriber that writes down what it is delivered."""
+        """The subscriber that records what it receives."""
         return f"client{self.suffix}"
 
     @property
     def forger(self) -> str:
-        """A subscriber that sends forged packets; on the client's host."""
+        """The subscriber that sends forged packets; it runs on the client's host."""
         return f"forger{self.suffix}"
 
     @property
@@ -102,11 +102,11 @@ class FeedLayout:
         return tuple(self.adapter(name) for name in self.shape.adapter_names)
 
     def adapter(self, name: str) -> str:
-        """The process of the adapter with this name; its identity is called the same."""
+        """The process of the adapter with this name; its identity has the same name."""
         return f"adapter-{name}{self.suffix}"
 
     def topic(self, channel_id: int) -> str:
-        """What the policy grants."""
+        """The topic of a channel, which the policy grants."""
         return f"demo.{self.name}" if self.shape.channels == 1 else f"demo.{self.name}.{channel_id}"
 
     def streams_of(self, channel_id: int) -> list[int]:
@@ -116,7 +116,7 @@ class FeedLayout:
 
 
 def host_names(shape: Shape) -> list[str]:
-    """Every process that needs a host, the admin server's first. The Spark job talks to nobody."""
+    """The names of all processes that need a host, the admin server first. The Spark job needs no network."""
     feeds = shape.feed_layouts()
     return [ADMIN, *(name for feed in feeds for name in (feed.gateway, *feed.adapters, feed.client))]
 
@@ -128,8 +128,8 @@ def render_cluster(
 
     Args:
         addresses: of each process.
-        source_ports: where each gateway serves gap fills.
-        next_port: gives a port for each multicast group; no two share one.
+        source_ports: the port on which each gateway serves gap fills.
+        next_port: returns a new port for each multicast group.
     """
     lines: list[str] = []
     for feed in shape.feed_layouts():

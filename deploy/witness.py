@@ -1,7 +1,7 @@
-"""The demo's and drills' subscriber: an application on the client library that writes down everything it is delivered.
+"""The subscriber of the demo and the drills: a client application that records everything it receives.
 
-Per source message it keeps identity and the fields that came, so that afterwards the content can be held against what
-the source sent.
+For each source message it records the identity and some fields, so that the content can later be compared with the
+recording.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CONTENT_DTYPE = np.dtype(
 VALUE_FIELDS = {"TradeTick": "price", "QuoteTick": "bidPrice", "OrderEvent": "price"}
 
 
-class ContentTape:
-    """What came, per message: source identity, symbol, event time and a price."""
+class ContentRecorder:
+    """Records source identity, symbol, event time and a price of each message."""
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.void]] = []
@@ -68,17 +68,17 @@ class ContentTape:
             self._times.append((batch.received_monotonic_ns, len(part)))
 
     def save(self, path: Path) -> None:
-        """Write two arrays, in order of delivery: `path` has the messages, NAME.times.npy when each was received."""
+        """Write two arrays in order of delivery: the messages to `path`, their receive times to NAME.times.npy."""
         np.save(path, np.concatenate(self._parts) if self._parts else np.empty(0, CONTENT_DTYPE))
         times = np.array(self._times, np.int64).reshape(-1, 2)
         np.save(path.with_suffix(".times.npy"), np.repeat(times[:, 0], times[:, 1]))
 
 
 class EndRequest:
-    """What whoever started the witness asks of it: end when these source messages have been delivered.
+    """A request to end when certain source messages have been delivered.
 
-    One JSON line on stdin: {"until": {source_stream_id: count sent, …}, "within_s": limit, "session": which}, without a
-    session of whichever is delivered. What has not come by then is recorded as missing.
+    One JSON line on standard input: {"until": {source_stream_id: count sent, …}, "within_s": limit, "session": number}.
+    Without "session" the counts apply to the current session. Messages that have not come in time count as missing.
     """
 
     def __init__(self) -> None:
@@ -88,14 +88,14 @@ class EndRequest:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
     def is_met(self, subscription: Subscription) -> bool:
-        """True once it was asked for and everything named has come, or its time is over."""
+        """True if a request has come, and either its messages have all been delivered or its time is over."""
         if self._until is None:
             return False
         channels = subscription.statistics().channels.values()
-        have = {stream: seq for channel in channels for stream, seq in channel.next_source_seqs.items()}
+        next_seqs = {stream: seq for channel in channels for stream, seq in channel.next_source_seqs.items()}
         return (
             all(self._session in (0, channel.session) for channel in channels)
-            and all(have.get(stream, 1) > count for stream, count in self._until.items())
+            and all(next_seqs.get(stream, 1) > count for stream, count in self._until.items())
         ) or time.monotonic() > self._give_up_at_s
 
     def _read(self) -> None:
@@ -107,28 +107,35 @@ class EndRequest:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record a feed from its first message to its end, or to where it is told on stdin to stop."""
+    """Record everything a feed delivers, until its end or until a request on standard input is met."""
     parser = argparse.ArgumentParser(prog="tandemfeed witness", description=main.__doc__)
-    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed")
-    parser.add_argument("--record", required=True, type=Path, metavar="FILE", help="written at the end")
-    parser.add_argument("--start", default="1", metavar="live|SEQ", help="where to begin (default %(default)s)")
+    parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed")
+    parser.add_argument(
+        "--record", required=True, type=Path, metavar="FILE", help="write the record to FILE at the end"
+    )
+    parser.add_argument(
+        "--start",
+        default="1",
+        metavar="live|SEQ",
+        help="start with live messages, or with message_seq SEQ (default %(default)s)",
+    )
     parser.add_argument(
         "--verify",
         choices=get_args(VerifyMode),
         default="alarm",
-        help="signed: record only what its adapter has signed (default %(default)s)",
+        help="verification mode; signed: record only messages that an adapter has signed (default %(default)s)",
     )
-    parser.add_argument("--through-days", action="store_true", help="go on after the end of a session: to be told")
+    parser.add_argument("--through-days", action="store_true", help="continue after the end of a session")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     prefer_short_turns()
     configure_logging("witness", arguments.log_level)
     connection = connection_from(parser, arguments)
-    # What it writes down has no cycles; looking for some would take ever longer pauses, which it would then measure.
+    # The records have no reference cycles. Searching them would cause ever longer pauses and distort the measurement.
     gc.disable()
     stop = StopSignal()
     start: Literal["live"] | int = "live" if arguments.start == "live" else int(arguments.start)
-    content = ContentTape()
+    content = ContentRecorder()
     recorder = DeliveryRecorder(on_batch=content.take)
     request = EndRequest()
     with (

@@ -42,10 +42,12 @@ USER_ERRORS = (RecordingError, SourceJournalError, FeedPlanError, JavaMissing, D
 
 def ticks(argv: Sequence[str] | None = None) -> int:
     """`tandemfeed ticks`: make recordings."""
-    parser = argparse.ArgumentParser(prog="tandemfeed ticks", description="Make recordings of ticks to replay.")
+    parser = argparse.ArgumentParser(
+        prog="tandemfeed ticks", description="Make a recording of ticks that the feed source can replay."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_generate(commands.add_parser("generate", help="draw realistic ticks from a seed"))
-    _add_ingest(commands.add_parser("ingest", help="read a Parquet, CSV or DBN file"))
+    _add_generate(commands.add_parser("generate", help="generate realistic ticks from a seed"))
+    _add_ingest(commands.add_parser("ingest", help="convert a Parquet, CSV or DBN file"))
     arguments = parser.parse_args(argv)
     try:
         manifest = _generate(arguments) if arguments.command == "generate" else _ingest(arguments)
@@ -58,15 +60,47 @@ def ticks(argv: Sequence[str] | None = None) -> int:
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
-    parser.add_argument("--messages", type=int, default=1_000_000, metavar="N", help="default %(default)s")
-    parser.add_argument("--symbols", type=int, default=3_000, metavar="M", help="default %(default)s")
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="S", help="equal seeds, equal ticks (default %(default)s)"
+        "--messages", type=int, default=1_000_000, metavar="N", help="number of messages (default %(default)s)"
     )
-    parser.add_argument("--trade-share", type=float, default=0.25, metavar="X", help="the rest are quotes; %(default)s")
-    parser.add_argument("--zipf", type=float, default=1.05, metavar="X", help="inequality of activity; %(default)s")
-    parser.add_argument("--day", type=date.fromisoformat, default=date(2026, 11, 20), metavar="YYYY-MM-DD")
-    parser.add_argument("--rows-per-file", type=int, default=ROWS_PER_FILE, metavar="N", help="a file is a micro-batch")
+    parser.add_argument(
+        "--symbols", type=int, default=3_000, metavar="M", help="number of ticker symbols (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="S", help="the same seed gives the same ticks (default %(default)s)"
+    )
+    parser.add_argument(
+        "--trade-share",
+        type=float,
+        default=0.25,
+        metavar="X",
+        help="share of messages that are trades; the rest are quotes (default %(default)s)",
+    )
+    parser.add_argument(
+        "--zipf",
+        type=float,
+        default=1.05,
+        metavar="X",
+        help="how unevenly symbols trade; 0 is evenly (default %(default)s)",
+    )
+    parser.add_argument(
+        "--day",
+        type=date.fromisoformat,
+        default=date(2026, 11, 20),
+        metavar="YYYY-MM-DD",
+        help="trading day (default %(default)s)",
+    )
+    _add_rows_per_file(parser)
+
+
+def _add_rows_per_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows-per-file",
+        type=int,
+        default=ROWS_PER_FILE,
+        metavar="N",
+        help="rows per file; Spark takes one file per micro-batch (default %(default)s)",
+    )
 
 
 def _generate(arguments: argparse.Namespace) -> Manifest:
@@ -90,16 +124,26 @@ def _generate(arguments: argparse.Namespace) -> Manifest:
 def _add_ingest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help=".parquet, .csv, .dbn or .dbn.zst")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
-    parser.add_argument("--kind", choices=KINDS, help="what the rows are (default: guessed from the columns)")
+    parser.add_argument("--kind", choices=KINDS, help="message kind of the rows (default: guessed from the columns)")
     parser.add_argument(
-        "--symbol", metavar="TEXT", help="for files without symbols (default: the file name's first word)"
+        "--symbol",
+        metavar="TEXT",
+        help="symbol of every row, for files without a symbol column (default: first word of the file name)",
     )
-    parser.add_argument("--column", action="append", default=[], metavar="FIELD=NAME", help="where a field is found")
-    parser.add_argument("--time-unit", choices=tuple(TIME_UNITS), help="of whole-number times (default: by magnitude)")
     parser.add_argument(
-        "--size-exponent", type=int, choices=range(-9, 1), metavar="-9…0", help="default: what is exact"
+        "--column", action="append", default=[], metavar="FIELD=NAME", help="column that contains a field; repeatable"
     )
-    parser.add_argument("--rows-per-file", type=int, default=ROWS_PER_FILE, metavar="N", help="a file is a micro-batch")
+    parser.add_argument(
+        "--time-unit", choices=tuple(TIME_UNITS), help="unit of integer times (default: guessed from their magnitude)"
+    )
+    parser.add_argument(
+        "--size-exponent",
+        type=int,
+        choices=range(-9, 1),
+        metavar="-9…0",
+        help="store sizes in units of 10 to this power (default: the largest that is exact)",
+    )
+    _add_rows_per_file(parser)
 
 
 def _ingest(arguments: argparse.Namespace) -> Manifest:
@@ -107,7 +151,7 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
     for pair in arguments.column:
         field, found, name = pair.partition("=")
         if not found:
-            raise RecordingError(f"--column {pair}: write FIELD=NAME")
+            raise RecordingError(f"--column {pair}: expected FIELD=NAME")
         columns[field] = name
     options = IngestOptions(
         kind=arguments.kind,
@@ -120,7 +164,7 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
 
 
 def job(argv: Sequence[str] | None = None) -> int:
-    """`tandemfeed source-job`: Spark's driver."""
+    """`tandemfeed source-job`: the Spark driver."""
     from spark_feed.job import JobOptions, SourceJob
 
     arguments = _job_parser().parse_args(argv)
@@ -159,36 +203,49 @@ def job(argv: Sequence[str] | None = None) -> int:
 def _job_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tandemfeed source-job",
-        description="Number a recording's ticks and append them, packed, to the source journal (Spark Structured "
-        "Streaming). Killed at any instant and started again with the same options, it goes on with the same numbers.",
+        description="Number the ticks of a recording, pack them and append them to the source journal, using Spark "
+        "Structured Streaming. If the job is killed, start it again with the same options: the numbers stay the same.",
     )
-    parser.add_argument("--recording", type=Path, required=True, metavar="DIR", help="made by `tandemfeed ticks`")
-    parser.add_argument("--source-format", type=Path, required=True, metavar="XML", help="the source format document")
-    parser.add_argument("--feed-description", required=True, metavar="TOML#FEED", help="the cluster's document")
-    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the source journal")
     parser.add_argument(
-        "--session", type=_session, default=0, metavar="YYYYMMDD", help="the session numbered (default: the document's)"
+        "--recording", type=Path, required=True, metavar="DIR", help="recording made by `tandemfeed ticks`"
     )
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="Spark's checkpoint")
+    parser.add_argument("--source-format", type=Path, required=True, metavar="XML", help="source format document")
+    parser.add_argument(
+        "--feed-description", required=True, metavar="TOML#FEED", help="cluster file, and the feed in it to number"
+    )
+    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="folder of the source journal")
+    parser.add_argument(
+        "--session",
+        type=_session,
+        default=0,
+        metavar="YYYYMMDD",
+        help="session to number (default: the one in the cluster file)",
+    )
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="folder of Spark's checkpoint")
     parser.add_argument(
         "--split",
         choices=[rule.value for rule in SplitRule],
         default=SplitRule.LETTER.value,
-        help="rows to source streams: by the ticker's first letter, by its hash, or in turn (default %(default)s)",
+        help="how rows are assigned to source streams: by the first letter of the ticker, by the hash of the ticker, "
+        "or in turn (default %(default)s)",
     )
-    parser.add_argument("--packet-messages-max", type=int, default=16, metavar="N", help="default %(default)s")
     parser.add_argument(
-        "--until-idle", action="store_true", help="stop when the recording is journaled, and declare the streams' end"
+        "--packet-messages-max", type=int, default=16, metavar="N", help="messages per packet (default %(default)s)"
+    )
+    parser.add_argument(
+        "--until-idle",
+        action="store_true",
+        help="stop after the whole recording is journaled, and mark the end of each stream",
     )
     parser.add_argument(
         "--ahead-batches-max",
         type=_batch_count,
         default=0,
         metavar="N",
-        help="micro-batches to run ahead of the gateway (default 0: any number)",
+        help="micro-batches that may be journaled and not yet sent by the gateway (default 0: no limit)",
     )
     parser.add_argument("--master", default="local[1]", help="Spark master (default %(default)s)")
-    parser.add_argument("--driver-memory", default="512m", help="of the JVM (default %(default)s)")
+    parser.add_argument("--driver-memory", default="512m", help="memory of the JVM (default %(default)s)")
     add_process_arguments(parser)
     return parser
 
@@ -196,19 +253,19 @@ def _job_parser() -> argparse.ArgumentParser:
 def _session(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 19_700_101 <= int(text) <= 99_991_231):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a session: write a trading day as YYYYMMDD, such as 20261121"
+            f"{text!r} is not a session; expected a trading day as YYYYMMDD, such as 20261121"
         )
     return int(text)
 
 
 def _batch_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of micro-batches: write 0, 1, 2, …")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of micro-batches; expected 0, 1, 2, …")
     return int(text)
 
 
 def gateway(argv: Sequence[str] | None = None) -> int:
-    """`tandemfeed source-gateway`: sends the source journal."""
+    """`tandemfeed source-gateway`: sends the packets of the source journal."""
     from spark_feed.gateway import GatewayCollector, GatewayError, GatewayOptions, SourceGateway, describe_feed
     from spark_feed.pacing import RatePacer, SpeedPacer
     from spark_feed.source_keys import sealing_with
@@ -241,7 +298,7 @@ def gateway(argv: Sequence[str] | None = None) -> int:
         LOG.error("%s", error)
         return 2
     except grpc.RpcError as error:
-        LOG.error("the admin server at %s: %s", connection.admin, error)
+        LOG.error("call to the admin server at %s failed: %s", connection.admin, error)
         return 2
     return 0
 
@@ -249,26 +306,42 @@ def gateway(argv: Sequence[str] | None = None) -> int:
 def _gateway_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tandemfeed source-gateway",
-        description="Multicast the source journal's packets, paced, and serve adapters the packets they missed.",
+        description="Multicast the packets of the source journal at a set pace, and serve the packets that adapters "
+        "missed.",
     )
-    parser.add_argument("--feed", required=True, metavar="NAME", help="as the admin server knows it")
-    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the source journal")
+    parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed at the admin server")
+    parser.add_argument("--journal", type=Path, required=True, metavar="DIR", help="folder of the source journal")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
-        "--rate", type=float, default=20_000.0, metavar="N", help="messages a second (default %(default)g)"
+        "--rate", type=float, default=20_000.0, metavar="N", help="messages per second (default %(default)g)"
     )
-    pace.add_argument("--speed", type=float, metavar="X", help="times recorded time, instead of a rate")
+    pace.add_argument(
+        "--speed", type=float, metavar="X", help="replay at X times the recorded pace, instead of a fixed rate"
+    )
     parser.add_argument(
-        "--session", type=_session, default=0, metavar="YYYYMMDD", help="the session sent (default: the journal's)"
+        "--session",
+        type=_session,
+        default=0,
+        metavar="YYYYMMDD",
+        help="session to send (default: the session of the journal)",
     )
     parser.add_argument(
-        "--former-journal", type=Path, metavar="DIR", help="of the session before: adapters fill what they missed of it"
+        "--former-journal",
+        type=Path,
+        metavar="DIR",
+        help="journal of the previous session, from which adapters fill gaps in that session",
     )
-    parser.add_argument("--wait-for-start", action="store_true", help='send only after the line "start" on stdin')
     parser.add_argument(
-        "--rpc-listen", default="127.0.0.1:0", metavar="HOST:PORT", help="must match source_replay_endpoint"
+        "--wait-for-start", action="store_true", help='send nothing until the line "start" arrives on standard input'
     )
-    parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="certificate (PEM)")
-    parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="its key (PEM)")
+    parser.add_argument(
+        "--rpc-listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="address that serves gap fills; must match source_replay_endpoint in the cluster file "
+        "(default %(default)s)",
+    )
+    parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
+    parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")
     add_connection_arguments(parser)
     return parser

@@ -1,4 +1,4 @@
-"""Which column of somebody's file is which field of ours: guessed from names, overridden by options."""
+"""Maps the columns of a user's file to the fields of a recording: guessed from names, overridden by options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_feed.recording import RecordingError
 
-# In order of preference; compared in small letters.
+# In order of preference; compared in lower case.
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "event_at_ns": ("event_at_ns", "ts_event", "event_time", "timestamp", "datetime", "date_time", "time", "ts", "t"),
     "symbol": ("symbol", "ticker", "raw_symbol", "instrument", "sym"),
@@ -36,28 +36,29 @@ FIELDS_OF_KIND: dict[str, tuple[str, ...]] = {
 def map_columns(
     file: str, present: Sequence[str], chosen: Mapping[str, str], kind: str | None
 ) -> tuple[str, dict[str, str]]:
-    """The kind of message the file holds, and for each field found the column it is in.
+    """The message kind of the file's rows, and the column of each field found.
 
     Args:
-        file: for messages.
+        file: name to use in errors.
         present: the file's columns.
         chosen: field -> column, from options.
-        kind: from options; None guesses.
+        kind: from options; None: guessed.
 
     Raises:
-        RecordingError: if a needed field is nowhere, or an option names what is not there.
+        RecordingError: if a required field has no column, or an option names a field or column that does not exist.
     """
     for field, column in chosen.items():
         if field not in KNOWN_NAMES:
-            raise RecordingError(f"--column {field}={column}: no field {field!r}; fields are {', '.join(KNOWN_NAMES)}")
+            known = ", ".join(KNOWN_NAMES)
+            raise RecordingError(f"--column {field}={column}: unknown field {field!r}; the fields are {known}")
         if column not in present:
-            raise RecordingError(f"{file}: no column {column!r} for {field}; it has {', '.join(present)}")
-    by_small_name = {name.lower().strip(): name for name in reversed(present)}
+            raise RecordingError(f"{file}: no column {column!r} for {field}; the columns are {', '.join(present)}")
+    by_lower_name = {name.lower().strip(): name for name in reversed(present)}
     mapping = {
-        field: by_small_name[name]
+        field: by_lower_name[name]
         for field, names in KNOWN_NAMES.items()
         for name in reversed(names)
-        if name in by_small_name
+        if name in by_lower_name
     }
     mapping.update(chosen)
     kinds = [kind] if kind else list(FIELDS_OF_KIND)
@@ -67,6 +68,6 @@ def map_columns(
     best = min(kinds, key=lambda name: sum(field not in mapping for field in FIELDS_OF_KIND[name]))
     missing = [field for field in FIELDS_OF_KIND[best] if field not in mapping]
     raise RecordingError(
-        f"{file}: no column found for {', '.join(missing)} of a {best} (columns: {', '.join(present)}): say which with "
-        f"--column {missing[0]}=NAME, or give --kind trade, quote or order"
+        f"{file}: no column found for {', '.join(missing)} of a {best} (the columns are {', '.join(present)}): name "
+        f"the column with --column {missing[0]}=NAME, or give --kind trade, quote or order"
     )

@@ -1,7 +1,7 @@
-"""Turns canonical ticks (Arrow) into framed source messages: what Spark's executors run, whole columns at a time.
+"""Turns canonical ticks (Arrow) into framed source messages, whole columns at a time. Runs in Spark's executors.
 
-Pure: rows in, rows out, no place in any sequence is decided here. Invariant: a row's frame and source stream depend on
-that row, the source format and the split rule alone.
+Pure: rows in, rows out; it assigns no numbers. Invariant: a row's frame and source stream depend only on that row, the
+source format and the split rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_feed.packing import Frames
 from spark_feed.recording import NULL_PRICE
 from spark_feed.split import SplitRule, assign_streams
 
-Table: TypeAlias = Any  # pyarrow has no types of its own
+Table: TypeAlias = Any  # pyarrow has no type annotations
 
 ENCODED_SCHEMA = pa.schema(
     [
@@ -32,15 +32,15 @@ ENCODED_DDL = "record_index bigint, source_stream_id int, event_at_ns bigint, fr
 
 
 class EncodingError(Exception):
-    """A row cannot be encoded in the source format; the text names record and column."""
+    """A row cannot be encoded in the source format; the text names the record and the column."""
 
 
 class TickEncoder:
     """Encodes batches of canonical rows.
 
     Args:
-        source_format: names of its messages are the recording's kinds, names of its fields the columns.
-        rule, source_stream_ids: how rows are split.
+        source_format: its message names are the kinds of the recording, its field names the columns.
+        rule, source_stream_ids: how rows are assigned to source streams.
     """
 
     def __init__(self, source_format: SourceFormat, rule: SplitRule, source_stream_ids: tuple[int, ...]) -> None:
@@ -52,7 +52,7 @@ class TickEncoder:
         """Rows of `recording.SCHEMA` as rows of `ENCODED_SCHEMA`, in the same order.
 
         Raises:
-            EncodingError: for an unknown kind or a value that the field cannot hold.
+            EncodingError: for an unknown kind, or a value outside the range of its field.
         """
         index = _integers(rows.column("record_index"))
         symbols, codes = _symbols(rows.column("symbol"))
@@ -86,7 +86,7 @@ class TickEncoder:
         message = self._format.messages.get(kind)
         if message is None:
             known = ", ".join(self._format.messages)
-            raise EncodingError(f"{self._format.document}: no message named {kind!r} (it has {known})")
+            raise EncodingError(f"{self._format.document}: no message named {kind!r}; the messages are {known}")
         return message
 
     def _frame(self, message: SourceMessageType, rows: Table, symbols: NDArray[np.bytes_]) -> NDArray[np.void]:
@@ -101,7 +101,7 @@ class TickEncoder:
             else:
                 null = field.null if field.null is not None else 0
                 values = _integers(rows.column(name), null)
-                # 64-bit ids are the two's complement of unsigned ones, so every bit pattern is one of the field's.
+                # 64-bit ids are the two's complement of unsigned ones, so every bit pattern is in range.
                 if field.kind.size < 8 and values.size:
                     self._check_range(message, name, field.kind.minimum, field.kind.maximum, values, rows)
                 columns[name] = values
@@ -114,12 +114,12 @@ class TickEncoder:
         if wrong.size:
             record = rows.column("record_index")[int(wrong[0])].as_py()
             raise EncodingError(
-                f"record {record}: {message.name}.{name} is {values[wrong[0]]}, the source format holds {low} to {high}"
+                f"record {record}: {message.name}.{name} is {values[wrong[0]]}; it must be {low} to {high}"
             )
 
 
 def frames_of(encoded: Table) -> Frames:
-    """Encoded rows as arrays in record order; sorts if they are not."""
+    """Encoded rows as arrays in record order; sorts them if necessary."""
     index = _integers(encoded.column("record_index"))
     if np.any(index[1:] < index[:-1]):
         encoded = encoded.take(pa.array(np.argsort(index, kind="stable")))
@@ -150,7 +150,7 @@ def _integers(column: Any, null: int = 0) -> NDArray[np.int64]:
 
 
 def _symbols(column: Any) -> tuple[list[bytes], NDArray[np.int64]]:
-    """Distinct values of a text column, and each row's place among them."""
+    """The distinct values of a text column, and each row's index into them."""
     encoded = column.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()

@@ -1,4 +1,4 @@
-"""What the source must know of its feed to number and pack: read from the cluster's own document (TOML)."""
+"""What the source must know about its feed to number and pack, read from the cluster file (TOML)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATAGRAM_SIZE_DEFAULT = 1_472
 
 
 class FeedPlanError(Exception):
-    """The document does not describe the feed; the text says where and what to do."""
+    """The cluster file does not describe the feed; the text says where and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,23 @@ class FeedPlan:
 
     def __post_init__(self) -> None:
         if not self.source_stream_ids or len(set(self.source_stream_ids)) != len(self.source_stream_ids):
-            raise FeedPlanError(f"feed {self.name}: source streams {self.source_stream_ids} must be some, and unique")
-        if self.datagram_size_max <= SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE:
-            raise FeedPlanError(f"feed {self.name}: datagram_size_max {self.datagram_size_max} holds no message")
+            raise FeedPlanError(
+                f"feed {self.name}: source streams are {self.source_stream_ids}; there must be at least one, each once"
+            )
+        overhead = SOURCE_HEADER_SIZE + SOURCE_SEAL_SIZE
+        if self.datagram_size_max <= overhead:
+            raise FeedPlanError(
+                f"feed {self.name}: datagram_size_max is {self.datagram_size_max}; header and seal alone take "
+                f"{overhead} bytes"
+            )
 
     def in_session(self, session: int) -> FeedPlan:
-        """The same feed in another session; 0: in this one."""
+        """The same feed in another session; 0 keeps the session."""
         return replace(self, session=session) if session else self
 
 
 def read_feed_plan(document: str) -> FeedPlan:
-    """Read `FILE#FEED` (`FILE` alone if it describes one feed).
+    """Read `FILE#FEED`, or `FILE` if it describes only one feed.
 
     Raises:
         FeedPlanError: if the file, the feed or one of its fields is missing.
@@ -54,7 +60,7 @@ def read_feed_plan(document: str) -> FeedPlan:
     names = [feed.get("name", "?") for feed in feeds]
     chosen = [feed for feed in feeds if feed.get("name") == name] if name else feeds
     if len(chosen) != 1:
-        raise FeedPlanError(f"{path} describes the feeds {names}: say which one as {path}#NAME")
+        raise FeedPlanError(f"{path} describes the feeds {names}; choose one with {path}#NAME")
     feed = chosen[0]
     try:
         return FeedPlan(
@@ -65,4 +71,4 @@ def read_feed_plan(document: str) -> FeedPlan:
             datagram_size_max=int(feed.get("datagram_size_max", DATAGRAM_SIZE_DEFAULT)),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FeedPlanError(f"{path}: feed {feed.get('name')!r} lacks or misstates {error}") from error
+        raise FeedPlanError(f"{path}: feed {feed.get('name')!r}: missing or invalid field: {error}") from error

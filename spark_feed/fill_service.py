@@ -1,4 +1,4 @@
-"""SourceReplay: adapters fill their gaps from the source journal. Serves only what has been sent already."""
+"""SourceReplay: adapters fill their gaps from the source journal. Serves only packets that have been sent."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ READ_COUNT = 256  # records taken from the journal at once
 
 
 class JournalReader:
-    """Reads packets that are no longer at hand. Safe to use from several threads."""
+    """Reads packets that are no longer cached. Safe to use from several threads."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
 
     def packets(self, stretches: Sequence[Stretch], stream_id: int, first_seq: int, end_seq: int) -> Iterator[bytes]:
-        """The datagrams of a source stream that hold any of `first_seq` to before `end_seq`, in order."""
+        """The datagrams of a source stream that contain any of `[first_seq, end_seq)`, in order."""
         if not stretches:
             return
         with Tailer(self._journal) as tailer:
-            tailer.to_index(stretches[0].begin_index)  # numbers never begin anew, so the stretches are one
+            tailer.to_index(stretches[0].begin_index)  # numbers never restart, so there is only one stretch
             while records := tailer.read_many(READ_COUNT):
                 for _, record in records:
                     if record[0] != RecordKind.PACKET:
@@ -51,12 +51,12 @@ class JournalReader:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerSession:
-    """The session before, which another gateway sent: what adapters still miss of it is filled from its journal.
+class PreviousSession:
+    """The previous session, which another gateway sent. Adapters fill their gaps in it from its journal.
 
     Attributes:
         session: its number.
-        index: of the whole of its journal.
+        index: covers its whole journal.
     """
 
     feed_id: int
@@ -65,8 +65,8 @@ class FormerSession:
     reader: JournalReader
 
     def end_of(self, stream_id: int) -> bytes:
-        """The heartbeat that says where a source stream ended: an adapter that was away then needs to wait for it no
-        longer."""
+        """The heartbeat that says where a source stream ended; an adapter that was away when it was sent waits for
+        it."""
         return encode_source_header(
             feed_id=self.feed_id,
             source_stream_id=stream_id,
@@ -82,16 +82,21 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
     """Answers `Fill`.
 
     Args:
-        feed: its name; adapters of another feed are refused, whatever stream they ask for.
-        session: of `index`; 0: any.
-        former: the session before, if its journal is here.
+        feed: its name; adapters of other feeds are refused.
+        session: session of `index`; 0: any.
+        previous: the previous session, if its journal is available.
     """
 
     def __init__(
-        self, index: SentIndex, reader: JournalReader, feed: str, session: int = 0, former: FormerSession | None = None
+        self,
+        index: SentIndex,
+        reader: JournalReader,
+        feed: str,
+        session: int = 0,
+        previous: PreviousSession | None = None,
     ) -> None:
         self._index = index
-        self._session, self._former = session, former
+        self._session, self._previous = session, previous
         self._feed = feed
         self._reader = reader
         self.datagram_count = 0
@@ -99,20 +104,21 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
     def Fill(  # noqa: N802
         self, request: replay_pb2.FillRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.FillChunk]:
-        """The packets that hold any message asked for, in order; nothing for what has not been sent yet.
+        """The sent packets that contain any requested message, in order.
 
-        Of the session before also where it ended, if that is asked for.
+        A request that reaches past the end of the previous session also gets the heartbeat that says where it ended.
         """
         caller = caller_of(context)
         if not caller.is_adapter_of(self._feed):
-            text = f"{caller.identity} is no adapter of feed {self._feed!r}"
+            text = f"{caller.identity!r} is not an adapter of feed {self._feed!r}"
             context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         stream_id = request.source_stream_id
         if stream_id not in self._index.source_stream_ids:
             known = ", ".join(map(str, self._index.source_stream_ids))
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no source stream {stream_id} here; there are {known}")
+            text = f"no source stream {stream_id}; the source streams of feed {self._feed!r} are {known}"
+            context.abort(grpc.StatusCode.NOT_FOUND, text)
         if len(request.ranges) > RANGE_COUNT_MAX:
-            text = f"{len(request.ranges)} ranges; ask for at most {RANGE_COUNT_MAX} at once"
+            text = f"{len(request.ranges)} ranges requested; the limit is {RANGE_COUNT_MAX} per request"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         try:
             wanted = RangeSet((each.first_seq, each.last_seq + 1) for each in request.ranges)
@@ -124,12 +130,12 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
             yield replay_pb2.FillChunk(datagrams=chunk)
 
     def _of_session(self, session: int, stream_id: int, wanted: RangeSet) -> Iterator[bytes]:
-        """The datagrams that a session has of what is wanted, and its end where more is wanted of one that is over."""
-        former = self._former
-        if former is not None and session == former.session:
-            yield from self._datagrams(former.index, former.reader, stream_id, wanted)
-            if wanted and wanted.end > former.index.next_source_seqs[stream_id]:
-                yield former.end_of(stream_id)
+        """The requested datagrams of a session, and its end if the request reaches past it."""
+        previous = self._previous
+        if previous is not None and session == previous.session:
+            yield from self._datagrams(previous.index, previous.reader, stream_id, wanted)
+            if wanted and wanted.end > previous.index.next_source_seqs[stream_id]:
+                yield previous.end_of(stream_id)
         elif 0 in (session, self._session) or session == self._session:
             yield from self._datagrams(self._index, self._reader, stream_id, wanted)
 
@@ -144,6 +150,6 @@ class SourceReplayService(replay_pb2_grpc.SourceReplayServicer):
         found = index.covering(stream_id, first_seq, end_seq)
         journaled_end_seq = min(end_seq, found.before_seq)
         for datagram in reader.packets(found.stretches, stream_id, first_seq, journaled_end_seq):
-            yield stamped(datagram, 0, SourceFlag.RETRANSMISSION)  # when it was first sent nobody remembers
-        for packet in found.at_hand:
+            yield stamped(datagram, 0, SourceFlag.RETRANSMISSION)  # 0: the first send time is not recorded
+        for packet in found.cached:
             yield stamped(packet.datagram, packet.sent_at_ns, SourceFlag.RETRANSMISSION)

@@ -1,8 +1,8 @@
-"""The source gateway: sends what the source journal holds, paced, and lets adapters fill their gaps from it.
+"""The source gateway: sends the packets of the source journal at a set pace and serves those that adapters missed.
 
-The shell around `spark_feed.send_core`: it reads records, performs effects, waits for the next deadline or the stop.
-It outlives Spark's driver; after its own crash it goes on at its durable position (a few packets may go out twice,
-with the same numbers). Never: numbers, packs or drops anything.
+The shell around `spark_feed.send_core`: it reads records, performs effects, and waits for the next deadline or the stop
+signal. It outlives the Spark driver. After a crash it resumes at its durable position; a few packets may go out twice,
+with the same numbers. Never: numbers, packs or drops a packet.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from journal import Batch, NamedPosition, Tailer
-from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, FormerSession, JournalReader, SourceReplayService
+from spark_feed.fill_service import CALLER_ROLES, SERVICE_NAME, JournalReader, PreviousSession, SourceReplayService
 from spark_feed.pacing import Pacer
 from spark_feed.send_core import AllSent, SendCore, SendPacket, stamped
 from spark_feed.sent_index import SentIndex, SentPacket
-from spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, former_ends, former_packets
+from spark_feed.source_journal import BEGIN_HEAD, POSITION_NAME, RecordKind, packets_in, streams_ended_in
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2_grpc
 from transport.admin_servers import AdminServers, ask_active
 from transport.dgram import MulticastSender
@@ -37,9 +37,9 @@ from transport.scheduling import begin_steady_running
 from transport.source_sealing import SourceSealer
 
 LOG = logging.getLogger(__name__)
-RECOVER_COUNT = 65_536  # records looked at at once when starting again
-LOOK_FOR_RECORDS_NS = 1_000_000  # between looks at the journal when it has nothing new
-STORE_POSITION_NS = 10_000_000  # at most this much is sent twice after a crash
+RECOVER_COUNT = 65_536  # records per batch when reading the journal after a restart
+JOURNAL_POLL_NS = 1_000_000  # how often to look for new records when there are none
+STORE_POSITION_NS = 10_000_000  # after a crash at most this much is sent twice
 DESCRIBE_TIMEOUT_S = 20.0
 
 
@@ -49,12 +49,12 @@ class GatewayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Where things are.
+    """Options of one run.
 
     Attributes:
-        wait_for_start: send packets only after the line "start" came in on stdin.
-        session: that the journal holds; 0: the one it says, or before it says one the feed's present one.
-        former_journal: of the session before; adapters fill what they missed of it.
+        wait_for_start: send no packets until the line "start" arrives on standard input.
+        session: the session to send; 0: the session of the journal, or of the feed if the journal is still empty.
+        former_journal: journal of the previous session, from which adapters fill gaps in that session.
     """
 
     feed: str
@@ -86,7 +86,7 @@ def describe_feed(connection: Connection, feed: str) -> common_pb2.FeedDescripti
 
 
 def session_of(journal: Path) -> int:
-    """The session that a source journal holds; 0: it does not say one yet."""
+    """The session of a source journal; 0 if the journal is still empty."""
     if not journal.is_dir():
         return 0
     with Tailer(journal) as tailer:
@@ -97,10 +97,10 @@ def session_of(journal: Path) -> int:
 
 
 class SourceGateway:
-    """A running gateway; make it, `run` it, and it closes itself.
+    """A gateway. `run` closes it when it returns.
 
     Args:
-        sealer: seals what is sent, with a key in use; None: the feed's source packets are not sealed.
+        sealer: seals every packet; None if the feed does not seal its source packets.
 
     Raises:
         OSError: the RPC address cannot be bound.
@@ -121,7 +121,7 @@ class SourceGateway:
         self._session = options.session or session_of(options.journal) or description.session
         if self._session < description.session:
             LOG.warning(
-                "the feed is past this journal's session: adapters only fill what they missed of it",
+                "the feed has moved on to a later session; sending this one only for adapters that missed parts of it",
                 extra={"session": self._session, "feed_is_in": description.session},
             )
         self.core = SendCore(description.feed_id, self._session, stream_ids, pacer)
@@ -132,9 +132,9 @@ class SourceGateway:
         self._stored_at_ns = 0
         self._is_begun = False
         self._recover()
-        former = None if options.former_journal is None else self._read_former(options.former_journal)
+        previous = None if options.former_journal is None else self._read_previous(options.former_journal)
         self.replay = SourceReplayService(
-            self.index, JournalReader(options.journal), description.name, self._session, former
+            self.index, JournalReader(options.journal), description.name, self._session, previous
         )
         self._context: zmq.Context[Any] = zmq.Context()
         self._sender = MulticastSender(
@@ -145,7 +145,7 @@ class SourceGateway:
 
     @property
     def endpoint(self) -> str:
-        """Where SourceReplay is served."""
+        """The address that serves SourceReplay."""
         return self._rpc.endpoint
 
     def run(self, stop: StopSignal) -> None:
@@ -161,7 +161,7 @@ class SourceGateway:
             while not stop.is_set:
                 self._turn()
                 ready = select.select(watched, [], [], self._wait_s())[0]
-                if sys.stdin in ready and sys.stdin.readline().strip() in ("start", ""):  # end of input starts as well
+                if sys.stdin in ready and sys.stdin.readline().strip() in ("start", ""):  # end of input also starts
                     self.core.start()
                     watched.remove(sys.stdin)
         finally:
@@ -200,11 +200,11 @@ class SourceGateway:
         now_ns = time.monotonic_ns()
         deadline_ns = self.core.next_deadline_ns(now_ns)
         if self.core.is_starved:
-            deadline_ns = min(deadline_ns, now_ns + LOOK_FOR_RECORDS_NS)
+            deadline_ns = min(deadline_ns, now_ns + JOURNAL_POLL_NS)
         return max(deadline_ns - now_ns, 0) / 1e9
 
     def _recover(self) -> None:
-        """Index what an earlier start has sent; sending goes on behind it."""
+        """Index what this gateway sent before it restarted, and resume after it."""
         position = self._stored_position
         if position is None:
             return
@@ -214,44 +214,46 @@ class SourceGateway:
                 break
             if not self._is_begun:
                 self._check_begin(batch[0].tobytes())
-            if batch.next_index > position:  # the position was the end of a block, or the first batch reaches beyond
+            if batch.next_index > position:  # the position is the end of a block, or the first batch passes it
                 self._tailer.to_index(max(batch.first_index, position))
                 batch = batch.until(position)
-            self._note_former(batch)
-        LOG.info("going on where an earlier start was", extra={"next_source_seqs": self.core.next_source_seqs})
+            self._index_sent(batch)
+        LOG.info("resumed at the stored position", extra={"next_source_seqs": self.core.next_source_seqs})
 
-    def _note_former(self, batch: Batch) -> None:
-        """Index what an earlier start has sent."""
-        for index, stream_id, first, count in former_packets(batch):
-            self.index.add_former(stream_id, first, count, index)
-        self.core.on_sent_before(batch.next_index, former_ends(batch), self.index.next_source_seqs)
+    def _index_sent(self, batch: Batch) -> None:
+        for index, stream_id, first, count in packets_in(batch):
+            self.index.add_journaled(stream_id, first, count, index)
+        self.core.resume_at(batch.next_index, streams_ended_in(batch), self.index.next_source_seqs)
 
     def _check_begin(self, record: bytes) -> None:
         if record[0] != RecordKind.BEGIN:
-            raise GatewayError(f"{self._options.journal} is not a source journal: give the source job's folder")
-        feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
-        was = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
-        now = (self._description.feed_id, self._session, sorted(self._groups))
-        if was != now:
             raise GatewayError(
-                f"{self._options.journal} holds (feed, session, source streams) {was}, this gateway was to send "
-                f"{now}: use the journal of this session, or correct --session or the feed's description"
+                f"{self._options.journal} is not a source journal; give the folder that the source job writes to"
+            )
+        feed = json.loads(record[BEGIN_HEAD.size :])["feed"]
+        found = (feed["feed_id"], feed["session"], sorted(feed["source_stream_ids"]))
+        expected = (self._description.feed_id, self._session, sorted(self._groups))
+        if found != expected:
+            raise GatewayError(
+                f"{self._options.journal} contains (feed, session, source streams) {found}; expected {expected}: "
+                "use the journal of this session, or correct --session or the cluster file"
             )
         self._is_begun = True
 
-    def _read_former(self, journal: Path) -> FormerSession:
-        """The journal of the session before, read through once."""
+    def _read_previous(self, journal: Path) -> PreviousSession:
+        """Index the journal of the previous session."""
         session = session_of(journal)
         if not 0 < session < self._session:
             raise GatewayError(
-                f"{journal} holds session {session or 'none'}: --former-journal is one before {self._session}"
+                f"--former-journal {journal} contains {f'session {session}' if session else 'no session'}; it must "
+                f"contain a session before {self._session}"
             )
         index = SentIndex(list(self._groups))
         with Tailer(journal) as tailer:
             while (batch := tailer.read_batch(RECOVER_COUNT)) is not None:
-                for place, stream_id, first, count in former_packets(batch):
-                    index.add_former(stream_id, first, count, place)
-        return FormerSession(self._description.feed_id, session, index, JournalReader(journal))
+                for place, stream_id, first, count in packets_in(batch):
+                    index.add_journaled(stream_id, first, count, place)
+        return PreviousSession(self._description.feed_id, session, index, JournalReader(journal))
 
     def _serve(self) -> RpcServer:
         verifier = TokenVerifier(self._description.token_public_key)
@@ -279,16 +281,16 @@ class SourceGateway:
 
 
 class GatewayCollector(Collector):
-    """The gateway's counts for Prometheus."""
+    """The gateway's counters for Prometheus."""
 
     def __init__(self, gateway: SourceGateway) -> None:
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
-        """As they stand."""
+        """The current values."""
         gateway = self._gateway
         for name, text, count in (
-            ("packets", "Source packets sent, retransmissions not counted.", gateway.packet_count),
+            ("packets", "Source packets sent, without retransmissions.", gateway.packet_count),
             ("heartbeats", "Heartbeats sent.", gateway.heartbeat_count),
             ("filled_packets", "Source packets served to adapters that missed them.", gateway.replay.datagram_count),
         ):

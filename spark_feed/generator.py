@@ -1,10 +1,10 @@
-"""Realistic ticks from a seed: opening burst, quiet noon, closing rise; thousands of symbols of very unequal activity.
+"""Generates realistic ticks from a seed: a busy open and close, a quiet noon, and thousands of unevenly active symbols.
 
-Everything is drawn by one seeded numpy Generator in chunks of fixed size, whole arrays at a time, so equal options give
-equal bytes. Per symbol the middle price is a random walk on the tick grid that only quotes move; a trade happens at the
-bid or the ask of the symbol's last quote, and a symbol's first message is a quote.
+One seeded numpy Generator draws everything in chunks of fixed size, whole arrays at a time, so equal options give equal
+bytes. The mid price of a symbol is a random walk on the tick grid that moves only with quotes. A trade happens at the
+bid or the ask of the symbol's last quote; a symbol's first message is a quote.
 
-Invariant: event times never fall, and bid < ask in every quote.
+Invariant: event times never decrease, and bid < ask in every quote.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 from spark_feed.recording import complete
 from spark_feed.tickers import make_tickers
 
-CHUNK_COUNT = 250_000  # messages drawn at once; part of what a seed means
+CHUNK_COUNT = 250_000  # messages per draw; changing it changes what a seed produces
 CENT = 10_000_000  # one cent with exponent -9
-MIDDLE_FLOOR_TICKS = 10  # the walk is reflected here: no price falls to nothing, no bid below one tick
+MID_FLOOR_TICKS = 10  # the walk is reflected here, so that no bid falls below one tick
 SPREAD_TICKS_MAX = 8
 DAY_POINTS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """What to draw.
+    """What to generate.
 
     Attributes:
-        trade_share: part of the messages that are trades; the others are quotes.
-        zipf_exponent: how unequal the symbols' activity is; 0 is equal.
-        open_at, duration: the trading day in UTC.
+        trade_share: share of messages that are trades; the rest are quotes.
+        zipf_exponent: how unevenly symbols trade; 0 is evenly.
+        open_at, duration: trading hours in UTC.
     """
 
     message_count: int
@@ -49,13 +49,13 @@ class GeneratorOptions:
 
     def __post_init__(self) -> None:
         if self.message_count < 1:
-            raise ValueError(f"{self.message_count} messages: choose at least 1")
+            raise ValueError(f"the number of messages is {self.message_count}; it must be at least 1")
         if not 0 <= self.trade_share < 1:
-            raise ValueError(f"trade share {self.trade_share}: choose 0 or more and less than 1")
+            raise ValueError(f"the trade share is {self.trade_share}; it must be at least 0 and less than 1")
 
 
 class TickGenerator:
-    """Draws the day in chunks; `tables()` once."""
+    """Generates one day in chunks. Call `tables()` only once."""
 
     def __init__(self, options: GeneratorOptions) -> None:
         self._options = options
@@ -65,7 +65,7 @@ class TickGenerator:
         self._symbols = pa.array(self.tickers)
         weights = (np.arange(count) + 3.0) ** -options.zipf_exponent
         self._activity = np.cumsum(weights / weights.sum())
-        self._walk = np.maximum(self._rng.lognormal(8.3, 0.9, count).astype(np.int64), 2 * MIDDLE_FLOOR_TICKS)
+        self._walk = np.maximum(self._rng.lognormal(8.3, 0.9, count).astype(np.int64), 2 * MID_FLOOR_TICKS)
         self._spread = np.zeros(count, np.int64)  # 0: not quoted yet
         self._open_ns = _open_ns(options)
         self._day = _cumulative_day()
@@ -103,7 +103,7 @@ class TickGenerator:
         )
 
     def _event_times(self, start: int, count: int) -> NDArray[np.int64]:
-        # One uniform draw per equal share of the day's activity: ascending without a sort, chunk by chunk.
+        # One uniform draw per equal share of the day's activity ascends without a sort, chunk by chunk.
         shares = (np.arange(start, start + count) + self._rng.random(count)) / self._options.message_count
         at = np.interp(shares, self._day, np.linspace(0.0, 1.0, DAY_POINTS))
         duration_ns = self._options.duration // timedelta(microseconds=1) * 1_000
@@ -112,15 +112,15 @@ class TickGenerator:
     def _walk_prices(
         self, by_symbol: NDArray[np.int64], starts: NDArray[np.int64], is_quote: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Bid and spread in ticks as of each message's last quote; messages are grouped by symbol."""
+        """Bid and spread, in ticks, of the last quote at each message; messages are grouped by symbol."""
         count = len(by_symbol)
         group_sizes = np.diff(np.r_[starts, count])
         steps = self._rng.choice(np.array([-2, -1, 0, 1, 2]), size=count, p=(0.02, 0.16, 0.64, 0.16, 0.02))
         moved = np.cumsum(np.where(is_quote, steps, 0))
-        before = np.r_[0, moved][starts]  # what the groups before have summed up
+        before = np.r_[0, moved][starts]  # the sum over all earlier groups
         walk = np.repeat(self._walk[by_symbol[starts]] - before, group_sizes) + moved
-        # A reflected walk is the free walk's absolute distance from the floor; only the free walk is carried on.
-        middle = MIDDLE_FLOOR_TICKS + np.abs(walk - MIDDLE_FLOOR_TICKS)
+        # A reflected walk is the absolute distance of the free walk from the floor; only the free walk is kept.
+        mid = MID_FLOOR_TICKS + np.abs(walk - MID_FLOOR_TICKS)
         drawn = np.minimum(self._rng.geometric(0.55, count), SPREAD_TICKS_MAX)
         last_quote = np.maximum.accumulate(np.where(is_quote, np.arange(count), -1))
         carried = last_quote < np.repeat(starts, group_sizes)  # the last quote lies in an earlier chunk
@@ -128,7 +128,7 @@ class TickGenerator:
         ends = starts + group_sizes - 1
         self._walk[by_symbol[starts]] = walk[ends]
         self._spread[by_symbol[starts]] = spread[ends]
-        return middle - spread // 2, spread
+        return mid - spread // 2, spread
 
 
 def _open_ns(options: GeneratorOptions) -> int:
@@ -161,7 +161,7 @@ def _table(
     sizes: NDArray[np.int64],
 ) -> pa.Table:
     quotes = pa.array(is_quote)
-    side = pa.array(["A", "B"]).take(pa.array(at_ask.astype(np.int8)))  # who paid the ask was a buyer
+    side = pa.array(["A", "B"]).take(pa.array(at_ask.astype(np.int8)))  # a trade at the ask was started by a buyer
     columns = {
         "kind": pa.array(["trade", "quote"]).take(pa.array(is_quote.astype(np.int8))),
         "symbol": symbols,

@@ -1,4 +1,4 @@
-"""Somebody's file -> a recording. The file's kind is judged by its name's ending."""
+"""Converts a user's file to a recording. The suffix of the file name decides how the file is read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spark_feed.recording import ROWS_PER_FILE, Manifest, RecordingError, write_
 
 
 def ingest(path: Path, out: Path, options: IngestOptions, rows_per_file: int = ROWS_PER_FILE) -> Manifest:
-    """Read a Parquet, CSV or DBN file and write it as a recording, every row and in its order.
+    """Read a Parquet, CSV or DBN file and write every row of it, in order, to a recording.
 
     Raises:
-        RecordingError: naming file, row and column, and what to do.
+        RecordingError: names file, row and column, and says what to do.
     """
     if not path.is_file():
         raise RecordingError(f"{path}: no such file")
@@ -23,7 +23,7 @@ def ingest(path: Path, out: Path, options: IngestOptions, rows_per_file: int = R
     elif name.endswith((".csv", ".txt", ".parquet", ".pq")):
         ingested = read_columns_file(path, options)
     else:
-        raise RecordingError(f"{path}: unknown kind of file; readable are .parquet, .csv, .dbn and .dbn.zst")
+        raise RecordingError(f"{path}: unknown file type; expected .parquet, .csv, .dbn or .dbn.zst")
     return write_recording(
         out,
         [ingested.table],

@@ -30,13 +30,13 @@ SIDES |= {"seller": "A", "-1": "A", "2": "A"}
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """What the file does not say, or says otherwise than guessed.
+    """What the user states instead of leaving it to be guessed.
 
     Attributes:
-        symbol: for a file without a column of symbols; None takes the file name's first word.
+        symbol: symbol of every row, for a file without a symbol column; None: the first word of the file name.
         columns: field -> column.
-        time_unit: of integer times; None judges by their magnitude.
-        size_exponent: sizes become integers times ten to this; None takes the largest one that is exact.
+        time_unit: unit of integer times; None: guessed from their magnitude.
+        size_exponent: sizes are stored in units of 10 to this power; None: the largest that is exact.
     """
 
     kind: str | None = None
@@ -48,7 +48,7 @@ class IngestOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """A whole file as a recording table, and how its numbers were made."""
+    """A whole file as a recording table, and how its numbers were converted."""
 
     table: Any
     price_conversion: str
@@ -59,7 +59,7 @@ def read_columns_file(path: Path, options: IngestOptions) -> Ingested:
     """Read a CSV (with a header line) or Parquet file.
 
     Raises:
-        RecordingError: naming file, row and column, and what to do.
+        RecordingError: names file, row and column, and says what to do.
     """
     try:
         raw = _read_csv(path) if path.suffix.lower() in (".csv", ".txt") else pq.read_table(path)
@@ -72,7 +72,7 @@ def read_columns_file(path: Path, options: IngestOptions) -> Ingested:
 def _read_csv(path: Path) -> Any:
     with path.open(encoding="utf-8") as file:
         names = [name.strip().strip('"') for name in file.readline().rstrip("\r\n").split(",")]
-    # Everything stays text: prices must not pass through binary floats.
+    # Every column stays text, because prices must not pass through binary floats.
     convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True)
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
@@ -122,13 +122,14 @@ class _Reader:
             if pc.any(wrong).as_py():
                 row = pc.index(wrong, pa.scalar(True)).as_py()
                 raise self._error(
-                    row, "symbol", f"symbol {column[row].as_py()!r} must have 1 to {SYMBOL_SIZE_MAX} bytes: shorten it"
+                    row, "symbol", f"symbol is {column[row].as_py()!r}; it must be 1 to {SYMBOL_SIZE_MAX} bytes long"
                 )
             return column
         symbol = self._options.symbol or re.split(r"[-_. ]", self._path.name)[0].upper()
         if not 1 <= len(symbol.encode()) <= SYMBOL_SIZE_MAX:
             raise RecordingError(
-                f"{self._path}: no column of symbols, and {symbol!r} is not 1 to {SYMBOL_SIZE_MAX} bytes: give --symbol"
+                f"{self._path}: no symbol column, and {symbol!r} cannot be the symbol because it is not 1 to "
+                f"{SYMBOL_SIZE_MAX} bytes long: give --symbol"
             )
         return pa.array([symbol] * self._raw.num_rows, pa.string())
 
@@ -137,11 +138,13 @@ class _Reader:
         if pa.types.is_string(column.type):
             column = self._parse_times(column)
         if column.null_count:
-            raise self._error(pc.index(pc.is_null(column), pa.scalar(True)).as_py(), "event_at_ns", "no time")
+            raise self._error(
+                pc.index(pc.is_null(column), pa.scalar(True)).as_py(), "event_at_ns", "the time is missing"
+            )
         if pa.types.is_timestamp(column.type):
             return np.asarray(column.cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy(), np.int64)
         if not pa.types.is_integer(column.type):
-            raise self._error(0, "event_at_ns", f"{column.type} is no time: use ISO 8601 or whole numbers")
+            raise self._error(0, "event_at_ns", f"type is {column.type}; expected ISO 8601 times or integers")
         values = np.asarray(column.to_numpy(), np.int64)
         unit = self._options.time_unit or _unit_of(int(values.max(initial=0)))
         return values * TIME_UNITS[unit]
@@ -158,9 +161,9 @@ class _Reader:
             try:
                 pa.scalar(text).cast(pa.timestamp("ns", "UTC"))
             except pa.ArrowInvalid:
-                raise self._error(row, "event_at_ns", f"{text!r} is no ISO 8601 time and no whole number") from None
+                raise self._error(row, "event_at_ns", f"{text!r} is neither an ISO 8601 time nor an integer") from None
         raise self._error(
-            0, "event_at_ns", "times are not all of one kind (zone or none, text or number): write all alike"
+            0, "event_at_ns", "times have mixed forms (with and without zone, or text and integer); use one form"
         )
 
     def _nine_digits(self, name: str, null: int) -> tuple[NDArray[np.int64], str]:
@@ -183,9 +186,7 @@ class _Reader:
             wrong = np.flatnonzero((rest != 0) | (values < 0) | (values > SIZE_MAX))
             if wrong.size:
                 value = self._column(name)[int(wrong[0])].as_py()
-                text = (
-                    f"size {value} does not fit in 32 bits as a multiple of 1e{exponent}: give another --size-exponent"
-                )
+                text = f"size {value} is not a 32-bit multiple of 1e{exponent}: give another --size-exponent"
                 raise self._error(int(wrong[0]), name, text)
             columns[name] = pa.array(values)
         return exponent
@@ -210,7 +211,7 @@ class _Reader:
 
 
 def _unit_of(value: int) -> str:
-    """The unit in which a time lies between 1973 and 5138."""
+    """The unit that puts a time between the years 1973 and 5138."""
     return next(
         unit for unit, limit in (("s", 10**11), ("ms", 10**14), ("us", 10**17), ("ns", 1 << 63)) if value < limit
     )

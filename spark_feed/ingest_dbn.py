@@ -1,7 +1,7 @@
 """DBN files (Databento Binary Encoding) as recording tables: every record of the file's schema is kept.
 
-mbo becomes order messages, trades become trades, mbp-1, tbbo and the bbo schemas become quotes. Null prices stay what
-DBN has, the largest 64-bit integer.
+mbo becomes orders, trades become trades; mbp-1, tbbo and the bbo schemas become quotes. Null prices keep DBN's value,
+the largest 64-bit integer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
     """Read a whole DBN file, compressed or not.
 
     Raises:
-        RecordingError: naming the file and what is wrong.
+        RecordingError: names the file and says what is wrong.
     """
     decoder = databento_dbn.DBNDecoder()
     metadata: Any = None
@@ -47,19 +47,19 @@ def read_dbn_file(path: Path, options: IngestOptions) -> Ingested:
                 else:
                     skipped += 1
     except (databento_dbn.DBNError, zstandard.ZstdError, ValueError) as error:
-        raise RecordingError(f"{path}: not a whole DBN file ({error})") from error
+        raise RecordingError(f"{path}: not a complete DBN file ({error})") from error
     if taken is None:
-        raise RecordingError(f"{path}: no DBN metadata: fragments cannot be played, give a whole file")
+        raise RecordingError(f"{path}: no DBN metadata; give a complete file, not a fragment")
     if skipped:
-        raise RecordingError(f"{path}: {skipped} records are not of the file's own schema {metadata.schema}")
+        raise RecordingError(f"{path}: {skipped} records do not belong to the file's schema, {metadata.schema}")
     if not rows:
-        raise RecordingError(f"{path} holds no record")
+        raise RecordingError(f"{path} contains no records")
     columns = dict(zip(("instrument_id", *taken.columns), zip(*rows, strict=True), strict=True))
     return Ingested(_table(path, taken, columns, metadata, options), "DBN integers, exact")
 
 
 class _Kind:
-    """How records of a schema become rows: instrument id first, then the named columns."""
+    """How records of a schema become rows: first the instrument id, then the named columns."""
 
     def __init__(self, name: str, types: tuple[type, ...], columns: str, row: Callable[[Any], tuple[Any, ...]]) -> None:
         self.name = name
@@ -103,7 +103,9 @@ _KINDS = {"mbo": _ORDER, "trades": _TRADE, "mbp-1": _QUOTE, "tbbo": _QUOTE, "bbo
 def _kind_of(path: Path, metadata: Any) -> _Kind:
     kind = _KINDS.get(str(metadata.schema))
     if kind is None:
-        raise RecordingError(f"{path}: schema {metadata.schema} has no message here; playable are {', '.join(_KINDS)}")
+        raise RecordingError(
+            f"{path}: schema {metadata.schema} is not supported; supported schemas are {', '.join(_KINDS)}"
+        )
     return kind
 
 
@@ -113,7 +115,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
         file.seek(0)
         source: Any = file
         if magic == ZSTD_MAGIC:
-            # A file may be several frames behind each other, its metadata one of its own.
+            # A file may consist of several consecutive frames; the metadata may be one of them.
             source = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
         while piece := source.read(READ_SIZE):
             yield piece
@@ -134,13 +136,13 @@ def _table(path: Path, kind: _Kind, columns: dict[str, Any], metadata: Any, opti
         if len(symbol.encode()) > SYMBOL_SIZE_MAX:
             row = arrays["symbol"].index(symbol).as_py()
             raise RecordingError(
-                f"{path}: record {row + 1}: symbol {symbol!r} is longer than {SYMBOL_SIZE_MAX} bytes: give --symbol"
+                f"{path}: record {row + 1}: symbol {symbol!r} is longer than {SYMBOL_SIZE_MAX} bytes; give --symbol"
             )
     return complete(arrays, count)
 
 
 class _Symbols:
-    """Instrument id and day -> symbol, by the metadata's mappings; the id itself where they say nothing."""
+    """Maps an instrument id and a day to a symbol, using the file's metadata; an unmapped id stays its own symbol."""
 
     def __init__(self, metadata: Any) -> None:
         self._known: dict[tuple[int, int], str] = {}
@@ -155,7 +157,7 @@ class _Symbols:
         if key not in self._known:
             intervals = self._intervals.get(str(instrument_id), [])
             at = datetime.fromtimestamp(day * 86_400, UTC).date()
-            # Snapshot records carry older event times than the interval: one symbol for the id is then unmistakable.
+            # Snapshot records have event times before the interval; the id is still clear if it has only one symbol.
             names = [name for start, end, name in intervals if start <= at < end] or [
                 name for _, _, name in intervals if len({name for _, _, name in intervals}) == 1
             ]

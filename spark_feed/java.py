@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on, or says exactly what to install."""
+"""Finds a Java installation that Spark can use, or says what to install."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NEEDED_MODULE = "jdk.incubator.vector"  # trimmed runtimes lack it, and Spark th
 
 
 class JavaMissing(Exception):
-    """No Java that serves; the text says what was looked at and what to install."""
+    """No usable Java; the text says what was found and what to install."""
 
 
 def find_java_home(environment: Mapping[str, str] | None = None, usual_folder: Path = USUAL_FOLDER) -> Path:
-    """The folder of a Java 17 or newer: from JAVA_HOME, from PATH, or where Debian installs it.
+    """The folder of a Java 17 or newer: from JAVA_HOME, from PATH, or from Debian's folder.
 
     Raises:
         JavaMissing: if there is none.
@@ -31,10 +31,10 @@ def find_java_home(environment: Mapping[str, str] | None = None, usual_folder: P
         if reason is None:
             return home
         refused.append(f"{home}: {reason}")
-    looked_at = "; ".join(refused) or f"none in JAVA_HOME, PATH or {usual_folder}"
+    found = "; ".join(refused) or f"none in JAVA_HOME, PATH or {usual_folder}"
     raise JavaMissing(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer ({looked_at}). On Debian or Ubuntu: "
-        "apt-get install openjdk-17-jre-headless; elsewhere install one and set JAVA_HOME"
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer; found: {found}. On Debian or Ubuntu, run "
+        "apt-get install openjdk-17-jre-headless; elsewhere, install Java and set JAVA_HOME"
     )
 
 
@@ -52,9 +52,11 @@ def _candidates(environment: Mapping[str, str], usual_folder: Path) -> Iterator[
 def _refusal(home: Path) -> str | None:
     release = home / "release"
     text = release.read_text(errors="replace") if release.is_file() else ""
-    found = re.search(r'JAVA_VERSION="?(?:1\.)?(\d+)', text) or re.search(r'version "(?:1\.)?(\d+)', _ask(home))
+    found = re.search(r'JAVA_VERSION="?(?:1\.)?(\d+)', text) or re.search(
+        r'version "(?:1\.)?(\d+)', _version_text(home)
+    )
     if found is None:
-        return "does not say its version"
+        return "its version is unknown"
     if int(found.group(1)) < JAVA_VERSION_MIN:
         return f"version {found.group(1)} is too old"
     modules = re.search(r'MODULES="([^"]*)"', text)
@@ -63,9 +65,9 @@ def _refusal(home: Path) -> str | None:
     return None
 
 
-def _ask(home: Path) -> str:
+def _version_text(home: Path) -> str:
     try:
-        asked = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return asked.stderr
+    return done.stderr

@@ -1,10 +1,10 @@
 """The feed source's Spark job: recording → source streams → numbers → packets → source journal.
 
-Executors parse, split and encode (`mapInArrow`); the driver takes each micro-batch in record order, numbers and packs
-it, and appends it to the source journal in `foreachBatch`. Sending is another process's (`spark_feed.gateway`): so a
-driver may die at any instant and neither numbers nor the streams on the wire change.
+Executors parse, split and encode (`mapInArrow`). The driver takes each micro-batch in record order, numbers and packs
+it, and appends it to the source journal in `foreachBatch`. Another process sends the packets (`spark_feed.gateway`), so
+the driver may die at any instant without changing the numbers or the streams on the wire.
 
-Never: decides a number from a batch id, a partition or a clock; runs further ahead of the gateway than allowed.
+Never: derives a number from a batch id, a partition or a clock; runs further ahead of the gateway than allowed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_feed.source_journal import POSITION_NAME, NumberingPlan, SourceJourna
 from spark_feed.split import SplitRule
 
 LOG = logging.getLogger(__name__)
-BACK_PRESSURE_LOOK_S = 0.02
+BACK_PRESSURE_POLL_S = 0.02
 TICKS_DDL = (
     "record_index bigint, kind string, symbol string, event_at_ns bigint, price bigint, size bigint, side string, "
     "flags smallint, bid_price bigint, ask_price bigint, bid_size bigint, ask_size bigint, received_at_ns bigint, "
@@ -40,11 +40,12 @@ TICKS_DDL = (
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What the job is to do.
+    """Options of one run.
 
     Attributes:
-        until_idle: stop when the recording is journaled, and declare the streams' end; otherwise wait for more files.
-        ahead_batches_max: micro-batches journaled beyond what the gateway has sent; 0: any number.
+        until_idle: stop after the whole recording is journaled, and mark the end of each stream; otherwise wait for
+            more files.
+        ahead_batches_max: limit on the micro-batches that are journaled and not yet sent by the gateway; 0: no limit.
     """
 
     recording: Path
@@ -62,7 +63,7 @@ class JobOptions:
 
 @dataclass(slots=True)
 class JobReport:
-    """What one run of the job did."""
+    """The result of one run."""
 
     record_count: int = 0
     batch_count: int = 0
@@ -79,20 +80,20 @@ class SourceJob:
         self.report = JobReport()
 
     def stop(self) -> None:
-        """Finish after the micro-batch in hand."""
+        """Finish after the current micro-batch."""
         self._stopping.set()
 
     def run(self, on_started: Callable[[], None]) -> JobReport:
-        """Run until stopped, or until the recording is journaled if so asked.
+        """Run until stopped, or with `until_idle` until the recording is journaled.
 
         Raises:
-            JavaMissing, RecordingError, SourceJournalError, DocumentError, OSError: each says what to do.
+            JavaMissing, RecordingError, SourceJournalError, DocumentError, OSError: the text says what to do.
         """
         options = self._options
         began_at = time.monotonic()
         manifest = Manifest.read(options.recording)
         if restore_file_order(options.recording):
-            LOG.info("restored the order of the recording's files")
+            LOG.info("restored the modification times that order the recording's files")
         source_format = load_source_format(options.source_format)
         plan = numbering_plan(
             options.recording, options.source_format, options.feed, options.split, options.packet_messages_max
@@ -130,7 +131,7 @@ class SourceJob:
             try:
                 self._take_batch(writer, batch, batch_id)
             except BaseException as error:
-                failure.append(error)  # Spark would hand on its text only
+                failure.append(error)  # Spark passes on only the text of an error
                 raise
 
         stream = (
@@ -153,22 +154,22 @@ class SourceJob:
             query.stop()
 
     def _take_batch(self, writer: SourceJournalWriter, batch: Any, batch_id: int) -> None:
-        self._hold_back(writer)
+        self._wait_for_gateway(writer)
         added = writer.append_batch(batch_id, frames_of(batch.toArrow()))
         self.report.record_count += added
         self.report.batch_count += 1
         LOG.debug("micro-batch journaled", extra={"batch_id": batch_id, "record_count": added})
 
-    def _hold_back(self, writer: SourceJournalWriter) -> None:
-        """Wait while the gateway is too many micro-batches behind."""
+    def _wait_for_gateway(self, writer: SourceJournalWriter) -> None:
+        """Wait until the gateway is close enough behind."""
         while self.is_too_far_ahead(writer):
-            if self._stopping.wait(BACK_PRESSURE_LOOK_S):
+            if self._stopping.wait(BACK_PRESSURE_POLL_S):
                 raise _Stopped
         if self._stopping.is_set():
             raise _Stopped
 
     def is_too_far_ahead(self, writer: SourceJournalWriter) -> bool:
-        """Whether the gateway has yet to send as many micro-batches as the job may be ahead of it."""
+        """True if at least `ahead_batches_max` micro-batches are journaled and not yet sent by the gateway."""
         allowed = self._options.ahead_batches_max
         return allowed > 0 and writer.unsent_batch_count(self._sent_position()) >= allowed
 
@@ -178,7 +179,7 @@ class SourceJob:
 
 
 class _Stopped(Exception):
-    """The job was asked to stop before it took the micro-batch."""
+    """The job was stopped before it took the micro-batch."""
 
 
 def _executor_function(
@@ -198,7 +199,7 @@ def _executor_function(
 def numbering_plan(
     recording: Path, source_format: Path, feed: FeedPlan, split: SplitRule, packet_messages_max: int
 ) -> NumberingPlan:
-    """What the numbers and bytes of this session depend on."""
+    """Everything that the numbers and bytes of this session depend on."""
     return NumberingPlan(
         feed=feed,
         split=split.value,
@@ -209,7 +210,7 @@ def numbering_plan(
 
 
 def _fingerprint(recording: Path) -> str:
-    """Of what the recording is, whether or not it is still growing."""
+    """Identifies a recording; does not change while the recording grows."""
     manifest = Manifest.read(recording)
-    told = f"{manifest.origin}|{manifest.rows_per_file}|{manifest.first_event_at_ns}|{manifest.size_exponent}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    identity = f"{manifest.origin}|{manifest.rows_per_file}|{manifest.first_event_at_ns}|{manifest.size_exponent}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -1,10 +1,10 @@
 """Numbers the messages of one micro-batch and packs them into source packets. Pure.
 
-A packet holds consecutive messages of one source stream in record order and closes when it is full, when it holds
+A packet contains consecutive messages of one source stream in record order. It ends when it is full, when it has
 `packet_messages_max` messages, or at the end of the micro-batch.
 
-Invariant: packets and numbers are a function of (plan, next numbers, rows) alone; run again, the bytes are the same.
-`sent_at_ns` is 0 here: it is the sender's to fill in.
+Invariant: packets and numbers are a function of (plan, next numbers, rows), so a rerun gives the same bytes.
+`sent_at_ns` is 0 here; the sender fills it in.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Frames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedPacket:
-    """A source packet and what pacing needs to know of it.
+    """A source packet and what pacing must know about it.
 
     Attributes:
-        last_record_index: of its last message; a packet cannot be sent before that message happened.
-        event_at_ns: of its last message.
+        last_record_index: of its last message; orders the packets of a micro-batch.
+        event_at_ns: of its last message; a packet is not sent before that event.
     """
 
     source_stream_id: int
@@ -62,7 +62,7 @@ def pack_batch(
     """All packets of a micro-batch in sending order, and the next source_seq of each stream.
 
     Raises:
-        ValueError: if a message does not fit in a packet of its own, or belongs to no stream of the feed.
+        ValueError: if a message does not fit in any packet, or its source stream is not one of the feed's.
     """
     foreign = np.setdiff1d(frames.stream_id, np.array(plan.source_stream_ids))
     if foreign.size:
@@ -93,7 +93,7 @@ def _pack_stream(
         if end == first:
             raise ValueError(
                 f"record {frames.record_index[rows[first]]}: a message of {sizes[first]} bytes does not fit in a "
-                f"packet of {plan.datagram_size_max}"
+                f"datagram of {plan.datagram_size_max} bytes (datagram_size_max)"
             )
         stop = int(ends[end - 1])
         header = encode_source_header(
@@ -122,7 +122,7 @@ def _pack_stream(
 def _gather(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> bytes:
-    """The given pieces of `data` behind each other."""
+    """The given pieces of `data`, concatenated."""
     total = int(ends[-1])
     if total == data.size:
         return data.tobytes()

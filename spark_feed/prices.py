@@ -1,4 +1,4 @@
-"""Numbers as nine-digit integers, exactly: decimal text digit by digit, floats rounded half even at nine digits."""
+"""Numbers as integers with exponent -9: decimal text exactly, floats rounded half even to nine decimal places."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ EXACT = "decimal strings, exact"
 ROUNDED = "floats, rounded half even at nine digits"
 WHOLE = "integers, exact"
 LIMIT = 1 << 63
-_CONTEXT = Context(prec=400, rounding=ROUND_HALF_EVEN)  # a float has up to 1,074 digits behind the point, 9 are asked
+_CONTEXT = Context(prec=400, rounding=ROUND_HALF_EVEN)  # a float has up to 1,074 decimal places; 9 are used
 
 
 class BadNumber(Exception):
-    """A value is no number, or does not fit. Attributes: row: which; value: what it says."""
+    """A value is not a number, or does not fit.
+
+    Attributes:
+        row: index of the value's row.
+        value: the value as read.
+        reason: what is wrong with it, to be read after the value.
+    """
 
     def __init__(self, row: int, value: object, reason: str) -> None:
         super().__init__(reason)
@@ -30,15 +36,15 @@ class BadNumber(Exception):
 
 
 def to_nine_digits(column: Any, null: int) -> tuple[NDArray[np.int64], str]:
-    """A column as integers with exponent -9, and how they were made.
+    """A column as integers with exponent -9, and how they were converted.
 
     Args:
         column: Arrow text, decimals, floats or integers.
-        null: what empty values become.
+        null: result for empty values.
 
     Raises:
-        BadNumber: naming the first row that is no number, has more than nine digits behind the point as text, or
-            is too large.
+        BadNumber: names the first row that is not a number, is text with more than nine decimal places, or is too
+            large.
     """
     kind = column.type
     if pa.types.is_integer(kind):
@@ -65,7 +71,7 @@ def to_nine_digits(column: Any, null: int) -> tuple[NDArray[np.int64], str]:
 
 
 def size_exponent_of(values: NDArray[np.int64]) -> int:
-    """The largest exponent (0 to -9) that holds all nine-digit values as integers."""
+    """The largest exponent (0 to -9) in which all the values are integers."""
     divisor = 10**PRICE_DIGITS
     for exponent in range(PRICE_DIGITS):
         if not np.any(values % divisor):
@@ -80,7 +86,7 @@ def _nine_digits(value: object, null: int) -> int:
     try:
         number = Decimal(value.strip() if isinstance(value, str) else value)  # type: ignore[arg-type]
     except InvalidOperation:
-        raise BadNumber(0, value, "is no number") from None
+        raise BadNumber(0, value, "is not a number") from None
     if number.is_nan():
         return null
     if not number.is_finite():
@@ -88,7 +94,7 @@ def _nine_digits(value: object, null: int) -> int:
     scaled = number.scaleb(PRICE_DIGITS, _CONTEXT)
     whole = scaled.to_integral_value(ROUND_HALF_EVEN)
     if isinstance(value, str) and whole != scaled:
-        raise BadNumber(0, value, f"has more than {PRICE_DIGITS} digits behind the point")
-    if not -LIMIT <= whole < LIMIT - 1:  # the largest one means none
-        raise BadNumber(0, value, "does not fit in 64 bits with nine digits behind the point")
+        raise BadNumber(0, value, f"has more than {PRICE_DIGITS} decimal places")
+    if not -LIMIT <= whole < LIMIT - 1:  # the largest value means null
+        raise BadNumber(0, value, "does not fit in 64 bits with nine decimal places")
     return int(whole)

@@ -1,11 +1,11 @@
 """A recording: a folder of Parquet files with canonical ticks, which the source job replays file by file.
 
-A micro-batch is a file, so all files but the last hold the same number of rows. Rows carry `record_index`, gapless from
-0 over the whole recording: whoever reads it back can prove that nothing is missing or out of order. Spark's file source
-takes files in order of modification time; the writer therefore sets those times itself, one step apart, and
+Each file is one micro-batch, so all files but the last have the same number of rows. Rows carry `record_index`, gapless
+from 0 over the whole recording, so that a reader can prove that no row is missing or out of order. Spark's file source
+takes files in order of modification time. The writer therefore sets those times, one step apart, and
 `restore_file_order` sets them again on a copy that lost them.
 
-Prices are i64 with exponent -9; `NULL_PRICE` stands for none. Unsigned 64-bit ids are stored as their two's complement
+Prices are i64 with exponent -9; `NULL_PRICE` means no price. Unsigned 64-bit ids are stored as their two's complement,
 because Parquet readers disagree about unsigned types.
 
 Invariant: `record_index` of row r in file f is f * rows_per_file + r.
@@ -57,16 +57,16 @@ SCHEMA = pa.schema(
 
 
 class RecordingError(Exception):
-    """A recording, or what should become one, cannot be used; the text says where and what to do."""
+    """A recording, or the input of one, cannot be used; the text says where and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a recording holds.
+    """Describes the contents of a recording.
 
     Attributes:
-        price_conversion: how prices became integers, in words.
-        size_exponent: sizes are integers times ten to this power.
+        price_conversion: how prices were converted to integers, in words.
+        size_exponent: sizes are stored in units of 10 to this power.
     """
 
     record_count: int
@@ -84,22 +84,22 @@ class Manifest:
         """The manifest of a finished recording.
 
         Raises:
-            RecordingError: if the folder holds none.
+            RecordingError: if the folder does not contain one.
         """
         path = folder / MANIFEST_NAME
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise RecordingError(
-                f"{folder} is not a finished recording (no {MANIFEST_NAME}): make one with "
+                f"{folder} is not a finished recording (it has no {MANIFEST_NAME}); make one with "
                 "`tandemfeed ticks generate` or `tandemfeed ticks ingest`"
             ) from None
         except (ValueError, TypeError) as error:
-            raise RecordingError(f"{path} is damaged ({error}): make the recording again") from error
+            raise RecordingError(f"{path} is damaged ({error}); make the recording again") from error
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """Where the recording's file `number` lies."""
+    """The path of file `number` of a recording."""
     return folder / f"part-{number:08d}.parquet"
 
 
@@ -112,14 +112,14 @@ def write_recording(
     price_conversion: str,
     size_exponent: int = 0,
 ) -> Manifest:
-    """Write tables (columns of SCHEMA less record_index, in order) as a recording.
+    """Write tables (columns of SCHEMA without record_index, in order) as a recording.
 
     Raises:
-        RecordingError: if the folder already holds files, or no row comes.
+        RecordingError: if the folder is not empty, or the tables have no rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        raise RecordingError(f"{folder} is not empty: give a new folder, or remove the old recording first")
+        raise RecordingError(f"{folder} is not empty; give a new folder, or remove the old recording first")
     symbols: set[str] = set()
     record_count = file_count = 0
     first_event = last_event = 0
@@ -134,7 +134,7 @@ def write_recording(
         record_count += table.num_rows
         file_count += 1
     if not record_count:
-        raise RecordingError(f"{origin} holds no record: nothing to write to {folder}")
+        raise RecordingError(f"{origin} contains no records; nothing was written to {folder}")
     manifest = Manifest(
         record_count=record_count,
         file_count=file_count,
@@ -151,7 +151,7 @@ def write_recording(
 
 
 def complete(columns: dict[str, pa.Array], row_count: int) -> pa.Table:
-    """A table of every recording column but record_index: the given ones, and nulls for the others."""
+    """A table with every column of a recording except record_index; columns that are not given become null."""
     fields = [field for field in SCHEMA if field.name != "record_index"]
     arrays = [
         columns[field.name].cast(field.type) if field.name in columns else pa.nulls(row_count, field.type)
@@ -161,7 +161,7 @@ def complete(columns: dict[str, pa.Array], row_count: int) -> pa.Table:
 
 
 def restore_file_order(folder: Path) -> bool:
-    """Make modification times ascend with the file numbers again, if a copy lost that; True if it had."""
+    """Make modification times ascend with the file numbers, in case a copy lost them; True if times were set."""
     parts = sorted(folder.glob("part-*.parquet"))
     times = [part.stat().st_mtime_ns for part in parts]
     if all(before < after for before, after in itertools.pairwise(times)):

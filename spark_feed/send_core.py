@@ -3,7 +3,7 @@
 The shell feeds records in journal order and performs the effects in order. A packet counts as sent when `on_time` has
 returned it. Never renumbers, never reorders, never sends a packet that is not in the journal.
 
-Invariant: each stream's packets leave in `source_seq` order without a hole; heartbeats name the number that comes next.
+Invariant: the packets of each stream leave in `source_seq` order without a gap; heartbeats carry the next `source_seq`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spark_feed.source_journal import PACKET_HEAD, Commit, End, RecordKind, pack
 
 HEARTBEAT_INTERVAL_NS = 10_000_000
 LOOKAHEAD_COUNT_MAX = 256  # records waiting to become due; more would only take memory
-SEND_EARLY_NS = 50_000  # a wait this short costs more than being this early
-PACKETS_PER_TURN_MAX = 64  # heartbeats and the stop signal get their turn in a burst, too
+SEND_EARLY_NS = 50_000  # so short a wait costs more than sending early
+PACKETS_PER_TURN_MAX = 64  # so that heartbeats and the stop signal get a turn during a burst
 FLAGS_OFFSET = SOURCE_LAYOUT.offsets["flags"]
 FLAGS = SOURCE_LAYOUT.part("flags")
 SENT_AT_OFFSET = SOURCE_LAYOUT.offsets["sent_at_ns"]
@@ -28,7 +28,7 @@ SENT_AT = SOURCE_LAYOUT.part("sent_at_ns")
 
 
 class SendPacket(NamedTuple):
-    """Stamp and multicast the packet, and note it in the index of what was sent."""
+    """Stamp and multicast the packet, and add it to the index of sent packets."""
 
     source_stream_id: int
     first_source_seq: int
@@ -47,7 +47,7 @@ class SendHeartbeat(NamedTuple):
 
 
 class AllSent(NamedTuple):
-    """Every stream has come to its end; heartbeats go on saying so."""
+    """Every stream has ended; heartbeats continue and carry the end-of-stream flag."""
 
     message_counts: dict[int, int]
 
@@ -66,7 +66,7 @@ class SendCore:
     """The gateway's core.
 
     Args:
-        feed_id, session, source_stream_ids: the feed's.
+        feed_id, session, source_stream_ids: of the feed.
         pacer: the schedule.
     """
 
@@ -78,7 +78,7 @@ class SendCore:
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._is_started = False
         self._all_sent = False
-        self.position = 0  # index in the journal behind the last record dealt with
+        self.position = 0  # journal index after the last record processed
 
     @property
     def next_source_seqs(self) -> dict[int, int]:
@@ -87,20 +87,26 @@ class SendCore:
 
     @property
     def wants_record_count(self) -> int:
-        """How many more records the shell may feed now."""
+        """How many more records the shell may feed before the next `on_time`."""
         return LOOKAHEAD_COUNT_MAX - len(self._waiting)
 
     @property
     def is_starved(self) -> bool:
-        """True while there is nothing to send and more may come."""
+        """True while no records wait and more may come."""
         return not self._waiting and not self._all_sent
 
     def start(self) -> None:
-        """From now on send packets; before, only heartbeats."""
+        """Send packets from now on; until then only heartbeats are sent."""
         self._is_started = True
 
-    def on_sent_before(self, position: int, ended: Iterable[int], next_source_seqs: Mapping[int, int]) -> None:
-        """How far an earlier start of the gateway came: in the journal, which streams ended, and in each stream."""
+    def resume_at(self, position: int, ended: Iterable[int], next_source_seqs: Mapping[int, int]) -> None:
+        """Take over where the gateway was before it restarted.
+
+        Args:
+            position: journal index after the last record sent.
+            ended: the source streams that have ended.
+            next_source_seqs: by source stream.
+        """
         self.position = position
         for stream_id, next_source_seq in next_source_seqs.items():
             self._streams[stream_id].next_source_seq = next_source_seq
@@ -108,12 +114,12 @@ class SendCore:
             self._streams[stream_id].is_ended = True
 
     def on_record(self, index: int, record: bytes) -> None:
-        """The journal's next record; no more at once than `wants_record_count`."""
-        assert self.wants_record_count > 0, f"{len(self._waiting)} records wait already"
+        """The next record of the journal. At most `wants_record_count` may be fed."""
+        assert self.wants_record_count > 0, f"{len(self._waiting)} records are already waiting"
         self._waiting.append((index, record))
 
     def on_time(self, now_ns: int) -> list[SendEffect]:
-        """What is due now, in order."""
+        """The effects that are due now, in order."""
         effects: list[SendEffect] = []
         if self._is_started:
             self._send_due(now_ns, effects)
@@ -124,7 +130,7 @@ class SendCore:
         return effects
 
     def next_deadline_ns(self, now_ns: int) -> int:
-        """When `on_time` should be called again; heartbeats make that always soon."""
+        """When to call `on_time` again; never later than the next heartbeat."""
         due = min(
             now_ns if stream.last_sent_at_ns is None else stream.last_sent_at_ns + HEARTBEAT_INTERVAL_NS
             for stream in self._streams.values()
@@ -156,7 +162,7 @@ class SendCore:
                 self._on_other(record)
         if not self._all_sent and all(stream.is_ended for stream in self._streams.values()):
             self._all_sent = True
-            # The end is said at once, not one heartbeat interval later.
+            # Announce the end now instead of one heartbeat interval later.
             for stream_id, stream in self._streams.items():
                 stream.last_sent_at_ns = now_ns
                 effects.append(self._heartbeat(stream_id, stream))
@@ -165,14 +171,14 @@ class SendCore:
 
     def _advance(self, stream_id: int, first: int, count: int) -> None:
         stream = self._streams[stream_id]
-        assert first == stream.next_source_seq, f"stream {stream_id}: journal has {first}, due {stream.next_source_seq}"
-        assert not stream.is_ended, f"stream {stream_id}: a packet behind its end"
+        assert first == stream.next_source_seq, f"stream {stream_id}: got {first}, expected {stream.next_source_seq}"
+        assert not stream.is_ended, f"stream {stream_id}: a packet after the end of the stream"
         stream.next_source_seq += count
 
     def _on_other(self, record: bytes) -> None:
         if record[0] == RecordKind.COMMIT:
             for stream_id, seq in Commit.decode(record).next_source_seqs.items():
-                assert self._streams[stream_id].next_source_seq == seq, f"stream {stream_id}: COMMIT says {seq}"
+                assert self._streams[stream_id].next_source_seq == seq, f"stream {stream_id}: COMMIT has {seq}"
         elif record[0] == RecordKind.END:
             self._streams[End.decode(record).source_stream_id].is_ended = True
 
@@ -191,7 +197,7 @@ class SendCore:
 
 
 def stamped(datagram: bytes, sent_at_ns: int, added_flags: int = 0) -> bytes:
-    """The packet with its send time and further flags."""
+    """The packet with its send time set and flags added."""
     return b"".join(
         (
             datagram[:FLAGS_OFFSET],

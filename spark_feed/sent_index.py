@@ -1,8 +1,8 @@
-"""What has been sent: the newest packets themselves, and for the older ones where in the source journal to read them.
+"""Index of sent packets: the newest are cached, the older ones can be found in the source journal.
 
-One thread adds, others look up. A quarter byte a packet (`SequenceMarks`) besides the newest packets, as far as the
-cache holds, in lists of plain values: tens of thousands of tuples would be looked at by every full collection of cyclic
-garbage. Invariant: a packet is found if and only if it was added.
+One thread adds, others look up. The index takes a quarter byte per packet (`SequenceMarks`) plus the cache. The cache
+consists of lists of plain values, because every full garbage collection would visit tens of thousands of tuples.
+Invariant: a packet is found if and only if it was added.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from journal.sequence_marks import SequenceMarks, Stretch
 
-CACHE_SIZE_MAX = 64 << 20  # about half a minute of full speed; older packets come from the journal, more slowly
-TRIM_COUNT = 4_096  # evicted packets are dropped from a stream's lists so many at a time
+CACHE_SIZE_MAX = 64 << 20  # about half a minute at full speed; older packets come more slowly, from the journal
+TRIM_COUNT = 4_096  # evicted packets are removed from a stream's lists in batches of this size
 
 
 class SentPacket(NamedTuple):
-    """A packet that was sent in this life of the gateway, and when first (wall clock, ns)."""
+    """A packet that this run of the gateway sent, and when it was first sent (wall clock, ns)."""
 
     first_source_seq: int
     datagram: bytes
@@ -28,41 +28,41 @@ class SentPacket(NamedTuple):
 
 
 class Covering(NamedTuple):
-    """Where the packets are that hold a range: first those to be read from the journal, then those at hand.
+    """Where to find the packets of a range: first those to read from the journal, then the cached ones.
 
     Attributes:
         stretches: of the journal.
-        before_seq: packets from this one on are at hand, not to be read.
-        at_hand: in order.
+        before_seq: packets from this one on are cached and need no reading.
+        cached: in order.
     """
 
     stretches: list[Stretch]
     before_seq: int
-    at_hand: list[SentPacket]
+    cached: list[SentPacket]
 
 
 class _Stream:
     def __init__(self) -> None:
         self.marks = SequenceMarks()
         self.next_source_seq = 1
-        self.first_seqs: list[int] = []  # of the packets at hand, and of some evicted ones before them
+        self.first_seqs: list[int] = []  # of the cached packets, after those of some evicted ones
         self.datagrams: list[bytes | None] = []
         self.sent_at_ns: list[int] = []
         self.evicted_count = 0
 
-    def keep(self, packet: SentPacket) -> None:
-        """Have the newest packet at hand."""
+    def cache(self, packet: SentPacket) -> None:
+        """Cache the newest packet."""
         self.first_seqs.append(packet.first_source_seq)
         self.datagrams.append(packet.datagram)
         self.sent_at_ns.append(packet.sent_at_ns)
 
-    def kept(self, begin: int, end: int) -> list[SentPacket]:
-        """Those at hand in a part of the lists."""
+    def cached(self, begin: int, end: int) -> list[SentPacket]:
+        """The cached packets in a part of the lists."""
         rows = zip(self.first_seqs[begin:end], self.datagrams[begin:end], self.sent_at_ns[begin:end], strict=True)
         return [SentPacket(first, datagram, at_ns) for first, datagram, at_ns in rows if datagram is not None]
 
     def evict(self) -> int:
-        """Let the oldest packet at hand go; returns its size."""
+        """Remove the oldest cached packet; returns its size."""
         datagram = self.datagrams[self.evicted_count]
         assert datagram is not None
         self.datagrams[self.evicted_count] = None
@@ -85,32 +85,32 @@ class SentIndex:
 
     @property
     def source_stream_ids(self) -> tuple[int, ...]:
-        """The streams there are."""
+        """The source streams of the index."""
         return tuple(self._streams)
 
     @property
     def next_source_seqs(self) -> dict[int, int]:
-        """By source stream: what has not been sent yet."""
+        """By source stream: the first `source_seq` that has not been sent."""
         return {stream_id: stream.next_source_seq for stream_id, stream in self._streams.items()}
 
     def add(self, stream_id: int, packet: SentPacket, message_count: int, journal_index: int) -> None:
-        """Note a packet that was sent; packets of a stream come in order."""
+        """Add a packet that was just sent; the packets of a stream must come in order."""
         with self._lock:
             stream = self._streams[stream_id]
             self._note(stream, packet.first_source_seq, message_count, journal_index)
-            stream.keep(packet)
+            stream.cache(packet)
             self._cache_order.append(stream_id)
             self._cache_size += len(packet.datagram)
             while self._cache_size > self._cache_size_max:
                 self._cache_size -= self._streams[self._cache_order.popleft()].evict()
 
-    def add_former(self, stream_id: int, first_source_seq: int, message_count: int, journal_index: int) -> None:
-        """Note a packet that an earlier life of the gateway sent."""
+    def add_journaled(self, stream_id: int, first_source_seq: int, message_count: int, journal_index: int) -> None:
+        """Add a packet that an earlier run of the gateway sent; it is not cached."""
         with self._lock:
             self._note(self._streams[stream_id], first_source_seq, message_count, journal_index)
 
     def covering(self, stream_id: int, first_seq: int, end_seq: int) -> Covering:
-        """The packets that hold any of `[first_seq, end_seq)`, in order."""
+        """Where to find the packets that contain any of `[first_seq, end_seq)`."""
         with self._lock:
             stream = self._streams[stream_id]
             end_seq = min(end_seq, stream.next_source_seq)
@@ -121,11 +121,11 @@ class SentIndex:
             journaled_end_seq = min(end_seq, before_seq)
             stretches = stream.marks.stretches(first_seq, journaled_end_seq - 1) if first_seq < before_seq else []
             start = max(bisect_right(stream.first_seqs, first_seq) - 1, begin)
-            found = stream.kept(start, bisect_left(stream.first_seqs, end_seq))
+            found = stream.cached(start, bisect_left(stream.first_seqs, end_seq))
             return Covering(stretches, before_seq, found)
 
-    def has_at_hand(self, stream_id: int, first_source_seq: int) -> bool:
-        """True if the packet that begins there need not be read from the journal."""
+    def is_cached(self, stream_id: int, first_source_seq: int) -> bool:
+        """True if the packet that starts with `first_source_seq` is cached."""
         stream = self._streams[stream_id]
         place = bisect_left(stream.first_seqs, first_source_seq)
         return place < len(stream.first_seqs) and stream.datagrams[place] is not None

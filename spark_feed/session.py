@@ -1,4 +1,4 @@
-"""A Spark session made for small, fast micro-batches on one machine: no web page, no shuffle, nothing off this host."""
+"""A Spark session for small, fast micro-batches on one machine: no web UI, no shuffle, no traffic off this host."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from spark_feed.java import find_java_home
 
-Spark: TypeAlias = Any  # pyspark is not typed for us
+Spark: TypeAlias = Any  # pyspark is not typed for mypy
 
-# A shuffle would cost more than everything else together and is never needed: a micro-batch is one file, one task.
+# A shuffle would cost more than everything else together and is never needed: a micro-batch is one file and one task.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -29,31 +29,31 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "1",
     "spark.sql.streaming.metricsEnabled": "false",
-    # The default manager asks a shell for permissions several times a micro-batch: 100 ms against 25 ms. Both write
-    # a new file and rename it, which a local disk does atomically.
+    # The default manager calls a shell for permissions several times per micro-batch and takes 100 ms instead of 25 ms.
+    # Both write a new file and rename it, which is atomic on a local disk.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.ui.retainedExecutions": "1",
-    # There is no expression worth compiling here; the work is done in Arrow by numpy.
+    # No expression here is worth compiling; numpy does the work on Arrow columns.
     "spark.sql.codegen.wholeStage": "false",
     "spark.log.structuredLogging.enabled": "true",
     "spark.log.level": "WARN",
-    # Parallel collectors and the second compiler start threads that two cores have no room for.
+    # Parallel collectors and the second compiler start more threads than two cores can run.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
 }
 
 
 def start_session(master: str, driver_memory: str, scratch: Path) -> Spark:
-    """Start Spark's driver in this process (and its JVM beside it).
+    """Start the Spark driver in this process, and its JVM.
 
     Raises:
-        JavaMissing: if there is no Java to run it on.
+        JavaMissing: if no usable Java is installed.
     """
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession  # costs a second: only for the process that needs it
+    from pyspark.sql import SparkSession  # takes a second, so import it only here
 
     builder = SparkSession.builder.appName("tandemfeed source").master(master)
     for name, value in SETTINGS.items():

@@ -1,18 +1,19 @@
-"""The source journal's records, and the one writer that makes numbering survive crashes.
+"""The records of the source journal, and the writer that makes numbering survive crashes.
 
-A micro-batch is its packets and then one COMMIT; together they are one segment of the journal, hence all there or not
-at all. (A micro-batch too large for one segment is several; what lies behind the last COMMIT is then a half-written
-batch: its rerun must produce the same bytes, which are checked and not written twice.) Numbers depend on nothing but
-the journal and the order of records: Spark's batch ids are kept for people to read, not for deciding.
+A micro-batch is its packets followed by one COMMIT. Together they are one segment of the journal, so that they are
+written completely or not at all. (A micro-batch that is too large for one segment takes several. After a crash, the
+records after the last COMMIT are then a partial batch. Its rerun must produce the same bytes; they are checked, and not
+written twice.) Numbers depend only on the journal and the order of records. Spark's batch ids are stored for people to
+read; no decision uses them.
 
-Record layouts (little-endian), the first byte being the kind::
+Record layouts (little-endian); the first byte is the kind::
 
-    BEGIN   kind, pad[7], JSON of what numbering depends on
+    BEGIN   kind, pad[7], JSON of the numbering plan
     PACKET  kind, pad[7], event_at_ns i64 of the last message, source packet (sent_at_ns 0)
     COMMIT  kind, pad[3], stream_count u32, batch_id u64, next_record_index u64, streams: (id u64, next_source_seq u64)
     END     kind, pad[3], source_stream_id u32, next_source_seq u64
 
-Invariant: the packets of a stream are gapless from source_seq 1, and after a COMMIT their end is what it says.
+Invariant: the packets of a stream are gapless from source_seq 1, and a COMMIT has the next source_seq of each stream.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from journal import Batch, Journal
 from spark_feed.feed_plan import FeedPlan
 from spark_feed.packing import Frames, PackedPacket, pack_batch
 
-SEGMENT_SIZE_MAX = 2 << 20  # no tailer waits long for it, and a micro-batch of 10,000 rows fits
-BLOCK_SIZE = 16 << 20  # going to an index reads its block from the start, so blocks stay small
+SEGMENT_SIZE_MAX = 2 << 20  # a micro-batch of 10,000 rows fits, and no tailer waits long for it
+BLOCK_SIZE = 16 << 20  # small, because seeking to an index reads its block from the start
 assert SEGMENT_SIZE_MAX * 4 <= BLOCK_SIZE
 
-POSITION_NAME = "gateway.position"  # in the journal's folder: how far the gateway has sent
+POSITION_NAME = "gateway.position"  # a file in the journal's folder: how far the gateway has sent
 
 PACKET_HEAD = struct.Struct("<B7xq")
 COMMIT_HEAD = struct.Struct("<B3xIQQ")
@@ -57,12 +58,12 @@ class RecordKind(IntEnum):
 
 
 class SourceJournalError(Exception):
-    """The journal contradicts what is to be appended; the text says what differs and what to do."""
+    """The journal contradicts what the job would append; the text says what differs and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberingPlan:
-    """All that source sequence numbers and packet bytes depend on, besides the records."""
+    """Everything, apart from the records, that source sequence numbers and packet bytes depend on."""
 
     feed: FeedPlan
     split: str
@@ -77,7 +78,7 @@ class NumberingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """After a micro-batch: which record comes next, and which number in each stream."""
+    """The end of a micro-batch: the next record, and the next number in each stream."""
 
     batch_id: int
     next_record_index: int
@@ -99,7 +100,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing more will come in this stream in this session."""
+    """The end of a stream in this session."""
 
     source_stream_id: int
     next_source_seq: int
@@ -126,7 +127,7 @@ def packet_numbers(record: bytes) -> tuple[int, int, int]:
     return header.source_stream_id, header.first_source_seq, header.message_count
 
 
-# A PACKET record's kind and numbers.
+# Kind and numbers of a PACKET record.
 PACKET_FIELDS = np.dtype(
     {
         "names": ["kind", "packet"],
@@ -137,7 +138,7 @@ PACKET_FIELDS = np.dtype(
 )
 
 
-def former_packets(batch: Batch) -> Iterator[tuple[int, int, int, int]]:
+def packets_in(batch: Batch) -> Iterator[tuple[int, int, int, int]]:
     """(index, source_stream_id, first_source_seq, message_count) of the PACKET records in a batch."""
     fields = batch.heads(PACKET_FIELDS.itemsize).view(PACKET_FIELDS).reshape(-1)
     chosen = np.flatnonzero(fields["kind"] == RecordKind.PACKET)
@@ -147,24 +148,24 @@ def former_packets(batch: Batch) -> Iterator[tuple[int, int, int, int]]:
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def former_ends(batch: Batch) -> list[int]:
-    """The source streams that END records in a batch end."""
+def streams_ended_in(batch: Batch) -> list[int]:
+    """The source streams that have an END record in a batch."""
     kinds = batch.heads(1).reshape(-1)
     ends = np.flatnonzero(kinds == RecordKind.END).tolist()
     return [End.decode(batch[place].tobytes()).source_stream_id for place in ends]
 
 
 class SourceJournalWriter:
-    """Numbers and appends micro-batches, each record of the recording exactly once in effect.
+    """Numbers and appends micro-batches, with each record of the recording exactly once.
 
     Args:
-        folder: the journal's folder; made if needed.
-        plan: what numbering depends on; a journal begun with another one is refused.
-        commits_kept: how many of the newest micro-batches, those of an earlier start included, `unsent_batch_count`
-            can count; earlier ones are forgotten.
+        folder: the journal's folder; created if it does not exist.
+        plan: must equal the plan that the journal was started with.
+        commits_kept: how many of the newest micro-batches `unsent_batch_count` can count, including those of earlier
+            runs.
 
     Raises:
-        SourceJournalError: if the journal was begun with another plan.
+        SourceJournalError: if the journal was started with a different plan.
     """
 
     def __init__(
@@ -181,10 +182,10 @@ class SourceJournalWriter:
             raise
 
     def unsent_batch_count(self, position: int | None) -> int:
-        """How many of the newest `commits_kept` micro-batches a gateway has not sent to their end.
+        """How many of the newest `commits_kept` micro-batches the gateway has not sent completely.
 
         Args:
-            position: of the gateway, one past the last record it has dealt with; None if it has dealt with none.
+            position: of the gateway: one past the last record it has processed; None if it has processed none.
         """
         return sum(position is None or position <= index for index in self._commit_indices)
 
@@ -192,7 +193,7 @@ class SourceJournalWriter:
         """Number, pack and append a micro-batch; returns how many of its records were new.
 
         Raises:
-            SourceJournalError: if records are missing, or a rerun differs from what the journal holds.
+            SourceJournalError: if records are missing, or a rerun differs from the journal.
         """
         frames = _from_record(frames, self.last_commit.next_record_index)
         if not frames.record_index.size:
@@ -207,12 +208,12 @@ class SourceJournalWriter:
         for segment in _segments(records, self._segment_size_max):
             first_index = self._journal.append_batch(segment)
         self._commit_indices.append(first_index + len(segment) - 1)  # the last record of the last segment
-        self._journal.sync()  # before Spark hears that the batch is done: it will not offer these records again
+        self._journal.sync()  # before Spark considers the batch done, because it will not offer these records again
         self.last_commit = commit
         return int(frames.record_index.size)
 
     def end(self) -> None:
-        """Say in every stream that nothing more comes; a second time does nothing."""
+        """Mark the end of every stream; a second call does nothing."""
         if not self.is_ended:
             ends = [End(stream, seq).encode() for stream, seq in sorted(self.last_commit.next_source_seqs.items())]
             self._journal.append_batch(ends)
@@ -255,14 +256,14 @@ class SourceJournalWriter:
         if record == self._plan.encode():
             return
         if record[0] != RecordKind.BEGIN:
-            raise SourceJournalError(f"{self._journal.folder} is not a source journal: give another folder")
+            raise SourceJournalError(f"{self._journal.folder} is not a source journal; give another folder")
         was = json.loads(record[BEGIN_HEAD.size :])
         now = json.loads(self._plan.encode()[BEGIN_HEAD.size :])
         changed = {key: (was.get(key), now[key]) for key in now if was.get(key) != now[key]}
         text = "; ".join(f"{key} was {before!r}, is {after!r}" for key, (before, after) in changed.items())
         raise SourceJournalError(
-            f"{self._journal.folder} was begun otherwise ({text}), and its numbers depend on that: give the same "
-            "options, or a new journal and checkpoint"
+            f"{self._journal.folder} was started with other options, on which its numbers depend ({text}): give the "
+            "same options, or a new journal and checkpoint"
         )
 
     def _check_gapless(self, batch_id: int, frames: Frames) -> None:
@@ -271,29 +272,29 @@ class SourceJournalWriter:
         wrong = np.flatnonzero(index != np.arange(expected, expected + index.size))
         if wrong.size:
             raise SourceJournalError(
-                f"batch {batch_id}: record {index[wrong[0]]} came where {expected + int(wrong[0])} was due: the "
-                "recording's files are not complete, or were not read in order"
+                f"batch {batch_id}: found record {index[wrong[0]]}, expected record {expected + int(wrong[0])}: a file "
+                "of the recording is missing, or the files were not read in order"
             )
         if self.is_ended:
             raise SourceJournalError(
-                f"batch {batch_id}: record {expected} came behind the end that the journal declared: give the new "
+                f"batch {batch_id}: record {expected} comes after the end of the streams in the journal: give the new "
                 "session a new journal and checkpoint"
             )
 
     def _match_uncommitted(self, batch_id: int, records: Sequence[bytes]) -> int:
-        """How many of the batch's packets a crashed run had already written; they must be the same bytes."""
+        """How many of the batch's packets a crashed run has already written; their bytes must be the same."""
         written = self._uncommitted
         if written != list(records[: len(written)]):
             raise SourceJournalError(
-                f"batch {batch_id}: its rerun differs from the half that the journal holds: the recording was "
-                "changed; give a new journal and checkpoint"
+                f"batch {batch_id}: the rerun differs from the part that is already in the journal, because the "
+                "recording has changed: give a new journal and checkpoint"
             )
         self._uncommitted = []
         return len(written)
 
 
 def _from_record(frames: Frames, next_record_index: int) -> Frames:
-    """Without the records that are in the journal already."""
+    """The frames without those that are already in the journal."""
     if not frames.record_index.size or frames.record_index[0] >= next_record_index:
         return frames
     skip = int(np.searchsorted(frames.record_index, next_record_index))

@@ -1,7 +1,7 @@
-"""The source keys of a feed, asked of the admin server at the start and again from time to time.
+"""The source keys of a feed, fetched from the admin server at the start and then every minute.
 
-A key is told a day before the one in use ends, so an admin server may be away for hours without harm: the gateway goes
-on with the key it has, and adapters open with it until it ends.
+The admin server announces a key a day before the current one expires. So it may be away for hours without harm: the
+gateway keeps sealing with the key it has, and adapters accept that key until it expires.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from transport.rpc import open_channel
 from transport.source_sealing import SourceSealer
 
 LOG = logging.getLogger(__name__)
-ASK_TIMEOUT_S = 20.0
-ASK_AGAIN_S = 60.0
+FETCH_TIMEOUT_S = 20.0
+REFRESH_INTERVAL_S = 60.0
 
 
 @contextmanager
 def sealing_with(connection: Connection, description: common_pb2.FeedDescription) -> Iterator[SourceSealer | None]:
-    """A sealer whose key stays fresh meanwhile; None if the feed's source packets are not sealed.
+    """A sealer whose key is kept current; None if the feed does not seal its source packets.
 
     Raises:
-        AuthenticationRefused, grpc.RpcError: the admin server gives no key.
+        AuthenticationRefused, grpc.RpcError: the first key could not be fetched.
     """
     if not description.source_is_sealed:
         yield None
@@ -45,10 +45,10 @@ def sealing_with(connection: Connection, description: common_pb2.FeedDescription
 
 
 class SourceKeys:
-    """Keeps a sealer's key fresh, in a thread of its own.
+    """Keeps the key of a sealer current, in its own thread.
 
     Raises:
-        AuthenticationRefused, grpc.RpcError: the first time of asking failed.
+        AuthenticationRefused, grpc.RpcError: the first key could not be fetched.
     """
 
     def __init__(self, connection: Connection, feed: str, sealer: SourceSealer) -> None:
@@ -57,20 +57,20 @@ class SourceKeys:
         self._tokens = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
         self._stopped = threading.Event()
         self._refresh()
-        self._thread = threading.Thread(target=self._keep_fresh, name="source-keys", daemon=True)
+        self._thread = threading.Thread(target=self._keep_current, name="source-keys", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop fetching."""
         self._stopped.set()
         self._thread.join()
 
-    def _keep_fresh(self) -> None:
-        while not self._stopped.wait(ASK_AGAIN_S):
+    def _keep_current(self) -> None:
+        while not self._stopped.wait(REFRESH_INTERVAL_S):
             try:
                 self._refresh()
             except (grpc.RpcError, AuthenticationRefused, OSError) as failed:
-                LOG.warning("the source keys cannot be asked for; the last one stays", extra={"why": str(failed)[:300]})
+                LOG.warning("could not fetch the source keys; keeping the last one", extra={"why": str(failed)[:300]})
 
     def _refresh(self) -> None:
         def ask(address: str, timeout_s: float) -> admin_pb2.SourceKeysReply:
@@ -80,6 +80,6 @@ class SourceKeys:
                 return stub.GetSourceKeys(request, timeout=timeout_s, wait_for_ready=not self._servers.are_several)
 
         now_unix_ns = time.time_ns()
-        for key in ask_active(self._servers, ask, ASK_TIMEOUT_S).keys:  # in the order in which they begin
+        for key in ask_active(self._servers, ask, FETCH_TIMEOUT_S).keys:  # in order of start
             if key.not_before_unix_ns <= now_unix_ns < key.expires_unix_ns:
                 self._sealer.use_key(key.key_id, key.key)

@@ -1,6 +1,6 @@
-"""Which source stream a row belongs to: pure functions of the row, so that the same row goes the same way every time.
+"""Which source stream a row belongs to: pure functions of the row, so that a row always goes to the same stream.
 
-Never looks at other rows, at time or at chance; a rule that did would break the identity of source sequence numbers.
+Never uses other rows, time or chance; such a rule would break the identity of source sequence numbers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FIRST_LETTER, LETTER_COUNT = ord("A"), 26
 class SplitRule(Enum):
     """Value: the word on the command line."""
 
-    LETTER = "letter"  # even ranges of the ticker's first letter: A–M and N–Z for two streams
-    HASH = "hash"  # CRC-32 of the ticker: as LETTER, for tickers that do not spread over the alphabet
-    INDEX = "index"  # record_index in turn: for recordings of one symbol; a symbol's order then holds per stream only
+    LETTER = "letter"  # equal ranges of the ticker's first letter: A–M and N–Z for two streams
+    HASH = "hash"  # CRC-32 of the ticker, for tickers that are not spread over the alphabet
+    INDEX = "index"  # record_index in turn, for recordings of one symbol; its order is then kept only per stream
 
 
 def assign_streams(
@@ -30,11 +30,11 @@ def assign_streams(
     record_index: NDArray[np.int64],
     stream_count: int,
 ) -> NDArray[np.int64]:
-    """The place (0 … stream_count - 1) of each row's source stream.
+    """The index (0 … stream_count - 1) of each row's source stream.
 
     Args:
         symbols: the distinct symbols.
-        symbol_codes: shape (rows,), each row's place in `symbols`.
+        symbol_codes: shape (rows,), each row's index in `symbols`.
         record_index: shape (rows,).
     """
     if rule is SplitRule.INDEX:
@@ -45,12 +45,12 @@ def assign_streams(
 
 
 def stream_of_letter(symbol: bytes, stream_count: int) -> int:
-    """Even ranges of A … Z; what sorts before A goes with A, behind Z with Z; small letters count as capitals."""
+    """Equal ranges of A … Z, ignoring case; what sorts before A goes with A, what sorts after Z goes with Z."""
     letter = symbol[:1].upper() or b"A"
     place = min(max(letter[0] - FIRST_LETTER, 0), LETTER_COUNT - 1)
     return place * stream_count // LETTER_COUNT
 
 
 def stream_of_hash(symbol: bytes, stream_count: int) -> int:
-    """By the symbol's CRC-32, which is the same in every process (Python's own hash is not)."""
+    """By the symbol's CRC-32, which is the same in every process (Python's hash is not)."""
     return zlib.crc32(symbol) % stream_count

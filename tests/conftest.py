@@ -1,4 +1,4 @@
-"""Every test runs in a network namespace of its own where one can be made, however pytest is started; none is timed."""
+"""Runs every test in a separate network namespace if the system allows one, however pytest starts; none is timed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from hypothesis import settings
 
 from deploy.isolation import enter_isolated_network
 
-# At import, before any thread or child: later it would be too late.
+# At import, before any thread or child starts.
 ISOLATION = enter_isolated_network()
 
-# A machine with other work to do is no reason to fail: speed lives in benchmarks/.
+# A test must not fail because the machine is busy; benchmarks/ measures speed.
 settings.register_profile("untimed", settings.get_profile(settings.get_current_profile_name()), deadline=None)
 settings.load_profile("untimed")
 
 
 def pytest_report_header() -> str:
-    """Say so."""
+    """Show whether the tests are isolated."""
     return ISOLATION.text

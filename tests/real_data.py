@@ -1,4 +1,4 @@
-"""Where tests find real recordings and other people's schemas, which are no part of the project."""
+"""Finds real recordings and third-party schemas, which are not part of the project."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def shared_file(relative: str) -> Path:
-    """A real file; skips the test where there is none.
+    """A real file; skips the test if it does not exist.
 
-    Folders searched: those of the variable TANDEMFEED_TEST_DATA (separated like PATH), then `shared/data` beside the
+    Searches the folders in the variable TANDEMFEED_TEST_DATA (separated as in PATH), then `shared/data` next to the
     checkout.
     """
     folders = [Path(name) for name in os.environ.get("TANDEMFEED_TEST_DATA", "").split(os.pathsep) if name]
@@ -21,4 +21,4 @@ def shared_file(relative: str) -> Path:
     for folder in folders:
         if (folder / relative).exists():
             return folder / relative
-    pytest.skip(f"no {relative} in {' or '.join(map(str, folders))} (TANDEMFEED_TEST_DATA names other folders)")
+    pytest.skip(f"no {relative} in {' or '.join(map(str, folders))}; set TANDEMFEED_TEST_DATA to search other folders")

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes, for what happens when it is full."""
+"""A disk of a few megabytes, to test what happens when it is full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SmallDisk:
         folder.mkdir()
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
-            pytest.skip(f"no file system can be mounted here: {os.strerror(ctypes.get_errno())}")
+            pytest.skip(f"this system does not allow mounting a file system: {os.strerror(ctypes.get_errno())}")
         self._unmount = lambda: libc.umount2(str(folder).encode(), 2)
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""The house stays tidy: sizes, names, contracts, commands."""
+"""Checks of the whole project: file sizes, names, generated code, commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.contracts import PROTO_ROOT, generate
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 400
 LONGER: dict[str, str] = {}  # file -> why it is longer
-ROOMS = (
+PACKAGES = (
     "feedcore",
     "transport",
     "journal",
@@ -35,28 +35,28 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_files_are_small_or_say_why_not() -> None:
+def test_no_file_is_longer_than_the_limit_without_a_reason() -> None:
     long = {
         str(path.relative_to(ROOT)): count
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
-        if "__pycache__" not in path.parts  # former releases kept generated kernels there
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "__pycache__" not in path.parts  # earlier versions kept generated kernels there
         and (count := len(path.read_text().splitlines())) > LINES_MAX
     }
     assert set(long) <= set(LONGER), long
 
 
-def test_every_module_opens_with_what_it_does() -> None:
-    silent = [
+def test_every_module_starts_with_a_docstring() -> None:
+    undocumented = [
         str(path.relative_to(ROOT))
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
         if not path.read_text().startswith('"""')
     ]
-    assert not silent
+    assert not undocumented
 
 
-def test_no_file_is_named_for_nothing_and_none_names_a_place_of_some_machine() -> None:
+def test_no_file_has_a_meaningless_name_or_contains_a_path_of_one_machine() -> None:
     home = re.compile(r"/(home|root|work)/|https?://(?!fixprotocol\.io|www\.w3\.org|www\.apache\.org)[a-z]")
     wrong = []
     for path in tracked_files():
@@ -71,7 +71,7 @@ def test_no_file_is_named_for_nothing_and_none_names_a_place_of_some_machine() -
     assert not wrong
 
 
-def test_the_generated_contracts_are_those_of_the_proto_files(tmp_path: Path) -> None:
+def test_the_generated_code_matches_the_proto_files(tmp_path: Path) -> None:
     for path in generate(tmp_path):
         assert (tmp_path / path).read_text() == (PROTO_ROOT / path).read_text(), f"{path}: run ./run contracts"
 
@@ -93,8 +93,8 @@ def test_an_unknown_command_is_refused_with_a_suggestion(capsys: pytest.CaptureF
     assert "did you mean 'subscribe'" in capsys.readouterr().err
 
 
-def test_listing_the_commands_imports_none_of_them() -> None:
+def test_listing_the_commands_imports_no_component() -> None:
     code = "import sys; from deploy.command import main; main(['--help']); print(sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for room in ("adapter", "admin_server", "client_lib", "spark_feed", "pyspark", "grpc"):
-        assert f"'{room}'" not in listed
+    for package in ("adapter", "admin_server", "client_lib", "spark_feed", "pyspark", "grpc"):
+        assert f"'{package}'" not in listed

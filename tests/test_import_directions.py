@@ -1,4 +1,4 @@
-"""Who may import whom: the house's arrows run one way."""
+"""Which package may import which: imports go in one direction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# room -> rooms it may import beside itself; `tandemfeed` is the generated contracts.
+# package -> the other packages it may import; `tandemfeed` is the generated code of the contracts.
 ALLOWED = {
     "feedcore": set(),
     "journal": set(),
@@ -21,8 +21,8 @@ ALLOWED = {
     "admin_server": {"feedcore", "transport", "tandemfeed"},
 }
 OURS = {*ALLOWED, "deploy", "benchmarks", "tests", "tandemfeed"}
-# A core is told time, chance and the world; it never reaches for them.
-WORLDLY = {
+# A core gets time, random numbers and input as arguments; it must not import modules that provide them.
+IMPURE = {
     "asyncio", "datetime", "io", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
     "selectors", "signal", "socket", "subprocess", "sys", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
@@ -37,43 +37,43 @@ def imports_of(path: Path) -> Iterator[tuple[str, int]]:
             yield node.module or "", node.lineno
 
 
-@pytest.mark.parametrize("room", sorted(ALLOWED))
-def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_a_package_imports_only_allowed_packages(package: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for path in sorted((ROOT / package).rglob("*.py"))
         for name, line in imports_of(path)
-        if (top := name.split(".")[0]) in OURS and top != room and top not in ALLOWED[room]
+        if (top := name.split(".")[0]) in OURS and top != package and top not in ALLOWED[package]
     ]
     assert not wrong
 
 
-def test_a_core_imports_the_standard_library_and_numpy_only_and_nothing_of_the_world() -> None:
+def test_cores_import_only_numpy_and_pure_modules_of_the_standard_library() -> None:
     wrong = []
     for path in sorted((ROOT / "feedcore").rglob("*.py")):
         for name, line in imports_of(path):
             top = name.split(".")[0]
             known = top in sys.stdlib_module_names or top in ("numpy", "feedcore")
-            if not known or top in WORLDLY:
+            if not known or top in IMPURE:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong
 
 
-def test_the_conversion_is_as_pure_as_a_core() -> None:
+def test_the_conversion_imports_nothing_impure() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted((ROOT / "adapter" / "conversion").rglob("*.py"))
         for name, line in imports_of(path)
-        if name.split(".")[0] in WORLDLY | {"transport", "journal", "tandemfeed"}
+        if name.split(".")[0] in IMPURE | {"transport", "journal", "tandemfeed"}
     ]
     assert not wrong
 
 
-def test_nobody_imports_a_command_line_of_a_component() -> None:
+def test_no_module_imports_a_command_line() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for room in ALLOWED
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for package in ALLOWED
+        for path in sorted((ROOT / package).rglob("*.py"))
         for name, line in imports_of(path)
         if name.split(".")[0] in OURS and name.endswith(".cli")
     ]

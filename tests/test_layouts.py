@@ -1,8 +1,8 @@
-"""One definition of every binary layout: offsets, sizes and struct formats stand where a layout is defined, and are
-imported from there. A number that repeats one elsewhere goes wrong silently when the layout changes.
+"""Every binary layout has one definition: offsets, sizes and struct formats are written where the layout is defined and
+imported from there. A copy of a number would silently become wrong when the layout changes.
 
-Read from the syntax trees of the product's packages. `journal` is left out: its layouts are `journal/layout.py`'s and
-its neighbours', and it imports nothing of ours.
+The check reads the syntax trees of the packages. It leaves out `journal`, which defines its own layouts, in
+`journal/layout.py` and neighbouring modules, and imports no other package of the project.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("feedcore", "transport", "adapter", "admin_server", "client_lib", "spark_feed", "deploy", "benchmarks")
 
-# Files that define a layout: of packets, of records of their own, or of something that others define.
+# Files that define a layout: of packets, of their own records, or of a third-party format.
 DEFINITIONS = {
-    "feedcore/wire/layout.py": "makes structs, offsets and dtypes of lists of fields",
+    "feedcore/wire/layout.py": "makes structs, offsets and dtypes from lists of fields",
     "client_lib/sbe_reading.py": "structs from a schema's types",
-    "feedcore/replica/decision_log.py": "rows of a table in memory, which leave the process never",
+    "feedcore/replica/decision_log.py": "rows of a table in memory, which never leave the process",
     "adapter/saved_state.py": "its record of the output journal",
     "adapter/provisional_index.py": "its record of the output journal",
     "adapter/dead_letter_record.py": "its record of the dead-letter journal",
@@ -39,7 +39,7 @@ DEFINITIONS = {
     "transport/scheduling.py": "the kernel's struct sched_attr",
     "deploy/isolation.py": "the kernel's struct ifreq and capability sets",
     "benchmarks/conversion.py": "ITCH messages",
-    "benchmarks/journal_baselines.py": "keys of the data bases compared with",
+    "benchmarks/journal_baselines.py": "keys of the databases it compares with",
     "benchmarks/forwarder.py": "a count shared by two processes",
 }
 BYTES_NAMES = {
@@ -57,11 +57,11 @@ BYTES_NAMES = {
     "view",
 }
 STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "iter_unpack", "calcsize"}
-OF_KERNELS = re.compile(r"(?:load|store)_\w+\((?:datagram|out)(?:, (?:position|cursor) \+ |, )[1-9]")
+KERNEL_OFFSET = re.compile(r"(?:load|store)_\w+\((?:datagram|out)(?:, (?:position|cursor) \+ |, )[1-9]")
 
 
 def literals_in(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what it is) of each literal that says how bytes are laid out."""
+    """(line, description) of each literal that defines a binary layout."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             yield from _of_call(node)
@@ -73,7 +73,7 @@ def literals_in(source: str) -> Iterator[tuple[int, str]]:
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and key.value == "offsets" and _has_number(value):
                     yield value.lineno, "a dtype with literal offsets"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and OF_KERNELS.search(node.value):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and KERNEL_OFFSET.search(node.value):
             yield node.lineno, "kernel source with a literal offset"
 
 
@@ -96,7 +96,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _has_number(node: ast.expr) -> bool:
-    """True if a number other than 0 stands in an expression, or is added to or subtracted from something."""
+    """True if the expression is a number other than 0, or adds or subtracts one."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int) and not isinstance(node.value, bool) and node.value != 0
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
@@ -116,14 +116,14 @@ def _found() -> dict[str, list[str]]:
     return found
 
 
-def test_offsets_and_struct_formats_stand_only_where_layouts_are_defined() -> None:
+def test_offsets_and_struct_formats_are_written_only_where_layouts_are_defined() -> None:
     wrong = {path: lines for path, lines in _found().items() if path not in DEFINITIONS}
-    assert not wrong, "import them from where the layout is defined, feedcore.wire for packets"
+    assert not wrong, "import them from the module that defines the layout; for packets, from feedcore.wire"
 
 
 @pytest.mark.parametrize("path", sorted(DEFINITIONS))
-def test_an_exception_is_needed(path: str) -> None:
-    assert path in _found(), f"{path} has no such literal any more: take it off the list"
+def test_every_file_in_the_list_defines_a_layout(path: str) -> None:
+    assert path in _found(), f"{path} no longer contains such a literal; remove it from the list"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_exception_is_needed(path: str) -> None:
         'line = f"store_16(out, cursor + 2, {value})"',
     ],
 )
-def test_a_literal_that_says_how_bytes_are_laid_out_is_found(source: str) -> None:
+def test_a_literal_that_defines_a_layout_is_found(source: str) -> None:
     assert list(literals_in(source))
 
 
@@ -160,5 +160,5 @@ def test_a_literal_that_says_how_bytes_are_laid_out_is_found(source: str) -> Non
         'np.dtype({"names": ["a"], "formats": ["u1"], "offsets": [0, HEAD.size]})',
     ],
 )
-def test_what_is_imported_or_computed_is_not(source: str) -> None:
+def test_an_imported_or_computed_layout_is_not_reported(source: str) -> None:
     assert not list(literals_in(source))

@@ -1,5 +1,5 @@
-"""What a drill does to a running cluster: one function a fault, and the table that names them (`faults.table`).
+"""The faults that a drill injects into a running cluster: one function per fault, listed in `faults.table`.
 
-A fault function strikes, waits by events until the fault has had its effect, mends it, and waits until the cluster is
-whole again; it says what it did. It never looks at what clients were delivered: the ledger does, afterwards.
+A fault function injects the fault, waits for its effect, repairs it, waits until the cluster is healthy, and returns a
+description of what it did. It never examines what clients received; the ledger does that afterwards.
 """

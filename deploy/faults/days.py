@@ -1,48 +1,54 @@
-"""The source ends its day and begins the next one, with numbers from 1, while everything else runs on."""
+"""The source ends its day and begins the next one, numbered from 1, while everything else keeps running."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from deploy.cluster import START_TIMEOUT_S
-from deploy.faults.scene import AFTERMATH_S, TAKEOVER_TIMEOUT_S, Scene
+from deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext
 
-DAY_S = 6.0  # of play: a day but the last one, which lasts as long as the drill
-DAY_TIMEOUT_S = 60.0  # its rest, on a busy machine
+DAY_S = 6.0  # of play: the length of a day; the last one lasts as long as the drill
+DAY_TIMEOUT_S = 60.0  # for the rest of a day, on a busy machine
 CHANGED = "the session has changed"
 
 
-def new_day(*, is_active_killed: bool) -> Callable[[Scene], str]:
-    """A day is sent to its end; another gateway sends the next one. `is_active_killed`: just as it begins."""
+def new_day(*, is_active_killed: bool) -> Callable[[FaultContext], str]:
+    """The gateway sends a day to its end, and another gateway sends the next one.
 
-    def strike(scene: Scene) -> str:
-        """End the source's day, and let it begin the next one."""
-        scene.await_whole()
-        cluster, feed, watch = scene.cluster, scene.feed, scene.watch
+    Args:
+        is_active_killed: kill the active adapter as the next day begins.
+    """
+
+    def inject(context: FaultContext) -> str:
+        """The source ends its day and begins the next one."""
+        context.await_healthy()
+        cluster, feed, watch = context.cluster, context.feed, context.watch
         cluster.processes[feed.gateway].await_event("sent", DAY_TIMEOUT_S)
-        scene.touch()
+        context.mark_disturbance()
         cluster.stop(feed.gateway)
         cluster.begin_day(feed)
-        gateway = cluster.start_gateway(feed, scene.rate)
+        gateway = cluster.start_gateway(feed, context.rate)
         gateway.await_event("ready", START_TIMEOUT_S)
         active, epoch = watch.active, watch.epoch
         staying = watch.backups[0] if is_active_killed else active
-        since = scene.adapter(staying).logged_count
+        since = context.adapter(staying).logged_count
         if is_active_killed:
-            scene.strike(f"beginning day {cluster.days[feed.feed_id] + 1} and killing the active, adapter {active}")
-            gateway.say("start")
+            context.mark_fault(
+                f"beginning day {cluster.days[feed.feed_id] + 1} and killing the active adapter, {active}"
+            )
+            gateway.send_line("start")
             cluster.kill(feed.adapter(active))
-            scene.await_takeover(active, epoch)
+            context.await_takeover(active, epoch)
         else:
-            scene.strike(f"beginning day {cluster.days[feed.feed_id] + 1}")
-            gateway.say("start")
-        scene.adapter(staying).await_log(CHANGED, TAKEOVER_TIMEOUT_S, since=since)
-        scene.hold(AFTERMATH_S)
-        scene.mend()
+            context.mark_fault(f"beginning day {cluster.days[feed.feed_id] + 1}")
+            gateway.send_line("start")
+        context.adapter(staying).await_log(CHANGED, TAKEOVER_TIMEOUT_S, since=since)
+        context.run_for(AFTERMATH_S)
+        context.mark_repair()
         if not is_active_killed:
             return "the source ended its day and began the next one"
-        scene.restart_adapter(active)
-        scene.await_back(active)
-        return f"the source began its next day, adapter {active} was killed (SIGKILL); adapter {staying} took over"
+        context.restart_adapter(active)
+        context.await_back(active)
+        return f"the source began its next day; killed adapter {active} (SIGKILL); adapter {staying} took over"
 
-    return strike
+    return inject

@@ -1,48 +1,51 @@
-"""Processes that stand still and go on: the zombie, and the slow backup."""
+"""Processes that are paused and resumed: an active that misses its lease, and a slow backup."""
 
 from __future__ import annotations
 
 import time
 
-from deploy.faults.scene import AFTERMATH_S, Scene
+from deploy.faults.context import AFTERMATH_S, FaultContext
 
 SLOW_S = 3.0
-SLOW_STANDS_S, SLOW_RUNS_S = 0.045, 0.005  # a tenth of the processor, in pieces that outlast every gap timer
+SLOW_PAUSE_S, SLOW_RUN_S = 0.045, 0.005  # a tenth of the time; each pause outlasts every gap timer
 
 
-def pause_active(scene: Scene) -> str:
-    """SIGSTOP the active beyond its lease, until another is active, then SIGCONT: the zombie must do no harm."""
-    scene.await_whole()
-    watch = scene.watch
+def pause_active(context: FaultContext) -> str:
+    """SIGSTOP the active until its lease has expired and another is active, then SIGCONT; it must do no harm."""
+    context.await_healthy()
+    watch = context.watch
     victim, epoch = watch.active, watch.epoch
-    zombie = scene.adapter(victim)
-    scene.strike(f"stopping the active, adapter {victim} (SIGSTOP)")
-    zombie.pause()
+    process = context.adapter(victim)
+    context.mark_fault(f"pausing the active adapter, {victim} (SIGSTOP)")
+    process.pause()
     try:
-        heir = scene.await_takeover(victim, epoch)
-        scene.hold(AFTERMATH_S)
+        successor = context.await_takeover(victim, epoch)
+        context.run_for(AFTERMATH_S)
     finally:
-        scene.mend()
-        zombie.resume()
-    scene.await_back(victim)
-    return f"stopped adapter {victim} (SIGSTOP) beyond its lease; {heir} took over; SIGCONT: {victim} is a backup"
+        context.mark_repair()
+        process.resume()
+    context.await_back(victim)
+    return (
+        f"paused adapter {victim} (SIGSTOP) beyond the end of its lease; {successor} took over; resumed (SIGCONT), "
+        f"{victim} is a backup"
+    )
 
 
-def slow_backup(scene: Scene) -> str:
-    """A backup gets a tenth of the time: 45 ms stopped, 5 ms running, for 3 s. Nobody else may notice."""
-    scene.await_whole()
-    victim = scene.any_backup()
-    process = scene.adapter(victim)
-    scene.strike(f"slowing a backup, adapter {victim}")
+def slow_backup(context: FaultContext) -> str:
+    """A backup runs a tenth of the time (45 ms paused, 5 ms running) for 3 s. No client or adapter may notice."""
+    context.await_healthy()
+    victim = context.any_backup()
+    process = context.adapter(victim)
+    context.mark_fault(f"slowing down a backup adapter, {victim}")
     until = time.monotonic() + SLOW_S
     try:
         while time.monotonic() < until:
             process.pause()
-            scene.hold(SLOW_STANDS_S)
+            context.run_for(SLOW_PAUSE_S)
             process.resume()
-            scene.hold(SLOW_RUNS_S)
+            context.run_for(SLOW_RUN_S)
     finally:
-        scene.mend()
+        context.mark_repair()
         process.resume()
-    scene.await_whole()
-    return f"slowed adapter {victim} to a tenth (SIGSTOP and SIGCONT in turn) for {SLOW_S:g} s"
+    context.await_healthy()
+    return f"slowed adapter {victim} down to a tenth (alternating SIGSTOP and SIGCONT) for {SLOW_S:g} s"

@@ -1,64 +1,64 @@
-"""What happens in ordinary operation: a planned hand-over, and a disk that is full."""
+"""Events of ordinary operation: a planned hand-over, and a full disk."""
 
 from __future__ import annotations
 
 import grpc
 
 from adapter.output_journal import BLOCK_SIZE
-from deploy.faults.scene import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultUnavailable, Scene
+from deploy.faults.context import AFTERMATH_S, TAKEOVER_TIMEOUT_S, FaultContext, FaultUnavailable
 from deploy.processes import ProcessFailed
-from deploy.small_disk import fill_disk, make_room, seen_by
+from deploy.small_disk import fill_disk, make_room, path_in_process
 from journal import Tailer
 from tandemfeed.v1 import admin_pb2
 
-MESSAGE_SIZE_MIN = 40  # of a message in it, at least
-FILL_MESSAGES = 2 * BLOCK_SIZE // MESSAGE_SIZE_MIN  # the block in use and the spare one are there already
+MESSAGE_SIZE_MIN = 40  # bytes of a message in the journal
+FILL_MESSAGES = 2 * BLOCK_SIZE // MESSAGE_SIZE_MIN  # what fits in the current block and the spare one
 DISK_SIZE_AT_FIRST = 4 * BLOCK_SIZE
 DISK_SIZE_PER_ROUND = 3 * BLOCK_SIZE
 ROOM_TIMEOUT_S = 10.0
-LOGGED_IN_S = 0.2  # an operator's login takes both sides 10 ms of a processor: that is not the hand-over's
+LOGGED_IN_S = 0.2  # an operator's login costs both sides 10 ms of processor time, which must not be measured
 
 
-def hand_over(scene: Scene) -> str:
-    """The admin server is asked for a planned hand-over: the active ends its epoch, the best backup opens the next."""
-    scene.await_whole()
-    active, epoch = scene.watch.active, scene.watch.epoch
-    scene.touch()
-    with scene.cluster.operations() as operations:
-        scene.hold(LOGGED_IN_S)
-        scene.strike(f"asking for a hand-over from adapter {active}")
+def hand_over(context: FaultContext) -> str:
+    """An operator requests a hand-over: the active ends its epoch, and the best backup opens the next one."""
+    context.await_healthy()
+    active, epoch = context.watch.active, context.watch.epoch
+    context.mark_disturbance()
+    with context.cluster.operations() as operations:
+        context.run_for(LOGGED_IN_S)
+        context.mark_fault(f"requesting a hand-over from adapter {active}")
         try:
-            operations.Failover(admin_pb2.FailoverRequest(feed=scene.feed.name), timeout=TAKEOVER_TIMEOUT_S)
+            operations.Failover(admin_pb2.FailoverRequest(feed=context.feed.name), timeout=TAKEOVER_TIMEOUT_S)
         except grpc.RpcError as refused:
             if refused.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise FaultUnavailable("this admin server offers no hand-over") from None
+                raise FaultUnavailable("this admin server does not support hand-overs") from None
             raise ProcessFailed(f"the hand-over was refused: {refused.code().name}: {refused.details()}") from None
-        heir = scene.await_takeover(active, epoch)
-    scene.hold(AFTERMATH_S)
-    scene.mend()
-    scene.await_back(active)
-    return f"adapter {active} handed over to {heir} and is its backup"
+        successor = context.await_takeover(active, epoch)
+    context.run_for(AFTERMATH_S)
+    context.mark_repair()
+    context.await_back(active)
+    return f"adapter {active} handed over to {successor} and became a backup"
 
 
-def disk_full(scene: Scene) -> str:
-    """The disk of the active's journal fills up; the stream must not stop; then there is room again."""
-    scene.await_whole()
-    name = scene.watch.active
-    process = scene.adapter(name)
-    folder = seen_by(process.pid, scene.cluster.output_journal(scene.feed, name))
+def disk_full(context: FaultContext) -> str:
+    """The disk of the active's journal fills up, and later has room again; the stream must not stop."""
+    context.await_healthy()
+    name = context.watch.active
+    process = context.adapter(name)
+    folder = path_in_process(process.pid, context.cluster.output_journal(context.feed, name))
     since = process.logged_count
-    scene.strike(f"filling the disk of the active, adapter {name}")
+    context.mark_fault(f"filling the disk of the active adapter, {name}")
     fill_disk(folder)
-    # What the journal had reserved already is used up first.
-    timeout_s = TAKEOVER_TIMEOUT_S + FILL_MESSAGES / scene.rate
+    # The journal first uses up the space it has already reserved.
+    timeout_s = TAKEOVER_TIMEOUT_S + FILL_MESSAGES / context.rate
     process.await_log("packets go out without being kept", timeout_s, since=since)
-    scene.say("the disk is full, nothing is kept")
-    scene.hold(AFTERMATH_S)
-    scene.mend()
+    context.say("the disk is full; the adapter no longer journals")
+    context.run_for(AFTERMATH_S)
+    context.mark_repair()
     with Tailer(folder) as tailer:
         tailer.to_end()
         make_room(folder)
         if not tailer.wait(ROOM_TIMEOUT_S):
-            raise process.failed(f"kept nothing within {ROOM_TIMEOUT_S:g} s after there was room on its disk again")
-    scene.await_whole()
-    return f"adapter {name}'s disk was full, then there was room: it keeps its journal again"
+            raise process.failed(f"did not journal within {ROOM_TIMEOUT_S:g} s after its disk had room again")
+    context.await_healthy()
+    return f"filled the disk of adapter {name}, then made room; it journals again"

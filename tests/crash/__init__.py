@@ -1,1 +1,1 @@
-"""Crashes, many: processes killed under load, files cut and flipped, pages lost. `./run crash-test --cases N`."""
+"""Crash tests: processes killed under load, files damaged or truncated, pages lost. `./run crash-test --cases N`."""

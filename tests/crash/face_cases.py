@@ -1,4 +1,4 @@
-"""Crash cases of the queue and of the transactional store: a victim is killed at a random moment, and judged."""
+"""Crash cases of the queue and of the transactional store: kill a process at a random time, then check its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES = {
 
 
 def _load(face: str) -> ModuleType:
-    """A victim's module; it lives among the tests of its face, and imports its neighbours."""
+    """The module of a victim; it is among the tests of its package and imports its neighbours."""
     path = MODULES[face]
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -29,7 +29,8 @@ def _load(face: str) -> ModuleType:
 
 
 def kill_case(face: str, folder: Path, seed: int) -> str:
-    """Kill a victim after a random number of acknowledgements; what it told must hold. Twice, in the same folder."""
+    """Kill a victim after a random number of acknowledgements, once or twice in the same folder, and check that what
+    it reported is there."""
     module = _load(face)
     fork = multiprocessing.get_context("fork")
     source = random.Random(seed)
@@ -55,5 +56,5 @@ def kill_case(face: str, folder: Path, seed: int) -> str:
 
 
 def cases() -> dict[str, Callable[[Path, int], str]]:
-    """The faces whose victims there are."""
+    """The cases whose victims exist, by name."""
     return {f"{face}-kill": partial(kill_case, face) for face, path in MODULES.items() if path.exists()}

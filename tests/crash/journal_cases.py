@@ -1,7 +1,7 @@
-"""Crash cases of the journal: a victim appends what its seed says; after the blow, everything acknowledged is there.
+"""Crash cases of the journal: a victim appends records drawn from a seed; a crash must lose no acknowledged one.
 
-What record `number` of a writer holds is a function of (seed, writer, number), so the judge needs no copy of what was
-written: it checks each record that is served against what it says it is.
+The content of record `number` of a writer is a function of (seed, writer, number). So the check needs no copy of what
+was written: each record identifies itself and must have the matching content.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ KEY = bytes(range(32))
 
 
 def record_of(seed: int, writer: int, number: int) -> bytes:
-    """The only record that may carry this name."""
+    """The content of a record."""
     source = random.Random(seed << 40 ^ writer << 32 ^ number)
     size = source.choice((0, 7, 96, 96, 96, 700, 5_000))
     return HEAD.pack(seed, writer, number) + source.randbytes(size)
 
 
 class Clock:
-    """Wall-clock time that runs so fast that cycles roll."""
+    """A wall clock that runs fast enough to roll cycles."""
 
     def __init__(self, source: random.Random) -> None:
         self._now_ns = 1_800_000_000 * SECOND
@@ -45,14 +45,14 @@ class Clock:
 
 
 def open_journal(folder: Path, source: random.Random, *, key: bytes | None) -> Journal:
-    """As victims and judges open it."""
+    """Open the journal with the options of all cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Journal.open(folder, block_size=BLOCK_SIZE_MIN, roll_cycle="SECONDLY", key=key, clock_ns=Clock(source))
 
 
 def append_some(journal: Journal, seed: int, writer: int, number: int, source: random.Random) -> list[int]:
-    """Append one record or several in one of the ways; returns their indices."""
+    """Append one record, or several as a batch; returns their indices."""
     count = source.choice((1, 1, 1, 1, 2, 30))
     records = [record_of(seed, writer, number + place) for place in range(count)]
     if count == 1:
@@ -62,7 +62,7 @@ def append_some(journal: Journal, seed: int, writer: int, number: int, source: r
 
 
 def victim(folder: Path, pipe: Connection, seed: int, writer: int) -> None:
-    """Append for ever, telling each index when the append returned."""
+    """Append forever, and report the indices after each append."""
     source = random.Random(seed * 31 + writer)
     journal = open_journal(folder, source, key=KEY if seed % 5 == 0 else None)
     number = 0
@@ -75,7 +75,7 @@ def victim(folder: Path, pipe: Connection, seed: int, writer: int) -> None:
 
 
 def kill_case(folder: Path, seed: int) -> str:
-    """Two victims, or one, killed in the middle of it; the other may live on for a while."""
+    """Kill one victim, or two in turn, while they append."""
     import multiprocessing
 
     fork = multiprocessing.get_context("fork")
@@ -91,7 +91,7 @@ def kill_case(folder: Path, seed: int) -> str:
     for writer, (process, receiver) in enumerate(victims):
         for _ in range(source.choice((1, 5, 50, 200, 400))):
             _note(acknowledged, writer, receiver.recv_bytes())
-        _burn(source.randrange(2_000))
+        _spin(source.randrange(2_000))
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
@@ -105,8 +105,8 @@ def kill_case(folder: Path, seed: int) -> str:
     return f"killed {len(victims)}"
 
 
-def _burn(rounds: int) -> None:
-    """Let a random while pass that is shorter than any timer's."""
+def _spin(rounds: int) -> None:
+    """Wait for a time that is shorter than the resolution of timers."""
     for _ in range(rounds):
         pass
 
@@ -121,7 +121,7 @@ def _note(acknowledged: dict[int, tuple[int, int]], writer: int, message: bytes)
 def judge(
     folder: Path, seed: int, acknowledged: dict[int, tuple[int, int]], may_be_lost: Callable[[int], bool]
 ) -> None:
-    """Open as anybody would, and check what is there against what was acknowledged."""
+    """Open the journal and compare its records with what was acknowledged."""
     key = KEY if seed % 5 == 0 else None
     with open_journal(folder, random.Random(seed + 1), key=key) as journal:
         served = list(journal.records())
@@ -129,7 +129,7 @@ def judge(
         found = {index for index, _ in served}
         for index, (writer, number) in acknowledged.items():
             if index in found:
-                assert HEAD.unpack_from(journal.read(index)) == (seed, writer, number), f"{index:#x}: another record"
+                assert HEAD.unpack_from(journal.read(index)) == (seed, writer, number), f"{index:#x}: wrong record"
             else:
                 assert may_be_lost(index), f"index {index:#x}: acknowledged and lost (writer {writer}, {number})"
         after = journal.append(record_of(seed, 99, 0))
@@ -139,15 +139,15 @@ def judge(
 
 
 def check_served(seed: int, served: list[tuple[int, bytes]]) -> None:
-    """Nothing is served that was not appended, and each writer's records are in its order, under growing indices."""
+    """Check that only appended records are served, in each writer's order and with growing indices."""
     last: dict[int, int] = {}
-    former = -1
+    previous = -1
     for index, record in served:
-        assert index > former, f"index {index:#x} behind {former:#x}"
-        former = index
+        assert index > previous, f"index {index:#x} after {previous:#x}"
+        previous = index
         was_seed, writer, number = HEAD.unpack_from(record)
         assert was_seed == seed
-        assert record == record_of(seed, writer, number), f"index {index:#x} serves what was not appended"
+        assert record == record_of(seed, writer, number), f"index {index:#x}: this record was not appended"
         assert number > last.get(writer, -1), f"index {index:#x}: record {number} of {writer} out of order"
         last[writer] = number
 
@@ -155,7 +155,7 @@ def check_served(seed: int, served: list[tuple[int, bytes]]) -> None:
 def _written(
     folder: Path, seed: int, source: random.Random
 ) -> tuple[dict[int, tuple[int, int]], set[int], dict[str, bytes]]:
-    """A journal left open: what was acknowledged, which of it was synced, and the files as the sync left them."""
+    """Write a journal and leave it open; returns what was acknowledged, what was synced, and the files at the sync."""
     journal = open_journal(folder, source, key=KEY if seed % 5 == 0 else None)
     acknowledged: dict[int, tuple[int, int]] = {}
     number = 0
@@ -170,7 +170,7 @@ def _written(
             acknowledged[index] = 0, number
             number += 1
     journal._control.unlock()
-    journal._control.close()  # as the kernel does it for the dead
+    journal._control.close()  # as the kernel does for a dead process
     journal._keeper.close()
     return acknowledged, synced, files
 
@@ -181,7 +181,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def power_case(folder: Path, seed: int) -> str:
-    """The power fails: each page that was written since the last sync is on the disk, or not, in any combination."""
+    """A power failure: any of the pages written since the last sync may be missing on the disk."""
     source = random.Random(seed)
     acknowledged, synced, before = _written(folder, seed, source)
     share = source.choice((0.0, 0.1, 0.5, 0.9))
@@ -190,7 +190,7 @@ def power_case(folder: Path, seed: int) -> str:
         now = bytearray(path.read_bytes())
         was = before.get(path.name)
         if was is None and source.random() < share / 2:
-            path.unlink()  # its name never got to the disk
+            path.unlink()  # its directory entry did not reach the disk
             continue
         for start in range(0, len(now), PAGE):
             old = was[start : start + PAGE] if was is not None else bytes(PAGE)
@@ -203,13 +203,13 @@ def power_case(folder: Path, seed: int) -> str:
 
 
 def damage_case(folder: Path, seed: int) -> str:
-    """One byte flipped, or the file cut, at any offset of the last segments: only what was hit may be missing."""
+    """One bit is flipped, or the file is truncated, within the last segments: only damaged records may be missing."""
     source = random.Random(seed)
     acknowledged, _, _ = _written(folder, seed, source)
     name = blocks_in(folder)[-1]
     spans = _spans(folder, name.path, KEY if seed % 5 == 0 else None)
     if not spans:
-        return "nothing to damage"
+        return "no segments to damage"
     first = spans[max(len(spans) - 12, 0)][0]
     end = spans[-1][1]
     offset = source.randrange(first, end)
@@ -223,7 +223,7 @@ def damage_case(folder: Path, seed: int) -> str:
         hit = {index for _, stop, indices in spans if stop > offset for index in indices}
         kind = "cut"
     name.path.write_bytes(data)
-    if source.random() < 0.5:  # the words did not survive either
+    if source.random() < 0.5:  # the control words did not survive either
         control = folder / CONTROL_NAME
         control.write_bytes(control.read_bytes()[:4_096].ljust(PIDS * 2, b"\0"))
     judge(folder, seed, acknowledged, lambda index: index in hit)
@@ -231,7 +231,7 @@ def damage_case(folder: Path, seed: int) -> str:
 
 
 def _spans(folder: Path, path: Path, key: bytes | None) -> list[tuple[int, int, list[int]]]:
-    """(start, end, indices) of the segments in a block, by their lengths."""
+    """(start, end, indices) of each segment in a block, found by following their lengths."""
     data, spans, offset = path.read_bytes(), [], 4_096
     cycle = int.from_bytes(data[64:72], "little")
     while 0 < (length := int.from_bytes(data[offset : offset + 4], "little")) < 0xFFFF_FFFF:

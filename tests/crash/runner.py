@@ -1,4 +1,4 @@
-"""`./run crash-test --cases N [--first S] [--kind K]`: crashes by the thousand; tells the seed of each that fails."""
+"""`./run crash-test --cases N [--first S] [--kind K]`: run many crash cases and report the seed of each that fails."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def all_cases() -> dict[str, object]:
 
 
 def kind_of(seed: int, kinds: Sequence[str]) -> str:
-    """A seed's kind: round and round."""
+    """The kind of a seed; kinds take turns."""
     return kinds[seed % len(kinds)]
 
 
 def run_case(seed: int, kinds: Sequence[str]) -> tuple[str, str]:
-    """Run one case in a folder of its own; returns its kind and what was done.
+    """Run one case in a new folder; returns its kind and what was done.
 
     Raises:
-        AssertionError, or whatever the journal raised: the case failed.
+        AssertionError, or any exception of the journal: the case failed.
     """
     kind = kind_of(seed, kinds)
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
@@ -49,25 +49,27 @@ def run_case(seed: int, kinds: Sequence[str]) -> tuple[str, str]:
 
 
 def run_chunk(seeds: Sequence[int], kinds: Sequence[str]) -> list[tuple[int, str, str | None]]:
-    """Run cases one after another: (seed, kind, what went wrong) of each."""
-    logging.disable(logging.WARNING)  # each case damages something, and the journal tells of it
+    """Run cases one after another; returns (seed, kind, traceback or None) of each."""
+    logging.disable(logging.WARNING)  # each case causes damage, which the journal logs
     results: list[tuple[int, str, str | None]] = []
     for seed in seeds:
         try:
             results.append((seed, run_case(seed, kinds)[0], None))
-        except BaseException:  # noqa: BLE001  # every failure is a finding, told with its seed
+        except BaseException:  # noqa: BLE001  # every failure is a finding and is reported with its seed
             results.append((seed, kind_of(seed, kinds), traceback.format_exc()))
     return results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run cases; 1 if one fails."""
+    """Run cases; returns 1 if one fails."""
     known = list(all_cases())
     parser = argparse.ArgumentParser(prog="./run crash-test", description=__doc__)
-    parser.add_argument("--cases", type=int, default=10_000, metavar="N", help="how many (default 10,000)")
-    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
-    parser.add_argument("--kind", action="append", choices=known, help="only this kind (may be repeated)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="side by side")
+    parser.add_argument("--cases", type=int, default=10_000, metavar="N", help="number of cases (default 10,000)")
+    parser.add_argument("--first", type=int, default=0, metavar="S", help="first seed (default 0)")
+    parser.add_argument("--kind", action="append", choices=known, help="run only this kind; repeatable")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: number of cores)"
+    )
     arguments = parser.parse_args(argv)
     kinds = arguments.kind or known
     seeds = range(arguments.first, arguments.first + arguments.cases)

@@ -1,4 +1,4 @@
-"""Five hundred crashes in the suite; `./run crash-test` has more."""
+"""Runs five hundred crash cases; `./run crash-test` runs more."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tests.crash.journal_cases import CASES
 from tests.crash.runner import all_cases, main, run_chunk
 
 
-def test_no_crash_loses_what_was_acknowledged_nor_serves_what_was_not_appended() -> None:
+def test_no_crash_loses_an_acknowledged_record_or_adds_a_record() -> None:
     assert main(["--cases", "500"]) == 0
 
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
-        ("damage", 2442),  # a bit of a segment's sequence flipped: seeking believed it
+        ("damage", 2442),  # a flipped bit in a segment's sequence, which seeking trusted
         ("damage", 9597),
-        ("power", 6716),  # an entry of the sparse index half lost: zeros agreed with zeros
+        ("power", 6716),  # half an entry of the sparse index lost: zeros matched zeros
         ("power", 20),
         ("power", 36),
     ],
 )
-def test_what_a_crash_once_broke_stays_mended(tmp_path: Path, kind: str, seed: int) -> None:
+def test_a_crash_case_that_once_failed_passes(tmp_path: Path, kind: str, seed: int) -> None:
     CASES[kind](tmp_path / "journal", seed)
 
 
-def test_a_failing_case_is_told_with_its_seed() -> None:
+def test_a_failing_case_is_reported_with_its_seed() -> None:
     kinds = list(all_cases())
     assert "journal-kill" in kinds
     (result,) = run_chunk([7], ["no such kind"])

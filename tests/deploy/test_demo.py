@@ -1,4 +1,4 @@
-"""The whole house, end to end: the demo, as users run it."""
+"""The whole project, end to end: the demo, as users run it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 
 @pytest.mark.timeout(480)
-def test_the_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path) -> None:
+def test_demo_loses_repeats_and_reorders_nothing_across_two_kills(tmp_path: Path) -> None:
     figures_path, page = tmp_path / "demo.json", tmp_path / "demo.html"
     assert demo(["--seconds", "14", "--rate", "10000", "--json", str(figures_path), "--html", str(page)]) == 0
     figures = json.loads(figures_path.read_text())

@@ -1,4 +1,4 @@
-"""Drills, as users run them: real processes on hosts of their own, hurt for real. No speed is asserted."""
+"""Drills, as users run them: real processes on separate hosts, with real faults. Speed is not asserted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from deploy.isolation import STATE_VARIABLE
 from deploy.network import why_no_network
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOWLY = 500  # messages a second: eleven processes that send a packet per message fill two processors above that
+SLOW_RATE = 500  # messages per second; above it, eleven processes with one packet per message overload two processors
 processes = pytest.mark.processes
 
 
-def drilled(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[str, Any]:
-    """Run a drill that must be clean; its row of the ledger."""
+def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[str, Any]:
+    """Run a drill that must lose nothing; returns its row of the ledger."""
     figures = folder / "ledger.json"
     arguments = ["--fault", fault, "--rate", str(rate), "--json", str(figures), "--html", str(folder / "page.html")]
     assert main([*arguments, *options]) == 0, fault
@@ -44,55 +44,55 @@ def drilled(folder: Path, fault: str, *options: str, rate: int = 5_000) -> dict[
 @pytest.mark.parametrize(
     "fault", ["kill-active", "pause-active", "cut-active-from-clients", "loss-both-lines-5", "hand-over"]
 )
-def test_a_fault_of_every_kind_loses_repeats_and_reorders_nothing(fault: str, tmp_path: Path) -> None:
+def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(fault: str, tmp_path: Path) -> None:
     if FAULTS[fault].needs_network and (reason := why_no_network()):
         pytest.skip(reason)
-    row = drilled(tmp_path, fault, "--rounds", "1")
+    row = run_clean_drill(tmp_path, fault, "--rounds", "1")
     assert row["rounds"] == 1
     assert set(row["stall_ms"]) == {"p50", "p99", "max"}
     assert row["normal_interarrival_max_ms"] > 0
     if fault.endswith("-active") or fault == "hand-over":
         assert row["takeovers"] >= 1
     if fault == "cut-active-from-clients":
-        assert max(row["detail"][0]["served_by"].values()) > 0.9  # the backup alone was heard
+        assert max(row["detail"][0]["served_by"].values()) > 0.9  # only the backup's packets arrived
 
 
 @processes
 @pytest.mark.timeout(120)
-def test_a_subscriber_that_forges_packets_moves_nothing_and_is_named(
+def test_forged_packets_change_no_role_and_their_sender_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = replace(FAULTS["forge"], strike=forge_at(rate=1_000.0, seconds=3.0), round_s=12.0)
+    short = replace(FAULTS["forge"], inject=forge_at(rate=1_000.0, seconds=3.0), round_s=12.0)
     monkeypatch.setitem(FAULTS, "forge", short)
-    row = drilled(tmp_path, "forge", "--rounds", "1", rate=2_000)
+    row = run_clean_drill(tmp_path, "forge", "--rounds", "1", rate=2_000)
     assert re.search(
         r"forged \d[\d,]+ packets in .* from \d+\.\d+\.\d+\.\d+:\d+; .+; "
-        r"adapters refused [1-9][\d,]+ as untagged and named the forger",
+        r"the adapters refused [1-9][\d,]+ as untagged and named the sender",
         row["detail"][0]["what"],
     )
 
 
 @processes
 @pytest.mark.timeout(300)
-def test_several_feeds_of_several_channels_are_struck_in_turn(tmp_path: Path) -> None:
-    # Nine processes. With a third adapter a feed they are eleven, which two busy processors do not carry (decision 13).
+def test_rounds_take_several_feeds_in_turn(tmp_path: Path) -> None:
+    # Nine processes. A third adapter per feed makes eleven, too many for two busy processors (decision 13).
     size = ["--feeds", "2", "--channels", "2", "--streams-per-channel", "1", "--backups", "1"]
-    row = drilled(tmp_path, "kill-active", "--rounds", "2", *size, rate=SLOWLY)
+    row = run_clean_drill(tmp_path, "kill-active", "--rounds", "2", *size, rate=SLOW_RATE)
     assert [each["feed_id"] for each in row["detail"]] == [1, 2]
 
 
 @processes
 @pytest.mark.timeout(300)
-def test_four_backups_lose_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
-    drilled(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=SLOWLY)
+def test_a_feed_with_four_backups_loses_nothing_when_the_active_is_killed(tmp_path: Path) -> None:
+    run_clean_drill(tmp_path, "kill-active", "--rounds", "1", "--backups", "4", rate=SLOW_RATE)
 
 
 @processes
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-def test_killing_sparks_driver_in_mid_batch_changes_nothing_for_clients(tmp_path: Path) -> None:
-    row = drilled(tmp_path, "kill-driver", "--rounds", "1", rate=10_000)
-    assert "started it again" in row["detail"][0]["what"]
+def test_killing_the_spark_driver_in_mid_batch_changes_nothing_for_clients(tmp_path: Path) -> None:
+    row = run_clean_drill(tmp_path, "kill-driver", "--rounds", "1", rate=10_000)
+    assert "restarted it" in row["detail"][0]["what"]
 
 
 @processes
@@ -109,23 +109,23 @@ def test_an_interrupted_drill_leaves_no_process_and_no_link_behind(tmp_path: Pat
     children = children_of(drill.pid)
     assert len(children) >= 5
     drill.send_signal(signal.SIGINT)
-    assert "everything it had started is gone" in drill.stderr.read()
+    assert "all its processes have ended" in drill.stderr.read()
     assert drill.wait(30) == 130
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
 def children_of(pid: int) -> list[str]:
-    """The processes that this one has started, from any of its threads."""
+    """The child processes of a process, started by any of its threads."""
     return [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
 
 
-def test_outside_an_isolated_namespace_only_the_faults_that_need_it_are_refused(
+def test_without_isolation_a_fault_that_needs_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(STATE_VARIABLE, "0")
     page = str(tmp_path / "page.html")
     assert main(["--fault", "cut-active", "--rounds", "1", "--html", page]) == 2
-    assert "not drilled: cut-active: this is not a network namespace of its own" in capsys.readouterr().out
+    assert "did not run: cut-active: it needs a separate network namespace" in capsys.readouterr().out
 
 
 def test_the_help_lists_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,7 @@ def test_the_help_lists_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     for name, fault in FAULTS.items():
         assert name in listing
         assert fault.text in listing
-        assert fault.strike.__doc__ is not None or "loss" in name
+        assert fault.inject.__doc__ is not None or "loss" in name
     assert ALL in listing
 
 
@@ -145,7 +145,7 @@ def test_every_fault_is_in_the_manual() -> None:
 
 
 @pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--backups", "9"], ["--fault", "sharks"], ["--rate", "-1"]])
-def test_what_cannot_be_drilled_is_refused_before_anything_starts(
+def test_invalid_options_are_refused_before_anything_starts(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

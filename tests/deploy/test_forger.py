@@ -1,4 +1,4 @@
-"""The drills' forger: what it makes opens under the channel's key, so it is refused for want of what a reader lacks."""
+"""The drills' forger: its packets open under the channel's key, so they are refused only for the missing tag."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def granted() -> Grant:
 
 
 def refusal_by_an_adapter(datagram: bytes) -> Refusal | None:
-    """None: it is for readers only."""
+    """Why an adapter refuses the datagram; None if adapters ignore it because it is for readers only."""
     try:
         opened = opener().open(datagram)
     except PacketRefused as refused:
@@ -59,24 +59,24 @@ def refusal_by_an_adapter(datagram: bytes) -> Refusal | None:
     return None
 
 
-def test_before_it_has_heard_anything_it_forges_what_needs_no_knowledge(context: zmq.Context[Any]) -> None:
+def test_a_forger_that_has_received_nothing_forges_what_needs_no_knowledge(context: zmq.Context[Any]) -> None:
     forger = Forger(granted(), Eavesdropper(granted(), context, "127.0.0.1", TAG), TAG)
     made = list(islice(forger.datagrams(), 8))
     assert set(forger.made) == {"huge_epoch", "end_of_epoch", "counter_near_the_end", "signature"}
     assert {group for group, _ in made} == {GROUP.encode()}
 
 
-def test_all_that_it_forges_opens_at_a_reader_and_is_refused_by_an_adapter_as_untagged(
+def test_forged_packets_open_at_a_reader_and_are_refused_by_an_adapter_as_untagged(
     context: zmq.Context[Any],
 ) -> None:
-    ears = Eavesdropper(granted(), context, "127.0.0.1", TAG)
+    listener = Eavesdropper(granted(), context, "127.0.0.1", TAG)
     adapter, sender, true = sealer(first_counter=100), MulticastSender(context, "127.0.0.1"), output_packet()
     datagram = adapter.seal(true, 12)
-    while not ears.captured:  # until libzmq has joined the group
+    while not listener.captured:  # until libzmq has joined the group
         sender.send(GROUP.encode(), datagram)
-        ears.hear()
-    assert ears.captured[0] == (GROUP.encode(), datagram)
-    forger = Forger(granted(), ears, TAG)
+        listener.hear()
+    assert listener.captured[0] == (GROUP.encode(), datagram)
+    forger = Forger(granted(), listener, TAG)
     reader = stream_opener()
     heard: list[HeardPacket] = []
     reasons: Counter[Refusal | None] = Counter()
@@ -112,21 +112,21 @@ def test_all_that_it_forges_opens_at_a_reader_and_is_refused_by_an_adapter_as_un
         assert true.payload[true.messages_offset :] not in packet.payload
 
 
-def test_it_does_not_take_its_own_packets_for_true_ones(context: zmq.Context[Any]) -> None:
-    ears = Eavesdropper(granted(), context, "127.0.0.1", TAG)
+def test_a_forger_ignores_its_own_packets(context: zmq.Context[Any]) -> None:
+    listener = Eavesdropper(granted(), context, "127.0.0.1", TAG)
     sender = MulticastSender(context, "127.0.0.1")
-    forger = Forger(granted(), ears, TAG)
+    forger = Forger(granted(), listener, TAG)
     true = sealer().seal(output_packet(), 12)
     forged = [datagram for _, datagram in islice(forger.datagrams(), 8)]
     assert {datagram[:4] for datagram in forged} == {OUTPUT_MAGIC.to_bytes(4, "little"), SIGNATURE_MAGIC}
-    while not ears.captured:
+    while not listener.captured:
         for datagram in (*forged, true):
             sender.send(GROUP.encode(), datagram)
-        ears.hear()
-    assert {datagram for _, datagram in ears.captured} == {true}
+        listener.hear()
+    assert {datagram for _, datagram in listener.captured} == {true}
 
 
-def test_it_follows_its_grant_to_other_starts(context: zmq.Context[Any]) -> None:
+def test_a_forger_impersonates_the_starts_of_its_newest_grant(context: zmq.Context[Any]) -> None:
     grant = granted()
     forger = Forger(grant, Eavesdropper(grant, context, "127.0.0.1", TAG), TAG)
     datagrams = forger.datagrams()

@@ -1,10 +1,10 @@
-"""What the forge drill lets pass: no change of roles, but for an active that a busy machine made late."""
+"""The forge drill's check: roles may not change, except when a busy machine made the active renew too late."""
 
 from __future__ import annotations
 
 import pytest
 
-from deploy.faults.forging import what_became_of_roles
+from deploy.faults.forging import check_roles
 from deploy.forger import HUGE_EPOCH
 from deploy.processes import ProcessFailed
 from tandemfeed.v1 import admin_pb2
@@ -17,14 +17,14 @@ def status(active: int, epoch: int, *, needless: int = 0, **takeovers: int) -> a
     return made
 
 
-def test_roles_that_stay_are_said_to_stay_whatever_was_before() -> None:
+def test_unchanged_roles_pass_whatever_happened_before() -> None:
     before = status(1, 7, needless=1, term_passed=2, process_ended=1)
-    assert what_became_of_roles(before, before) == "roles and epoch stayed"
+    assert check_roles(before, before) == "active and epoch did not change"
 
 
-def test_an_active_that_lived_and_was_late_is_the_machines_doing() -> None:
-    told = what_became_of_roles(status(1, 7, needless=1, term_passed=2), status(1, 9, needless=3, term_passed=4))
-    assert told == "2 takeovers, all because the machine was too busy for the lease's term"
+def test_takeovers_from_a_live_but_late_active_pass() -> None:
+    description = check_roles(status(1, 7, needless=1, term_passed=2), status(1, 9, needless=3, term_passed=4))
+    assert description == "2 takeovers, all because this machine was too busy to renew the lease in time"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_active_that_lived_and_was_late_is_the_machines_doing() -> None:
 )
 def test_any_other_change_fails_the_round(after: admin_pb2.FeedStatus) -> None:
     with pytest.raises(ProcessFailed, match="adapter 1 was active in epoch 7 before packets were forged"):
-        what_became_of_roles(status(1, 7), after)
+        check_roles(status(1, 7), after)
 
 
 def test_an_adapter_that_follows_a_forged_epoch_fails_the_round() -> None:
@@ -49,4 +49,4 @@ def test_an_adapter_that_follows_a_forged_epoch_fails_the_round() -> None:
     channel = after.adapters.add().state.channels.add()
     channel.position.epoch = HUGE_EPOCH
     with pytest.raises(ProcessFailed, match="adapter 1 was active in epoch 7"):
-        what_became_of_roles(status(1, 7), after)
+        check_roles(status(1, 7), after)

@@ -1,4 +1,4 @@
-"""Network isolation, each case in a process of its own, since a process enters a namespace once."""
+"""Network isolation. Each case runs in its own process, because a process can enter a namespace only once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ finally:
 
 
 def run(*command: str, state: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run with no inherited isolation state but `state`."""
+    """Run Python with this isolation state, and none inherited."""
     environment = {name: value for name, value in os.environ.items() if name != "TANDEMFEED_ISOLATED"}
     if state is not None:
         environment["TANDEMFEED_ISOLATED"] = state
@@ -42,17 +42,17 @@ def run(*command: str, state: str | None = None) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def isolated() -> dict[str, object]:
-    """What a command sees inside; skips where no namespace can be made, for then there is nothing to see."""
+    """What a command sees in the namespace; skips the test if this machine cannot make one."""
     ended = run("-m", "deploy.isolation", sys.executable, "-c", SHOW)
     assert ended.returncode == 0, ended.stderr
-    if "isolated in a network namespace of its own" not in ended.stderr:
-        assert ended.stderr.startswith("no network namespace can be made here (")
+    if "running in a separate network namespace" not in ended.stderr:
+        assert ended.stderr.startswith("cannot make a network namespace (")
         pytest.skip(ended.stderr.strip())
     shown: dict[str, object] = json.loads(ended.stdout)
     return shown
 
 
-def test_a_command_inside_has_a_namespace_with_the_loopback_interface(isolated: dict[str, object]) -> None:
+def test_an_isolated_command_has_only_the_loopback_interface(isolated: dict[str, object]) -> None:
     assert isolated["state"] == "1"
     assert isolated["namespace"] != os.readlink("/proc/self/ns/net")
     links = isolated["links"]
@@ -61,27 +61,27 @@ def test_a_command_inside_has_a_namespace_with_the_loopback_interface(isolated: 
     assert not [name for name in links if name.startswith(("eth", "en", "wl"))]
 
 
-def test_what_is_isolated_already_is_not_isolated_again(isolated: dict[str, object]) -> None:
+def test_an_isolated_process_is_not_isolated_again(isolated: dict[str, object]) -> None:
     inner = run("-m", "deploy.isolation", sys.executable, "-c", SHOW, state="1")
     assert inner.returncode == 0
     assert json.loads(inner.stdout)["namespace"] == os.readlink("/proc/self/ns/net")
-    assert inner.stderr == ""  # said once, by whoever entered
+    assert inner.stderr == ""  # reported once, by the process that entered
 
 
-def test_a_user_who_declines_stays_outside() -> None:
+def test_a_user_can_decline_isolation() -> None:
     outside = run("-m", "deploy.isolation", sys.executable, "-c", SHOW, state="0")
     assert json.loads(outside.stdout)["namespace"] == os.readlink("/proc/self/ns/net")
-    said = run("-c", "from deploy.isolation import *; print(enter_isolated_network().text)", state="0")
-    assert "using the loopback interface" in said.stdout
+    declined = run("-c", "from deploy.isolation import *; print(enter_isolated_network().text)", state="0")
+    assert "using the loopback interface" in declined.stdout
 
 
-def test_a_process_with_threads_is_told_that_it_is_too_late() -> None:
+def test_a_process_with_threads_cannot_be_isolated() -> None:
     ended = run("-c", ENTER_WITH_A_THREAD)
     assert ended.returncode == 1
-    assert "must come before any thread" in ended.stderr
+    assert "before any thread starts" in ended.stderr
 
 
-def test_the_command_s_exit_status_and_a_missing_command_are_reported() -> None:
+def test_the_exit_status_of_the_command_is_passed_on_and_a_missing_command_is_reported() -> None:
     assert run("-m", "deploy.isolation", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
     missing = run("-m", "deploy.isolation", "no-such-command")
     assert missing.returncode == 127
@@ -89,6 +89,6 @@ def test_the_command_s_exit_status_and_a_missing_command_are_reported() -> None:
     assert run("-m", "deploy.isolation").returncode == 2
 
 
-def test_isolation_imports_the_standard_library_alone() -> None:
+def test_isolation_imports_only_the_standard_library() -> None:
     ended = run("-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import deploy.isolation")
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""Hosts of namespaces: links cut one by one, losses, and nothing left behind. Skipped where none can be made."""
+"""Hosts made of namespaces: cut links, losses, and cleaning up. Skipped where the system does not allow namespaces."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from deploy.command import HOST_VARIABLE
 from deploy.isolation import STATE_VARIABLE
 from deploy.network import Network, NetworkUnavailable, make_network, why_no_network
-from deploy.small_disk import BALLAST, STEP, fill_disk, make_room, seen_by, why_no_small_disk
+from deploy.small_disk import BALLAST, STEP, fill_disk, make_room, path_in_process, why_no_small_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP, PORT = "239.192.99.1", 5_999
 HEAR = """
 import socket, struct, sys
-from deploy.command import _take_place
-_take_place()
+from deploy.command import _apply_placement
+_apply_placement()
 own, wanted = sys.argv[1], int(sys.argv[2])
 hearing = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 hearing.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -39,8 +39,8 @@ print(heard, flush=True)
 """
 SPEAK = """
 import socket, sys
-from deploy.command import _take_place
-_take_place()
+from deploy.command import _apply_placement
+_apply_placement()
 own, to, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sending.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
@@ -70,7 +70,7 @@ def on_host(network: Network, host: str, code: str, *arguments: str) -> subproce
 
 
 def heard_by(network: Network, receiver: str, sender: str, count: int) -> int:
-    """How many of `count` multicast datagrams arrive; a last one comes by unicast from here, which no fault cuts."""
+    """How many of `count` multicast datagrams arrive. This process sends the final one, on a link without faults."""
     hearing = on_host(network, receiver, HEAR, "0")
     assert hearing.stdout is not None
     assert hearing.stdout.readline() == "ready\n"
@@ -82,11 +82,11 @@ def heard_by(network: Network, receiver: str, sender: str, count: int) -> int:
     return heard
 
 
-def test_hosts_hear_each_other_s_multicast_and_this_process_reaches_them(network: Network) -> None:
+def test_hosts_receive_each_others_multicast_and_this_process_reaches_them(network: Network) -> None:
     assert heard_by(network, "b", "a", 50) == 50
 
 
-def test_a_cut_link_carries_nothing_and_every_other_link_goes_on(network: Network) -> None:
+def test_a_cut_link_carries_nothing_and_every_other_link_keeps_working(network: Network) -> None:
     network.cut("a", ["b"])
     assert heard_by(network, "b", "a", 20) == 0
     assert heard_by(network, "a", "b", 20) == 0
@@ -95,7 +95,7 @@ def test_a_cut_link_carries_nothing_and_every_other_link_goes_on(network: Networ
     assert heard_by(network, "b", "a", 20) == 20
 
 
-def test_a_vanished_host_is_heard_by_nobody_and_hears_nobody(network: Network) -> None:
+def test_an_isolated_host_neither_sends_nor_receives(network: Network) -> None:
     network.isolate("a")
     assert heard_by(network, "b", "a", 20) == 0
     assert heard_by(network, "c", "a", 20) == 0
@@ -103,7 +103,7 @@ def test_a_vanished_host_is_heard_by_nobody_and_hears_nobody(network: Network) -
     assert heard_by(network, "c", "b", 20) == 20
 
 
-def test_loss_takes_about_its_share_and_each_receiver_loses_by_itself(network: Network) -> None:
+def test_a_receiver_loses_about_its_share_and_the_others_lose_nothing(network: Network) -> None:
     network.lose("a", ["b"], 5)
     heard = heard_by(network, "b", "a", 3_000)
     assert 2_700 < heard < 2_970  # 2,850 expected, standard deviation 12
@@ -124,12 +124,12 @@ def test_a_network_leaves_nothing_behind() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_outside_an_isolated_namespace_no_network_is_made() -> None:
-    assert "a network namespace of its own" in why_no_network({"TANDEMFEED_ISOLATED": "0"})
-    assert "a network namespace of its own" in why_no_network({})
+def test_without_isolation_no_network_is_made() -> None:
+    assert "a separate network namespace" in why_no_network({"TANDEMFEED_ISOLATED": "0"})
+    assert "a separate network namespace" in why_no_network({})
 
 
-def test_a_tool_s_refusal_is_told_in_its_own_words(network: Network) -> None:
+def test_an_error_contains_the_message_of_the_tool(network: Network) -> None:
     network.addresses["c"] = "nonsense"
     try:
         with pytest.raises(NetworkUnavailable, match="nft: "):
@@ -139,7 +139,7 @@ def test_a_tool_s_refusal_is_told_in_its_own_words(network: Network) -> None:
         network.addresses["c"] = "10.77.0.4"
 
 
-def test_a_small_disk_is_full_for_its_process_alone(tmp_path: Path) -> None:
+def test_a_small_disk_is_full_only_for_its_process(tmp_path: Path) -> None:
     if reason := why_no_small_disk():
         pytest.skip(reason)
     code = (
@@ -158,7 +158,7 @@ def test_a_small_disk_is_full_for_its_process_alone(tmp_path: Path) -> None:
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == "ready\n"
-        folder = seen_by(child.pid, tmp_path)
+        folder = path_in_process(child.pid, tmp_path)
         fill_disk(folder)
         assert (folder / BALLAST).stat().st_size >= 7 * STEP
         said = []
@@ -169,13 +169,13 @@ def test_a_small_disk_is_full_for_its_process_alone(tmp_path: Path) -> None:
             if (folder / BALLAST).exists():
                 make_room(folder)
         assert said == ["No space left on device", "written"]
-        assert list(tmp_path.iterdir()) == []  # nobody else sees the disk
+        assert list(tmp_path.iterdir()) == []  # no other process sees the disk
     finally:
         child.stdin.close()
         child.wait(30)
 
 
-def test_what_runs_inside_a_host_sees_its_addresses_and_the_caller_stays_where_it_is(network: Network) -> None:
+def test_a_function_run_in_a_host_sees_its_address_and_the_caller_does_not(network: Network) -> None:
     def can_bind(address: str) -> bool:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
             try:

@@ -1,4 +1,4 @@
-"""Free ports: whoever is to listen there later still can."""
+"""Free ports stay free until their owner listens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import deploy.ports as ports_module
 from deploy.ports import LOOPBACK, free_endpoint, free_ports
 
 
-def test_no_connection_is_ever_given_one_of_them() -> None:
+def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     found = free_ports(socket.SOCK_STREAM, 50)
     assert len(set(found)) == 50
@@ -19,7 +19,7 @@ def test_no_connection_is_ever_given_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_one_that_somebody_has_is_not_among_them(kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_not_free(kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch) -> None:
     (taken, other) = free_ports(kind, 2)
 
     def leave_two(candidates: list[int]) -> None:
@@ -29,11 +29,11 @@ def test_one_that_somebody_has_is_not_among_them(kind: socket.SocketKind, monkey
     with socket.socket(socket.AF_INET, kind) as owner:
         owner.bind((LOOPBACK, taken))
         assert free_ports(kind, 1) == [other]
-        with pytest.raises(OSError, match="1 are free"):
+        with pytest.raises(OSError, match="only 1 of the 2 ports"):
             free_ports(kind, 2)
 
 
-def test_an_endpoint_is_an_address_to_listen_at() -> None:
+def test_a_process_can_listen_at_a_free_endpoint() -> None:
     host, _, port = free_endpoint().rpartition(":")
     with socket.socket() as listener:
         listener.bind((host, int(port)))

@@ -1,4 +1,4 @@
-"""What is kept of the lines that a cluster's processes say."""
+"""The lines that are kept from the output and the logs of a cluster's processes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import LINES_KEPT_MAX, ManagedProcess, ProcessFailed, SaidLines
+from deploy.processes import LINES_KEPT_MAX, JsonLines, ManagedProcess, ProcessFailed
 
 
 def test_only_the_newest_lines_are_kept_and_all_are_counted() -> None:
-    lines = SaidLines(kept_max=3)
+    lines = JsonLines(kept_max=3)
     for number in range(10):
         lines.add({"event": f"event {number}"})
     assert lines.count == 10
     assert [number for number in range(10) if lines.find(f"event {number}")] == [7, 8, 9]
 
 
-def test_lines_are_passed_over_by_their_number_from_the_first_whether_or_not_they_are_kept() -> None:
-    lines = SaidLines(kept_max=4)
+def test_skipped_lines_are_counted_from_the_first_line_even_if_it_is_no_longer_kept() -> None:
+    lines = JsonLines(kept_max=4)
     for number in range(10):
         lines.add({"event": "tick", "number": number})
     assert lines.find("tick") == {"event": "tick", "number": 6}
@@ -29,12 +29,12 @@ def test_lines_are_passed_over_by_their_number_from_the_first_whether_or_not_the
 
 
 @pytest.mark.processes
-def test_a_process_that_logs_without_end_does_not_fill_the_memory_of_the_one_that_watches_it(tmp_path: Path) -> None:
-    said = LINES_KEPT_MAX + 100
+def test_a_process_that_logs_without_end_does_not_fill_the_memory_of_its_parent(tmp_path: Path) -> None:
+    noise_count = LINES_KEPT_MAX + 100
     program = tmp_path / "sitecustomize.py"  # the interpreter runs it first; then the sub-command is not found
     program.write_text(
         "import sys\n"
-        f"for number in range({said}):\n"
+        f"for number in range({noise_count}):\n"
         """    print('{"event": "noise"}', file=sys.stderr)\n"""
         """print('{"event": "done"}', file=sys.stderr, flush=True)\n"""
         """print('{"event": "ready"}', flush=True)\n"""
@@ -43,9 +43,9 @@ def test_a_process_that_logs_without_end_does_not_fill_the_memory_of_the_one_tha
         patch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
         process = ManagedProcess("noisy", ["no-such-command"], tmp_path)
     assert process.await_event("ready", 30.0) == {"event": "ready"}
-    assert process.await_log("done", 30.0, since=said) == {"event": "done"}
-    assert process.has_said("ready")
-    assert process.logged_count >= said + 1
+    assert process.await_log("done", 30.0, since=noise_count) == {"event": "done"}
+    assert process.has_reported("ready")
+    assert process.logged_count >= noise_count + 1
     assert process.wait(30.0) != 0
-    with pytest.raises(ProcessFailed, match="ended; the end of"):
+    with pytest.raises(ProcessFailed, match="ended before it reported 'other'; the last lines of"):
         process.await_log("other", 1.0)

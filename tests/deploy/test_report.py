@@ -1,4 +1,4 @@
-"""The report from recorded figures."""
+"""The demo's report, made from recorded figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record_of(spans: list[tuple[int, int, int]]) -> DeliveryRecord:
     return DeliveryRecord({1: ChannelRecord(rows, made)}, (takeover,), ())
 
 
-def test_a_clean_run_reads_as_one() -> None:
+def test_the_report_of_a_clean_run_says_that_nothing_was_lost() -> None:
     report = Report("a run", {1: 100, 2: 100}, record_of([(1, 1, 101), (2, 1, 101)]), 0, 20_000.0, ("killed a",))
     figures = report.figures()
     assert is_clean(figures)
@@ -38,27 +38,27 @@ def test_a_clean_run_reads_as_one() -> None:
     assert figures["latency_us"]["p50"] == 400.0
     out = io.StringIO()
     print_report("a run", figures, Console(file=out, width=100))
-    assert "nothing lost, repeated or reordered" in out.getvalue()
+    assert "no message lost, repeated, reordered or changed" in out.getvalue()
     page = render_html(report, figures)
     assert "<svg" in page
     assert "killed a" in page
-    assert "Nothing lost" in page
+    assert "no message lost" in page
 
 
-def test_lost_and_repeated_messages_are_counted_and_condemned() -> None:
+def test_lost_and_repeated_messages_are_counted_and_fail_the_run() -> None:
     record = record_of([(1, 1, 51), (1, 61, 101), (2, 1, 101), (2, 91, 101)])
     figures = Report("a run", {1: 100, 2: 100}, record, None, 20_000.0).figures()
     assert (figures["lost"], figures["duplicated"]) == (10, 10)
     assert not is_clean(figures)
 
 
-def test_other_content_than_the_recording_is_counted() -> None:
+def test_messages_that_differ_from_the_recording_are_counted() -> None:
     expected = {1: np.array([(b"A", 5, 7), (b"B", 6, 8)], [("symbol", "S8"), ("event_at", "<u8"), ("value", "<i8")])}
     delivered = np.array([(1, 1, b"A", 5, 7, 0), (1, 2, b"B", 6, 9, 0), (1, 3, b"C", 0, 0, 0)], CONTENT_DTYPE)
     assert count_wrong(delivered[:1], expected) == 0
     assert count_wrong(delivered, expected) == 2
 
 
-def test_no_report_is_written_into_the_checkout() -> None:
+def test_git_ignores_the_folder_of_the_reports() -> None:
     ignored = (Path(__file__).resolve().parents[2] / ".gitignore").read_text().split()
     assert "var/" in ignored

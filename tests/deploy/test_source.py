@@ -1,4 +1,4 @@
-"""The prepared source: the very bytes that the Spark job writes, and how much of them was sent."""
+"""The prepared source journal: it equals the Spark job's, and the drill can measure how much of it was sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.processes import ManagedProcess
-from deploy.source import Lead, make_recording, packet_size, prepare_journal, sent_counts
+from deploy.source import JournalLead, make_recording, packet_size, prepare_journal, sent_counts
 from deploy.topology import EXAMPLES, Shape, host_names, render_cluster
 from journal import Tailer
 from journal.named_position import NamedPosition
@@ -33,7 +33,7 @@ def records_of(journal: Path) -> list[bytes]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(180)
-def test_a_prepared_journal_has_the_very_records_that_sparks_job_writes(tmp_path: Path) -> None:
+def test_a_prepared_journal_has_the_same_records_as_the_spark_jobs(tmp_path: Path) -> None:
     feed = Shape().feed_layouts()[0]
     settings = settings_of(Shape(), tmp_path)
     recording = make_recording(tmp_path, source=None, message_count=MESSAGES)
@@ -47,14 +47,14 @@ def test_a_prepared_journal_has_the_very_records_that_sparks_job_writes(tmp_path
     assert records_of(tmp_path / "prepared") == records_of(tmp_path / "spark")
 
 
-def test_what_was_sent_is_what_lies_before_the_gateway_s_place(tmp_path: Path) -> None:
+def test_sent_messages_are_those_before_the_gateways_position(tmp_path: Path) -> None:
     feed = Shape(channels=2, streams_per_channel=2).feed_layouts()[0]
     settings = settings_of(feed.shape, tmp_path)
     recording = make_recording(tmp_path, source=None, message_count=MESSAGES)
     journal = tmp_path / "journal"
     prepare_journal(recording, feed, settings, journal, PER_PACKET)
     assert sent_counts(journal, feed) == {1: 0, 2: 0, 3: 0, 4: 0}
-    with Lead(journal) as early:
+    with JournalLead(journal) as early:
         assert early.message_count() == MESSAGES
         with Tailer(journal) as tailer:
             records = list(tailer.read_many(1_000_000))
@@ -68,11 +68,13 @@ def test_what_was_sent_is_what_lies_before_the_gateway_s_place(tmp_path: Path) -
             position.store(records[place][0])
             position.close()
             assert sent_counts(journal, feed) == expected
-            with Lead(journal) as lead:
+            with JournalLead(journal) as lead:
                 assert lead.message_count() == early.message_count() == MESSAGES - sum(expected.values())
     assert sum(sent_counts(journal, feed).values()) == MESSAGES
 
 
 @pytest.mark.parametrize(("rate", "streams", "expected"), [(20_000, 2, 20), (1_000, 8, 1), (500_000, 2, 36)])
-def test_a_packet_waits_two_milliseconds_at_most_and_fits_a_datagram(rate: float, streams: int, expected: int) -> None:
+def test_packet_size_limits_the_wait_to_two_milliseconds_and_fits_a_datagram(
+    rate: float, streams: int, expected: int
+) -> None:
     assert packet_size(rate, streams) == expected

@@ -1,4 +1,4 @@
-"""Clusters of every size: the settings that are written are ones the admin server takes."""
+"""Clusters of every size: the admin server accepts the generated settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def written(shape: Shape, folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(2, 3, 1, 4, 300), Shape(8, 8, 8, 7)])
-def test_the_admin_server_takes_a_cluster_of_any_size(shape: Shape, tmp_path: Path) -> None:
+def test_the_admin_server_accepts_a_cluster_of_any_size(shape: Shape, tmp_path: Path) -> None:
     cluster, policy = written(shape, tmp_path)
     feeds = load_cluster(cluster)
     check_identities(cluster, feeds, load_policy(policy))
@@ -33,12 +33,12 @@ def test_the_admin_server_takes_a_cluster_of_any_size(shape: Shape, tmp_path: Pa
         assert {len(channel.source_stream_ids) for channel in feed.channels} == {shape.streams_per_channel}
 
 
-def test_every_process_has_a_host_of_its_own() -> None:
+def test_every_process_has_its_own_host() -> None:
     names = host_names(Shape(feeds=2, backups=2))
     assert len(names) == len(set(names)) == 1 + 2 * (1 + 3 + 1)
 
 
 @pytest.mark.parametrize("wrong", [{"feeds": 0}, {"backups": 8}, {"channels": 9}, {"streams_per_channel": 0}])
-def test_a_cluster_that_cannot_be_is_refused_with_what_can(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"1 to [78] can be had"):
+def test_an_impossible_size_is_refused_with_the_limits(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"it must be 1 to [78]"):
         Shape(**wrong)

@@ -1,1 +1,1 @@
-"""The deterministic simulator: virtual time and network around the production cores. One seed is one run."""
+"""The deterministic simulator: virtual time and a virtual network around the production cores. One seed is one run."""

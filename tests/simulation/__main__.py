@@ -1,4 +1,4 @@
-"""`./run simulate`: run many seeds of the simulator; shrink and tell the first violation."""
+"""`./run simulate`: run many seeds of the simulator, and shrink and report the first violation."""
 
 from __future__ import annotations
 
@@ -14,34 +14,47 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.simulation.drawing import draw_plan
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.mutants.hunting import hunt_all, tell
+from tests.simulation.mutants.hunting import hunt_all, print_hunts
 from tests.simulation.plan import Plan, decode_plan
 from tests.simulation.running import Verdict, judge, judge_seeds
 from tests.simulation.shrinking import shrink
 
-TIMELINE_SHOWN = 60
-SAY_EVERY_S = 20.0  # where there is no terminal to draw a bar on
+TIMELINE_LINES_SHOWN = 60
+PROGRESS_INTERVAL_S = 20.0  # without a terminal for a progress bar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run seeds, or one plan; 1 if an invariant was violated."""
+    """Run seeds or one plan; returns 1 if an invariant was violated."""
     parser = argparse.ArgumentParser(prog="./run simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2_000, metavar="N", help="how many seeds (default 2,000)")
-    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: cores)")
-    parser.add_argument("--seed", type=int, metavar="S", help="run just this seed, and print its plan")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file (written for a violation)")
-    parser.add_argument("--mutants", action="store_true", help="hunt the planted faults: each must be caught")
-    parser.add_argument("--no-shrink", action="store_true", help="tell a violation as it was found")
-    parser.add_argument("--shrink-runs", type=int, default=400, metavar="N", help="budget of shrinking (default 400)")
+    parser.add_argument("--seeds", type=int, default=2_000, metavar="N", help="number of seeds (default 2,000)")
+    parser.add_argument("--first", type=int, default=0, metavar="S", help="first seed (default 0)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: number of cores)"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="run only this seed and print its plan")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run a plan that was saved for a violation")
+    parser.add_argument(
+        "--mutants", action="store_true", help="check that the simulator catches each of the planted faults"
+    )
+    parser.add_argument("--no-shrink", action="store_true", help="report a violation without shrinking its plan")
+    parser.add_argument(
+        "--shrink-runs", type=int, default=400, metavar="N", help="limit on the runs of shrinking (default 400)"
+    )
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
-    parser.add_argument("--out", type=Path, default=Path("var/simulation"), metavar="FOLDER", help="for timelines")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("var/simulation"),
+        metavar="FOLDER",
+        help="write plans and timelines of violations to FOLDER (default %(default)s)",
+    )
     arguments = parser.parse_args(argv)
-    if arguments.jobs < 1 or arguments.seeds < 1:
-        parser.error("--jobs and --seeds are at least 1")
+    for option, count in (("--jobs", arguments.jobs), ("--seeds", arguments.seeds)):
+        if count < 1:
+            parser.error(f"{option} is {count}; it must be at least 1")
     console = Console()
     if arguments.mutants:
-        return 1 if tell(console, hunt_all(console, MUTANTS, arguments.first)) else 0
+        return 1 if print_hunts(console, hunt_all(console, MUTANTS, arguments.first)) else 0
     if arguments.seed is not None or arguments.plan is not None:
         return _run_one(console, arguments)
     return _run_many(console, arguments)
@@ -52,7 +65,7 @@ def _run_one(console: Console, arguments: argparse.Namespace) -> int:
     verdict = judge(plan)
     if verdict is None:
         console.print("\n".join(plan.describe()), markup=False, highlight=False)
-        console.print("every invariant holds")
+        console.print("no invariant was violated")
         return 0
     _explain(console, plan, verdict, arguments)
     return 1
@@ -60,7 +73,7 @@ def _run_one(console: Console, arguments: argparse.Namespace) -> int:
 
 def _run_many(console: Console, arguments: argparse.Namespace) -> int:
     failed: list[Verdict] = []
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
     done = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -71,23 +84,23 @@ def _run_many(console: Console, arguments: argparse.Namespace) -> int:
             for verdict in verdicts:
                 progress.console.print(f"seed {verdict.seed}: {verdict.text}", markup=False, highlight=False)
             now = time.monotonic()
-            description = f"seeds, {done / (now - began):.0f} a second, {len(failed)} violations"
+            description = f"seeds, {done / (now - began):.0f} per second, {len(failed)} violations"
             progress.update(task, advance=count, description=description)
-            if not console.is_terminal and now - said >= SAY_EVERY_S:
-                said = now
+            if not console.is_terminal and now - reported >= PROGRESS_INTERVAL_S:
+                reported = now
                 print(f"{done}/{arguments.seeds} {description}", file=sys.stderr, flush=True)
             if failed and not arguments.keep_going:
                 break
     elapsed = time.monotonic() - began
     if failed and not arguments.keep_going:
         _explain(console, draw_plan(failed[0].seed), failed[0], arguments)
-    rate = f"{done / elapsed:.0f} a second in {arguments.jobs} processes"
+    rate = f"{done / elapsed:.0f} per second in {arguments.jobs} processes"
     console.print(f"{done:,} seeds from {arguments.first}, {len(failed)} violations, {elapsed:.0f} s, {rate}")
     return 1 if failed else 0
 
 
 def _explain(console: Console, plan: Plan, verdict: Verdict, arguments: argparse.Namespace) -> None:
-    """Seed, shrunk plan, timeline: on the screen the end of it, in a file all of it."""
+    """Print the seed, the shrunk plan and the end of the timeline; write the plan and the whole timeline to files."""
     if arguments.no_shrink:
         verdict = judge(plan, is_verbose=True) or verdict
         how = "as drawn"
@@ -104,8 +117,11 @@ def _explain(console: Console, plan: Plan, verdict: Verdict, arguments: argparse
     story = [f"seed {plan.seed}: {verdict.text}", "", f"the plan, {how}:", *plan.describe(), "", *verdict.timeline]
     timeline_path.write_text("\n".join(story) + "\n")
     lines = [f"\nseed {plan.seed}: {verdict.text}\n", f"the plan, {how}:", *(f"  {line}" for line in plan.describe())]
-    lines += [f"\nthe last of its timeline ({timeline_path} has all of it):", *verdict.timeline[-TIMELINE_SHOWN:]]
-    lines += [f"\nagain: ./run simulate --plan {plan_path}\n"]
+    lines += [
+        f"\nthe end of its timeline ({timeline_path} has all of it):",
+        *verdict.timeline[-TIMELINE_LINES_SHOWN:],
+    ]
+    lines += [f"\nto run it again: ./run simulate --plan {plan_path}\n"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

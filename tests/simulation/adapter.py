@@ -1,4 +1,4 @@
-"""One adapter of a run: crashes, restarts, stands still, is slow; between these the real engine, shelled as dully."""
+"""One adapter of a run: the real engine in a simple shell that can crash, restart, pause and be slow."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from tests.simulation.world import SOURCE, Link, World
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-SOCKET_QUEUE_MAX = 200  # datagrams the sockets of a process that does not read them keep
+SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not read them
 PPM = 1_000_000
 Event = tuple[Callable[..., list[AdapterEffect]], tuple[object, ...]]
 
 
 class AdapterActor:
-    """A process and its host.
+    """An adapter process and its host.
 
     Attributes:
-        life: grows with every start; answers to a former life's questions are not heard.
-        is_paused: stands still; what arrives waits.
-        is_late: sends now what it decided before it stood still.
+        life: number of the start; replies to an earlier life are dropped.
+        is_paused: paused; events wait.
+        is_late: sending what it decided before it was paused.
         journal: survives the process.
     """
 
@@ -82,12 +82,12 @@ class AdapterActor:
         self._pauses_before_sending = False
         self._slow_ns = self._resumed = 0
         self._former_ends: dict[tuple[int, int, int], int] = {}
-        self._garbles_every = 0  # 0: it sends what it made
-        self.abstains = False  # as it said last
-        self.is_damaging = False  # what it gives others of its conversion state is damaged
+        self._garbles_every = 0  # 0: no packet is garbled
+        self.abstains = False  # as last reported
+        self.is_damaging = False  # the conversion state that it gives to others is damaged
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
-        self._ended_ns: int | None = None  # its former life
+        self._ended_ns: int | None = None  # when the previous life ended
         self.request_source = self._calls.request_source
         self.request_runs = self._calls.request_runs
         self.request_snapshot = self._calls.request_snapshot
@@ -96,11 +96,11 @@ class AdapterActor:
     # ---- life ----
 
     def listen(self, listeners: list[tuple[Link, Callable[[OutputPacket], None]]]) -> None:
-        """Who hears this adapter's output."""
+        """Set the receivers of this adapter's output."""
         self._listeners = listeners
 
     def start(self, _: object = None) -> None:
-        """A new process on the same host, with what the journal has."""
+        """Start a new process on the same host, with the same journal."""
         if self.is_alive:
             return
         self.is_alive, self.is_paused, self._pauses_before_sending = True, False, False
@@ -121,35 +121,35 @@ class AdapterActor:
             self._former_ends |= self.journal.ends(session, state.channel_id)
         self.engine.resume_last_words(self.journal.last_words(session), self.clock_ns())
         self._resumed = self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED]
-        self._world.tell("{} starts", self.name)
+        self._world.log("{} starts", self.name)
         self._cluster.admin.on_connect(self)
         self._schedule()
         self._report(self.life)
 
     def crash(self, entries_lost: int, *, is_silent: bool) -> None:
-        """The process dies; `is_silent`: its host with it, so that nobody is told."""
+        """The process dies. With `is_silent` its host dies too, so that no connection ends."""
         self.is_alive, self._ended_ns = False, self.clock_ns()
         lost = self.journal.lose_tail(entries_lost)
-        self._world.tell("{} {}, {} journal entries lost", self.name, "vanishes" if is_silent else "crashes", lost)
+        self._world.log("{} {}, {} journal entries lost", self.name, "vanishes" if is_silent else "crashes", lost)
         if not is_silent:
             self._cluster.admin.on_disconnect(self)
 
     def pause(self) -> None:
-        """Stand still."""
+        """Pause."""
         self.is_paused = True
-        self._world.tell("{} is paused", self.name)
+        self._world.log("{} is paused", self.name)
 
     def pause_before_sending(self) -> None:
-        """Stand still as soon as something has been decided and before it is performed."""
+        """Pause after the next decision that transmits, before its effects are performed."""
         self._pauses_before_sending = True
 
     def resume(self, _: object = None) -> None:
-        """Go on, first with what was about to be sent, then with what waits."""
+        """Resume: first send what was about to be sent, then process the waiting events."""
         self._pauses_before_sending = False
         if not self.is_alive or not self.is_paused:
             return
         self.is_paused = False
-        self._world.tell("{} resumes", self.name)
+        self._world.log("{} resumes", self.name)
         effects, self._unperformed = self._unperformed, []
         self.is_late = True
         self._perform(effects)
@@ -161,48 +161,48 @@ class AdapterActor:
         self._schedule()
 
     def slow_down(self, event_ns: int) -> None:
-        """Every event takes so long from now on; 0: none of it."""
+        """Make every event take this long; 0: no time."""
         self._slow_ns = event_ns
-        self._world.tell("{} takes {} us an event", self.name, event_ns // 1_000)
+        self._world.log("{} takes {} us per event", self.name, event_ns // 1_000)
 
     def garble(self, every: int) -> None:
-        """Of so many packets each, one differs on the wire from now on; 0: none."""
+        """Garble one in `every` packets; 0: none."""
         self._garbles_every = every
 
     def clock_ns(self) -> int:
-        """The adapter's own monotonic clock."""
+        """The adapter's monotonic clock."""
         now = self._world.now_ns
         return now + now * self._own.drift_ppm // PPM + self._own.clock_offset_ns
 
     @property
     def is_slow(self) -> bool:
-        """True while its events take time."""
+        """True while events take time."""
         return self._slow_ns > 0
 
     @property
     def states(self) -> list[ReplicaState]:
-        """Of its channels."""
+        """The state of each channel."""
         return [replica.state for replica in self.engine.replicas.values()]
 
     @property
     def is_active(self) -> bool:
-        """True if it decides for any channel."""
+        """True if it is active in any channel."""
         return any(state is ReplicaState.ACTIVE for state in self.states)
 
     # ---- events ----
 
     def on_source(self, datagram: bytes) -> None:
-        """A source datagram reaches the socket."""
+        """A source datagram arrives at the socket."""
         if self.is_alive:
             self._hear(self.engine.on_source_datagram, datagram)
 
     def on_output(self, packet: OutputPacket) -> None:
-        """Another adapter's datagram reaches the socket."""
+        """Another adapter's datagram arrives at the socket."""
         if self.is_alive:
             self._hear(self.engine.on_output_packet, packet)
 
     def on_message(self, life: int, event: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
-        """Something said to one life of this adapter over a connection."""
+        """A message over a connection arrives; it is dropped if it is for an earlier life."""
         if life == self.life and self.is_alive:
             self._enter((event, arguments))
 
@@ -275,7 +275,7 @@ class AdapterActor:
                 self._enter((self.engine.on_timer, ()))
 
     def _report(self, life: int) -> None:
-        """Every sync interval: its state to the lease store, and from the active to everybody."""
+        """Send its state to the admin server and to all peers, at every sync interval."""
         if not self.is_alive or life != self.life:
             return
         if not self.is_paused:
@@ -290,7 +290,7 @@ class AdapterActor:
         perform(effects, self)
 
     def append_to_journal(self, packet: OutputPacket) -> None:
-        """Kept from here on."""
+        """Append a packet, which from here on survives a crash."""
         self._check_own_past(packet)
         self.journal.append(packet)
         self._cluster.on_sent(packet)
@@ -298,24 +298,24 @@ class AdapterActor:
             self._cluster.checks.of[packet.session].content.on_journalled(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
-        """Kept from here on."""
+        """Append a state, which from here on survives a crash."""
         self._cluster.on_state_given(self, snapshot)
         self.journal.append(snapshot)
 
     def commit_provisional(self, committed: CommitProvisional) -> None:
-        """In the journal."""
+        """Record in the journal that provisional packets are decisions."""
         packets = self.journal.commit_provisional(committed)
         text = "{} commits channel {} input {}..{} in epoch {}: {} packets"
         first, last = committed.first_input_seq, committed.end_input_seq - 1
-        self._world.tell(text, self.name, committed.channel_id, first, last, committed.epoch, len(packets))
+        self._world.log(text, self.name, committed.channel_id, first, last, committed.epoch, len(packets))
         self._cluster.on_committed(packets)
 
     def transmit(self, packet: OutputPacket) -> None:
-        """To everybody who listens."""
+        """Multicast a packet to all receivers."""
         world = self._world
         self._cluster.on_transmit(self, packet)
         if world.is_verbose:
-            world.tell("{} transmits {}", self.name, brief(packet))
+            world.log("{} transmits {}", self.name, brief(packet))
         if self._garbles_every and packet.message_count and not packet.first_input_seq % self._garbles_every:
             packet = self._garbled(packet)
         multicast = world.multicast
@@ -328,14 +328,14 @@ class AdapterActor:
                 multicast(link, hear, packet)
 
     def _check_own_past(self, packet: OutputPacket) -> None:
-        """What a former life has sent in an epoch is not sent again, unless a snapshot took this life back."""
+        """Check that this life does not repeat what an earlier one sent in an epoch, unless a snapshot took it back."""
         has_own_place = 0 < self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED] == self._resumed
         end = self._former_ends.get((packet.session, packet.channel_id, packet.epoch), 0)
         if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.end_input_seq <= end:
-            raise Violation("restart", f"{self.name} transmits {packet.first_input_seq} again, as in a former life")
+            raise Violation("restart", f"{self.name} transmits {packet.first_input_seq} again after a restart")
 
     def _garbled(self, packet: OutputPacket) -> OutputPacket:
-        """The packet with another running sum in its first message, another for each adapter."""
+        """The packet with a wrong running sum, different for each adapter, in its first message."""
         if any(run.is_source_gap for run in packet.runs) or len(packet.payload) == RUN_SIZE * len(packet.runs):
             return packet
         payload = bytearray(packet.payload)
@@ -346,7 +346,7 @@ class AdapterActor:
         return found
 
     def ask_server(self, request: ServerRequest) -> None:
-        """Over the adapter's stream to the admin server."""
+        """Send a request over the stream to the admin server."""
         admin = self._cluster.admin
         match request:
             case AcceptOffer(epoch):
@@ -365,21 +365,21 @@ class AdapterActor:
                 assert_never(request)
 
     def on_state_moved(self, moved: StateMoved) -> None:
-        """Told, checked and reported."""
+        """Log, check and report a change of state."""
         text = "{} channel {}: {} -> {}: {}"
-        self._world.tell(text, self.name, moved.channel_id, moved.old.value, moved.new.value, moved.reason)
+        self._world.log(text, self.name, moved.channel_id, moved.old.value, moved.new.value, moved.reason)
         self._cluster.on_moved(self, moved)
         self._cluster.admin.on_report(self)
 
     def on_session_begun(self, begun: SessionBegun) -> None:
-        """Told and reported."""
-        how = "" if begun.is_complete else ", whose end it does not have"
-        self._world.tell("{} goes from session {}{} to {}", self.name, begun.old_session, how, begun.new_session)
+        """Log and report a new session."""
+        how = "" if begun.is_complete else ", whose end it lacks,"
+        self._world.log("{} moves from session {}{} to {}", self.name, begun.old_session, how, begun.new_session)
         self._cluster.admin.on_report(self)
 
     def on_runs_lost(self, lost: RunsLost) -> None:
-        """Told."""
-        text = "{} declares source {} {}..{} lost"
+        """Log and check a declared loss."""
+        text = "{} declares lost: source {} {}..{}"
         first, last = lost.first_source_seq, lost.last_source_seq
         self._cluster.on_lost(self, lost)
-        self._world.tell(text, self.name, lost.source_stream_id, first, last)
+        self._world.log(text, self.name, lost.source_stream_id, first, last)

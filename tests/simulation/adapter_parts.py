@@ -1,4 +1,4 @@
-"""What an adapter of a run is configured with, and how its packets are told."""
+"""The configuration of an adapter of a run, and its packets in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.toy_feed import FEED_ID
 
 
 def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_ns: int | None) -> EngineConfig:
-    """One adapter's configuration."""
+    """The configuration of one adapter."""
     timing = plan.timing
     return EngineConfig(
         FEED_ID,
@@ -44,7 +44,7 @@ def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_n
 
 
 def brief(packet: OutputPacket) -> str:
-    """A packet in one line."""
+    """Describes a packet in one line."""
     flags = "+".join(flag.name.lower() for flag in OutputFlag if packet.flags & flag) or "copy"
     runs = ", ".join(
         f"source {run.source_stream_id} {run.first_source_seq}..{run.end_source_seq - 1}"

@@ -1,7 +1,7 @@
-"""The admin server of a run: its own lease core, behind connections that break; it dies, and restores itself.
+"""The admin server of a run: the real lease core behind connections that break; the server can die and restart.
 
-What `admin_server.broker.FeedBroker` does around the core with queues and a database is done here with links and two
-fields that outlive the process: the reserved epochs and the notes of who was granted which.
+Links and a few fields that survive the process (such as the reserved epochs and the notes of grants) take the place of
+the queues and the database of `admin_server.broker.FeedBroker`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
     from tests.simulation.cluster import Cluster
 
-RETRY_NS = 20 * MS  # an adapter that lost its connection tries again this often
-MARGIN_PER_TTL = 10  # as in adapter.registry: the holder's term ends a tenth early
+RETRY_NS = 20 * MS  # how often an adapter that lost its connection retries
+MARGIN_PER_TTL = 10  # as in adapter.registry: at the holder the term ends a tenth early
 
 
 class AdminActor:
-    """Hears adapters, performs the lease core's decisions."""
+    """Receives the adapters' messages and performs the decisions of the lease core."""
 
     name = ADMIN
 
@@ -58,33 +58,33 @@ class AdminActor:
         self.is_up = True
         self.lease = FeedLease(self._config, self._adapter_ids)
         self._attending: dict[int, Attendance] = {}
-        self._connecting: list[tuple[AdapterActor, int]] = []  # whose connection is being made
+        self._connecting: list[tuple[AdapterActor, int]] = []  # adapters that are connecting
         self._wake_at_ns: int | None = None
-        # What outlives the process:
+        # These survive the process:
         self._reserved_end = EPOCH_BLOCK
         self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
         self._noted_ttl_ns = timing.lease_ttl_ns
         self._failed: dict[int, str] = {}
-        self.session = FIRST_SESSION  # the greatest that an adapter has reported
+        self.session = FIRST_SESSION  # the latest session that an adapter has reported
         self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
 
     @property
     def holder(self) -> AdapterActor | None:
-        """Who holds the lease, as far as this server knows."""
+        """The holder of the lease, as known to this server."""
         attendance = self._attending.get(self.lease.holder)
         return attendance.adapter if attendance else None
 
     # ---- life ----
 
     def crash(self, notes_lost: int, *, is_silent: bool) -> None:
-        """The process dies; `is_silent`: its host, so that no stream ends. The newest notes may die with a host."""
+        """The process dies, and loses its newest notes. With `is_silent` its host dies too, so that no stream ends."""
         if not self.is_up:
             return
         self.is_up = False
         lost = min(notes_lost, len(self._notes))
         del self._notes[len(self._notes) - lost :]
         how = "vanishes" if is_silent else "dies"
-        self._world.tell("the admin server {}, {} notes of grants lost", how, lost)
+        self._world.log("the admin server {} and loses {} notes of grants", how, lost)
         former, self._attending = list(self._attending.values()), {}
         for attendance in former if not is_silent else ():
             adapter = attendance.adapter
@@ -92,11 +92,11 @@ class AdminActor:
             self.on_connect(adapter)
 
     def restart(self, _: object = None) -> None:
-        """A new server goes on behind the former one's life, as `FeedBroker` does."""
+        """Start a new server from what survived, as `FeedBroker` does."""
         if self.is_up:
             return
         self.is_up = True
-        self._world.tell("the admin server starts")
+        self._world.log("the admin server starts")
         self.lease = FeedLease(self._config, self._adapter_ids)
         now_ns, next_epoch = self._world.now_ns, self._reserved_end + 1
         epoch, holder = self._notes[-1] if self._notes else (self._reserved_end, 0)
@@ -104,7 +104,7 @@ class AdminActor:
         self._cluster.checks.grants.restart(holder)
         self.lease.restore(epoch, holder, now_ns, next_epoch=next_epoch, failed=self._failed, noted_ttl_ns=noted)
         self._reserved_end += EPOCH_BLOCK
-        for adapter in self._cluster.adapters:  # those whose stream only fell silent find it broken now
+        for adapter in self._cluster.adapters:  # a stream that had fallen silent is now found broken
             if adapter.is_alive:
                 self.on_connect(adapter)
         self._schedule()
@@ -112,18 +112,18 @@ class AdminActor:
     # ---- connections ----
 
     def on_connect(self, adapter: AdapterActor) -> None:
-        """An adapter wants to attend: it is new, or its connection broke."""
+        """An adapter connects, because it is new or its connection broke."""
         who = (adapter, adapter.life)
         if who not in self._connecting:
             self._connecting.append(who)
             self._try_to_connect(who)
 
     def on_disconnect(self, adapter: AdapterActor) -> None:
-        """An adapter's process died, and its connection with it."""
+        """An adapter's process died, which ended its connection."""
         self._world.call(self._world.link(adapter.name, ADMIN), self._leave, (adapter, adapter.life))
 
     def on_broken(self, adapter: AdapterActor) -> None:
-        """The connection of an adapter that lives on ended, and both ends see it."""
+        """The connection of a running adapter broke, and both ends notice."""
         if self.is_up:
             self._world.after(0, self._leave, (adapter, adapter.life))
         adapter.on_message(adapter.life, adapter.engine.on_admin_lost)
@@ -169,43 +169,43 @@ class AdminActor:
     # ---- reports ----
 
     def on_report(self, adapter: AdapterActor) -> None:
-        """An adapter tells its state."""
+        """An adapter reports its state."""
         state = adapter.engine.report(adapter.clock_ns(), adapter.life)
         adapter.abstains = state.abstains
         report = (adapter, adapter.life, adapter.clock_ns(), state)
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear_report, report)
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
-        """An adapter wants its lease renewed; the renewal counts from when it asked."""
+        """An adapter asks to renew its lease; the new term counts from the request."""
         self._ask(adapter, lambda who: self._renew(adapter, who, epoch))
 
     def on_next_epoch(self, adapter: AdapterActor, epoch: int) -> None:
-        """The holder wants a new epoch for itself."""
+        """The holder asks for a new epoch for itself."""
         self._ask(adapter, lambda who: self.lease.next_epoch(who, epoch, self._world.now_ns))
 
     def on_offer_accepted(self, adapter: AdapterActor, epoch: int) -> None:
-        """An heir has its offer."""
+        """An heir accepts its offer."""
         self._ask(adapter, lambda who: self.lease.on_offer_accepted(who, epoch, self._world.now_ns))
 
     def on_released(self, adapter: AdapterActor, epoch: int) -> None:
-        """The holder gave its epoch up, in order."""
-        self._world.tell("{} has released epoch {}", adapter.name, epoch)
+        """The holder released its epoch."""
+        self._world.log("{} releases epoch {}", adapter.name, epoch)
         self._ask(adapter, lambda who: self.lease.on_released(who, epoch, self._world.now_ns))
 
     def on_hand_over_wish(self, adapter: AdapterActor, wish: RequestHandOver) -> None:
-        """The holder wants another to take over."""
-        self._world.tell("{} wants to hand over epoch {}: {}", adapter.name, wish.epoch, wish.reason)
+        """The holder asks to be replaced."""
+        self._world.log("{} asks to hand over epoch {}: {}", adapter.name, wish.epoch, wish.reason)
         self._ask(adapter, lambda who: self._hand_over_from(who, wish))
 
     def hand_over(self, heir: int | None) -> None:
-        """An admin orders a planned hand-over. None: to the best."""
+        """An operator orders a planned hand-over; None: to the best candidate."""
         if self.is_up:
             self._perform(self._hand_over(heir))
             self._schedule()
 
     def on_ask_to_fail(self, adapter: AdapterActor, reason: str) -> None:
-        """An adapter thinks that it should leave the group."""
-        self._world.tell("{} asks to fail: {}", adapter.name, reason)
+        """An adapter asks to leave the group."""
+        self._world.log("{} asks to fail: {}", adapter.name, reason)
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear_ask_to_fail, (adapter, adapter.life, reason))
 
     def _hear_ask_to_fail(self, request: tuple[AdapterActor, int, str]) -> None:
@@ -215,18 +215,18 @@ class AdminActor:
             return
         refusal = self.lease.refusal_to_fail(adapter.adapter_id, now_ns, is_own_request=True)
         if refusal is not None:
-            self._world.tell("{} is not failed: it {}", adapter.name, refusal)
+            self._world.log("{} may not fail: it {}", adapter.name, refusal)
             return
         self._cluster.checks.grants.on_fail(adapter.adapter_id, self.lease.holder, now_ns)
         self._cluster.checks.grants.forget(adapter.adapter_id)
         self._failed[adapter.adapter_id] = reason
-        self._world.tell("{} is failed: {}", adapter.name, reason)
+        self._world.log("{} is failed: {}", adapter.name, reason)
         self._send(adapter, adapter.engine.on_failed, reason)
         self._perform(self.lease.fail(adapter.adapter_id, reason, now_ns))
         self._schedule()
 
     def readmit_all(self) -> None:
-        """An admin lets every failed adapter in again."""
+        """An operator readmits every failed adapter."""
         for adapter_id in list(self._failed):
             del self._failed[adapter_id]
             self.lease.readmit(adapter_id)
@@ -256,7 +256,7 @@ class AdminActor:
         self._schedule()
 
     def _ask(self, adapter: AdapterActor, hear: Callable[[int], list[LeaseDecision]]) -> None:
-        """An adapter says something that the lease core answers with decisions."""
+        """Send an adapter's request to the lease core, which replies with decisions."""
         said = (adapter, adapter.life, adapter.clock_ns(), hear)
         self._world.call(self._world.link(adapter.name, ADMIN), self._hear, said)
 
@@ -279,12 +279,12 @@ class AdminActor:
     def _hand_over(self, heir: int | None) -> list[LeaseDecision]:
         decisions = self.lease.hand_over(heir, self._world.now_ns)
         if decisions and isinstance(decisions[0], HandOverRefused):
-            self._world.tell("no hand-over: {}", decisions[0].reason)
+            self._world.log("no hand-over: {}", decisions[0].reason)
             return []
         return decisions
 
     def _note(self, adapter: AdapterActor, life: int, sent_at_ns: int) -> bool:
-        """False for what was said on a stream that is none any more."""
+        """Note when an adapter sent a message; returns False if its stream has already ended."""
         attendance = self._attending.get(adapter.adapter_id)
         if not self.is_up or attendance is None or attendance.life != life:
             return False
@@ -318,8 +318,8 @@ class AdminActor:
             self._tell_everybody()
 
     def _perform_one(self, decision: LeaseDecision) -> None:
-        """As `admin_server.lease_keeper` does."""
-        terms, grants, tell = self._cluster.checks.terms, self._cluster.checks.grants, self._world.tell
+        """Perform a decision, as `admin_server.lease_keeper` does."""
+        terms, grants, log = self._cluster.checks.terms, self._cluster.checks.grants, self._world.log
         match decision:
             case Granted():
                 self._grant(decision)
@@ -329,15 +329,15 @@ class AdminActor:
                 grants.on_held(adapter_id)
                 self._send(attendance.adapter, attendance.adapter.engine.on_lease_renewed, epoch, until_ns)
             case Vacated(epoch, reason):
-                tell("epoch {} is vacant: {}", epoch, reason)
+                log("epoch {} is vacant: {}", epoch, reason)
                 terms.on_vacated(epoch, reason)
                 grants.on_vacated(has_passed=reason in PASSED)
             case TermNoted(ttl_ns):
-                tell("terms are {} ms", ttl_ns // MS)
+                log("the term of a lease is {} ms", ttl_ns // MS)
                 self._noted_ttl_ns = ttl_ns
             case Offered(heir, epoch, after_epoch):
                 attendance = self._attending[heir]
-                tell("epoch {} is offered to {}, after {}", epoch, attendance.adapter.name, after_epoch)
+                log("epoch {} is offered to {}, after {}", epoch, attendance.adapter.name, after_epoch)
                 terms.on_offered(epoch)
                 grants.on_offered(heir)
                 self._cluster.checks.hand_overs.on_offered(epoch, after_epoch)
@@ -348,11 +348,11 @@ class AdminActor:
                 adapter = self._attending[holder].adapter
                 self._send(adapter, adapter.engine.on_hand_over, epoch, heir)
             case HandedOver(adapter_id, epoch, former):
-                tell("epoch {} is adapter {}'s, handed over by {}", epoch, adapter_id, former)
+                log("epoch {} is granted to adapter {}, handed over by {}", epoch, adapter_id, former)
                 self._notes.append((epoch, adapter_id))
                 grants.on_held(adapter_id)
             case OfferWithdrawn(heir, epoch, reason):
-                tell("the offer of epoch {} is withdrawn: {}", epoch, reason)
+                log("the offer of epoch {} is withdrawn: {}", epoch, reason)
                 grants.on_offered(0)
                 terms.on_withdrawn(epoch, reason)
                 if (former_heir := self._attending.get(heir)) is not None:
@@ -363,14 +363,14 @@ class AdminActor:
         return ttl_ns - ttl_ns // MARGIN_PER_TTL
 
     def _grant(self, granted: Granted) -> None:
-        assert granted.epoch <= self._reserved_end, "no run grants half a block of epochs"
+        assert granted.epoch <= self._reserved_end, "no run grants so many epochs that it needs another block"
         attendance = self._attending[granted.adapter_id]
         adapter, epoch = attendance.adapter, granted.epoch
         self._notes.append((epoch, granted.adapter_id))
         self._cluster.checks.terms.on_grant(epoch)
         self._cluster.checks.hand_overs.on_granted(epoch)
         self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
-        self._world.tell("epoch {} is granted to {}", epoch, adapter.name)
+        self._world.log("epoch {} is granted to {}", epoch, adapter.name)
         until_ns = attendance.reported_at_ns + self._term_at_holder_ns()
         self._send(adapter, adapter.engine.on_lease_granted, epoch, until_ns)
 

@@ -1,4 +1,4 @@
-"""What the admin server of a run remembers of a stream, and how its words reach an engine."""
+"""What the admin server of a run knows about a stream, and how its messages reach an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedcore.replica.states import ReplicaState
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
 
-# From the worst to the best, as in admin_server.descriptions: an adapter is as good as its worst channel.
+# From worst to best, as in admin_server.descriptions; an adapter counts as its worst channel.
 WORST = (
     ReplicaState.FAILED,
     ReplicaState.JOINING,
@@ -27,7 +27,11 @@ WORST = (
 
 @dataclass(slots=True)
 class Attendance:
-    """One adapter's open stream; `reported_at_ns`: when its newest report was sent, by the adapter's clock."""
+    """The open stream of one adapter.
+
+    Attributes:
+        reported_at_ns: when the adapter sent its newest message, by its own clock.
+    """
 
     adapter: AdapterActor
     life: int
@@ -37,11 +41,11 @@ class Attendance:
 def change(
     engine: AdapterEngine, everybody: frozenset[int], active: int, epoch: int, now_ns: int
 ) -> list[AdapterEffect]:
-    """The group as the admin server knows it."""
+    """Tell an engine the group, the active and the epoch, as the admin server knows them."""
     return engine.on_cluster_changed(active, epoch, now_ns, everybody)
 
 
 def deliver(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], tuple[object, ...]]) -> None:
-    """An order arrives."""
+    """An order of the admin server arrives at an adapter."""
     adapter, life, order, arguments = message
     adapter.on_message(life, order, *arguments)

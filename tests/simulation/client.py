@@ -1,4 +1,4 @@
-"""One subscriber of a run: the real mergers over lossy links, replay from any adapter, dully shelled."""
+"""One subscriber of a run: the real mergers in a simple shell, with lossy links and replay from any adapter."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 SOCKET_QUEUE_MAX = 200
-CLIENT_GRACE_NS = 3_000 * MS  # longer than it takes to hear a last word, which comes every second
-UNCONFIRMED_NS = 600 * MS  # what one adapter alone had is declared while the run lasts
+CLIENT_GRACE_NS = 3_000 * MS  # longer than the interval of the last words, which is one second
+UNCONFIRMED_NS = 600 * MS  # short enough to declare, during the run, what only one adapter had
 
 
 class ClientActor:
-    """A process that subscribed to every channel.
+    """A process that subscribes to every channel.
 
     Args:
-        watch: told of each effect: the checkers.
+        watch: called with each effect; passes it to the checkers.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ClientActor:
         self.name = f"client{own.number}"
         self.is_live = own.is_live
         self.ended: set[int] = set()  # channels whose last session has ended
-        self.sessions: dict[int, int] = {}  # by channel, the session that a change led to
+        self.sessions: dict[int, int] = {}  # by channel, the session after the newest change
         start_seq = None if own.is_live else 1
         channels = range(1, len(plan.channels) + 1)
         config = MergerConfig(confirm=own.confirm, session_grace_ns=CLIENT_GRACE_NS)
@@ -58,14 +58,14 @@ class ClientActor:
             number: SessionMerger(number, FIRST_SESSION, self.counters[number], config, start_seq)
             for number in channels
         }
-        self.first_session = 0  # the one it began with; 0: it has not begun
+        self.first_session = 0  # the session it started with; 0: not started
         self._last_session = FIRST_SESSION + len(plan.new_sessions)
         self._world, self._cluster, self._watch = world, cluster, watch
         self._start_ns = START_NS + own.start_ns
         self._random = random.Random((plan.chance_seed << 8) ^ own.number)
         self._wake_at_ns: int | None = None
-        # Whose replay service was asked first last time, for numbered messages (True) and for others. Apart, because
-        # requests of both kinds may alternate, and each kind would always ask the same adapter.
+        # The adapter whose replay service was asked first last time, for numbered messages (True) and for others.
+        # They are separate, because with alternating requests each kind would always ask the same adapter.
         self._turns = {True: 0, False: 0}
         self._is_paused = False
         self._inbox: list[OutputPacket] = []
@@ -76,7 +76,7 @@ class ClientActor:
         return len(self.ended) == len(self.mergers)
 
     def on_output(self, packet: OutputPacket) -> None:
-        """A datagram reaches the socket."""
+        """A datagram arrives at the socket."""
         if self._is_paused:
             if len(self._inbox) < SOCKET_QUEUE_MAX:
                 self._inbox.append(packet)
@@ -84,14 +84,14 @@ class ClientActor:
             self._take(packet)
 
     def pause(self) -> None:
-        """Stand still."""
+        """Pause."""
         self._is_paused = True
-        self._world.tell("{} is paused", self.name)
+        self._world.log("{} is paused", self.name)
 
     def resume(self, _: object = None) -> None:
-        """Go on with what the sockets kept."""
+        """Resume with the datagrams that the sockets kept."""
         if self._is_paused:
-            self._world.tell("{} resumes", self.name)
+            self._world.log("{} resumes", self.name)
             self._is_paused = False
             waiting, self._inbox = self._inbox, []
             for packet in waiting:
@@ -101,7 +101,7 @@ class ClientActor:
     # ---- inside ----
 
     def _begin(self) -> None:
-        """With the session that the admin server describes."""
+        """Start with the session that the admin server describes."""
         self.first_session = session = self._cluster.admin.session
         for number in self.mergers:
             start_seq = None if self.is_live else 1
@@ -122,7 +122,7 @@ class ClientActor:
     def _perform(self, channel: int, effects: list[MergeEffect]) -> None:
         for effect in effects:
             if self._world.is_verbose or not isinstance(effect, Deliver | RequestReplay):
-                self._world.tell("{} {}", self.name, tell(effect))
+                self._world.log("{} {}", self.name, describe(effect))
             self._watch(self, channel, effect)
             if isinstance(effect, SessionChanged):
                 self.sessions[channel] = effect.new_session
@@ -153,7 +153,7 @@ class ClientActor:
         self._schedule()
 
     def _ask(self, request: RequestReplay) -> None:
-        """As many adapters' replay services as copies are wanted; the next request asks others, each in its turn."""
+        """Ask as many replay services as copies are needed; successive requests rotate through the adapters."""
         adapters = list(self._cluster.adapters)
         is_numbered = bool(request.input_ranges or request.message_range)
         turn = self._turns[is_numbered] = (self._turns[is_numbered] + 1) % len(adapters)
@@ -163,7 +163,7 @@ class ClientActor:
             self._world.call(self._world.link(self.name, adapter.name), self._answer, (adapter, request))
 
     def _answer(self, question: tuple[AdapterActor, RequestReplay]) -> None:
-        """At the adapter."""
+        """Answer a replay request, at the adapter."""
         adapter, request = question
         if adapter.is_alive and not adapter.is_paused:
             packets = adapter.journal.replay(request.session, request.channel_id, request.input_ranges)
@@ -179,8 +179,8 @@ class ClientActor:
             self.on_output(packet)
 
 
-def tell(effect: MergeEffect) -> str:
-    """An effect in one line."""
+def describe(effect: MergeEffect) -> str:
+    """Describes an effect in one line."""
     if isinstance(effect, Deliver):
         packet = effect.packet
         runs = [(run.source_stream_id, run.first_source_seq, run.end_source_seq - 1) for run in packet.runs]

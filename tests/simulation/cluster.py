@@ -1,4 +1,4 @@
-"""One run: builds what the plan says, lets the storm pass, heals, and waits until all has converged."""
+"""One run: builds the cluster of a plan, runs the storm, ends all faults, and waits until everything has converged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.simulation.checkers.sessions import SessionChecker
 from tests.simulation.checkers.states import ConvergenceChecker, StateChecker
 from tests.simulation.checkers.terms import TermChecker
 from tests.simulation.client import ClientActor
-from tests.simulation.faults import Strikes
+from tests.simulation.faults import FaultInjector
 from tests.simulation.plan import CALM, MS, FaultKind, Plan
 from tests.simulation.source import SessionMessages, SourceActor
 from tests.simulation.toy_feed import FIRST_SESSION, ToyConverter, expected_bodies, make_messages
@@ -34,18 +34,18 @@ from tests.simulation.world import START_NS, World
 
 AFTER_STORM_NS = 50 * MS  # between the last packet of the source and the end of all faults
 CALM_NS = 20_000 * MS
-LOOK_EVERY_NS = 5 * MS
-REPAIR_NS = 1_000 * MS  # for digests to be told, buckets to be asked for and set
+POLL_INTERVAL_NS = 5 * MS
+REPAIR_NS = 1_000 * MS  # for comparing digests, and requesting and setting buckets
 COMPARE_EVERY_NS = 60 * MS
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run was like; equal plans give equal outcomes, byte for byte.
+    """The result of a run; equal plans give equal outcomes, byte for byte.
 
     Attributes:
         digest: of every effect of every core, in order; empty unless the run was traced.
-        calm_ns: how long it took to converge once the faults had stopped.
+        calm_ns: how long the run took to converge after the faults ended.
     """
 
     seed: int
@@ -71,7 +71,7 @@ class SessionChecks:
                 reader,
                 self.truth,
                 is_live=client.is_live,
-                may_gap=plan.may_lose_journals or client.confirm > 1 or client.declare_after_ns > 0,
+                may_have_gaps=plan.may_lose_journals or client.confirm > 1 or client.declare_after_ns > 0,
                 is_confirming=client.confirm > 1,
             )
             for client in plan.clients
@@ -93,21 +93,21 @@ class Checks:
         fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
         self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
         self.hand_overs = HandOverChecker()
-        # These two watch plans of one session: what a grace declares lost, or a client holds, is another matter.
+        # The next two check only plans with one session, because session changes follow other rules.
         self.losses = LossChecker(plan) if not plan.new_sessions else None
-        self.events: dict[tuple[str, int], EventChecker] = {}  # by client and channel, as soon as it has begun
+        self.events: dict[tuple[str, int], EventChecker] = {}  # by client and channel, once the client has started
         truths = {session: checks.truth for session, checks in self.of.items()}
         self.states = StateChecker(plan, adapters, messages, truths)
         self.sessions = SessionChecker(min(messages), may_miss_end=plan.may_lose_journals)
 
     @property
     def is_corrupted(self) -> bool:
-        """True if some adapter's memory was spoilt."""
+        """True if the conversion state of an adapter was corrupted."""
         return any(checks.truth.corrupted for checks in self.of.values())
 
 
 def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
-    """What must come out, by session; where the conversion state is carried on, so are a stream's running sums."""
+    """The expected output by session; if the conversion state is carried over, so are the running sums of a stream."""
     is_carried = plan.session_state is SessionState.CARRY
     converters = {stream: ToyConverter() for stream in plan.streams}  # symbols belong to one stream each
     truths: dict[int, Truth] = {}
@@ -116,19 +116,21 @@ def _truths(plan: Plan, messages: SessionMessages) -> dict[int, Truth]:
             stream: expected_bodies(rows, converters[stream] if is_carried else None)
             for stream, rows in streams.items()
         }
-        # A state that is carried on and that every adapter with it lost is gone: then the sums go on from another one.
+        # If every adapter loses a carried state in a crash, the sums continue from another state.
         is_unsure = bool(truths) and is_carried and (plan.has(FaultKind.CRASH) or plan.has(FaultKind.VANISH))
-        has_holes = bool(plan.holes) or is_unsure  # where there are holes, adapters have little patience in any session
-        truths[session] = Truth(expected, has_holes=has_holes)
+        has_losses = (
+            bool(plan.journal_gaps) or is_unsure
+        )  # with journal gaps, adapters declare losses early in every session
+        truths[session] = Truth(expected, has_losses=has_losses)
     return truths
 
 
 class Cluster:
-    """Everything of one run.
+    """The processes, the network and the checkers of one run.
 
     Args:
-        is_traced: every effect goes into the outcome's digest.
-        is_verbose: the timeline has every packet.
+        is_traced: include every effect in the outcome's digest.
+        is_verbose: include every packet in the timeline.
     """
 
     def __init__(self, plan: Plan, *, is_traced: bool = False, is_verbose: bool = False) -> None:
@@ -159,17 +161,17 @@ class Cluster:
         self._trace = hashlib.sha256() if is_traced else None
 
     def run(self) -> Outcome:
-        """The storm, then the calm.
+        """Run the storm and then the calm.
 
         Raises:
-            Violation: an invariant broke; the timeline says what had happened.
+            Violation: an invariant was violated; the timeline says what happened before.
         """
         world, plan = self.world, self.plan
         for adapter, own in zip(self.adapters, plan.adapters, strict=True):
             world.at(START_NS + own.start_ns, adapter.start)
         self.source.start()
         world.weather = plan.weather
-        Strikes(world, self).plan(plan.faults)
+        FaultInjector(world, self).plan(plan.faults)
         world.at(START_NS + COMPARE_EVERY_NS, self._compare_states)
         world.run_until(START_NS + plan.source_start_ns + plan.storm_ns + AFTER_STORM_NS)
         self._heal()
@@ -192,7 +194,7 @@ class Cluster:
             for channel, counters in client.counters.items():
                 passed_over = counters.counts[Counter.MERGE_SILENT_GAPS]
                 checker = self.checks.of[client.first_session].deliveries[client.name, channel]
-                checker.must_have_passed_over_nothing(passed_over)
+                checker.check_silent_gaps(passed_over)
         for session, checks in self.checks.of.items():
             for (client, channel), checker in checks.deliveries.items():
                 if session >= begun[client] and not sessions.was_skipped(client, channel, session):
@@ -202,16 +204,16 @@ class Cluster:
             for channel in range(1, len(plan.channels) + 1) if is_acked else ():
                 TotalOrderChecker.at_end(check for (_, number), check in checks.deliveries.items() if number == channel)
 
-    # ---- what the actors tell ----
+    # ---- calls from the actors ----
 
     def on_effects(self, adapter: AdapterActor, effects: list[AdapterEffect]) -> None:
-        """An adapter is about to perform these, in this order."""
+        """An adapter is about to perform these effects in this order."""
         if self._trace:
             for effect in effects:
                 self._trace.update(f"{self.world.now_ns} {adapter.name} {effect!r}\n".encode())
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
-        """An adapter puts a packet on the wire."""
+        """An adapter transmits a packet."""
         is_active = bool(packet.flags & FROM_ACTIVE_BIT)
         self.checks.terms.on_transmit(adapter, packet)
         if self.checks.acked is not None:
@@ -219,23 +221,23 @@ class Cluster:
         self.checks.of[packet.session].content.on_transmit(packet, is_active=is_active, journal=adapter.journal)
 
     def on_garbled(self, packet: OutputPacket) -> None:
-        """A packet goes out that differs from what its sender made."""
+        """An adapter transmits a packet that differs from the one it made."""
         checks = self.checks.of[packet.session]
         checks.truth.garbled.update((each.source_stream_id, each.source_seq) for each in checks.reader.inputs(packet))
 
     def on_committed(self, packets: tuple[OutputPacket, ...]) -> None:
-        """Provisional packets have become decisions; every adapter that hears of them may transmit them."""
+        """Provisional packets have become decisions, which every adapter may now transmit."""
         for packet in packets:
             self.checks.of[packet.session].content.note(packet, is_active=True)
             self.on_sent(packet)
 
     def on_sent(self, packet: OutputPacket) -> None:
-        """A packet is on the wire as it is, or in a journal for replay."""
+        """A packet was transmitted unchanged, or is in a journal, ready for replay."""
         if (confirm := self.checks.of[packet.session].confirm) is not None:
             confirm.on_sent(packet)
 
     def on_state_given(self, adapter: AdapterActor, snapshot: ChannelSnapshot) -> None:
-        """An adapter gives its conversion state to another, or saves it."""
+        """An adapter gives its conversion state to another adapter, or saves it."""
         if self.checks.acked is not None:
             self.checks.acked.on_state(adapter, snapshot)
 
@@ -246,12 +248,12 @@ class Cluster:
             self.checks.losses.on_lost(adapter, lost, sent_at_ns, self.world.now_ns)
 
     def on_peer_state(self, adapter: AdapterActor, state: PeerState) -> None:
-        """An adapter hears another's state."""
+        """An adapter receives the state of another one."""
         if self.checks.losses is not None:
             self.checks.losses.on_peer_state(adapter, state)
 
     def on_client_begun(self, client: ClientActor) -> None:
-        """A client has made its mergers."""
+        """A client has created its mergers."""
         for channel, merger in client.mergers.items() if not self.plan.new_sessions else ():
             reader, patience_ns = self.checks.of[client.first_session].reader, client.declare_after_ns
             self.checks.events[client.name, channel] = EventChecker(
@@ -264,12 +266,12 @@ class Cluster:
             events.on_packet(packet, self.world.now_ns)
 
     def at_end_of_turn(self, client: ClientActor, channel: int, *, is_timer: bool) -> None:
-        """A client's merger has handed over all that was due."""
+        """A client's merger has handed over everything that was due."""
         if (events := self.checks.events.get((client.name, channel))) is not None:
             events.at_end_of_turn(self.world.now_ns, is_timer=is_timer)
 
     def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
-        """A channel of an adapter moved."""
+        """A channel of an adapter changed its state."""
         self.checks.terms.on_moved(adapter, effect.new)
         self.checks.hand_overs.on_moved(adapter, effect, self.world.now_ns)
 
@@ -292,9 +294,9 @@ class Cluster:
 
     def _heal(self) -> None:
         world = self.world
-        world.tell("the storm is over")
+        world.log("the storm ends")
         world.weather = CALM
-        world.mend_all()
+        world.heal_all()
         self.admin.restart()
         for adapter in self.adapters:
             adapter.garble(0)
@@ -312,6 +314,6 @@ class Cluster:
     def _await_convergence(self) -> int:
         began_ns = self.world.now_ns
         while self.world.now_ns < began_ns + CALM_NS and not self._convergence.is_done():
-            self.world.run_until(self.world.now_ns + LOOK_EVERY_NS)
+            self.world.run_until(self.world.now_ns + POLL_INTERVAL_NS)
         self._convergence.at_end(CALM_NS)
         return self.world.now_ns - began_ns

@@ -1,7 +1,7 @@
-"""From a seed to a plan: everything that chance decides before a run, decided here.
+"""Draws a plan from a seed: makes all random choices that precede a run.
 
-Most seeds are small and quick, so that many interleavings are tried; some are large, so that every part meets every
-other. The sizes are seen to in `SIZES`; what they cost, in docs/simulation.md.
+Most plans are small and quick, so that many interleavings are tried; some are large, so that all parts interact.
+`SIZES` has the sizes, docs/simulation.md what they cost.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from dataclasses import dataclass, replace
 from feedcore.replica.config import OnSilence, PublishMode, SessionState
 from tests.simulation.plan import (
     ACTIVE,
-    EVERYBODY,
+    ALL_PROCESSES,
     MS,
     US,
     AdapterPlan,
     ClientPlan,
     Fault,
     FaultKind,
+    JournalGap,
     NewSession,
     Plan,
-    SourceHole,
     Timing,
     Weather,
 )
-from tests.simulation.scenes import ALL_OF_IT, Scene, set_scene
+from tests.simulation.scenarios import WHOLE_JOURNAL, Scenario, apply_scenario
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE
 
-SCENE_SHARE = 0.45  # of seeds: they are set in a scene
-NEW_SESSION_SHARE = 0.35  # of the other runs: the source begins a new session, or two
-PATIENCE_NS = 600 * MS  # after the storm, before a session whose end was not said is concluded
-ACKED_SHARE = 0.15  # of runs: publishing is acknowledged
-HOLD_SHARE = 0.3  # of runs: on silence they hold, the others proceed
-HEARD_BY_SOME_PERCENT = 50  # of holes: some adapters heard what the journal lost
+SCENARIO_SHARE = 0.45  # of seeds: a scenario applies
+NEW_SESSION_SHARE = 0.35  # of the others: the source begins one or two new sessions
+PATIENCE_NS = 600 * MS  # after the storm, before a session without an announced end is concluded
+ACKED_SHARE = 0.15  # of runs: acked publishing
+HOLD_SHARE = 0.3  # of runs: adapters hold on silence; in the others they proceed
+HEARD_BY_SOME_PERCENT = 50  # of journal gaps: some adapters received the messages
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A class of runs: one of each tuple is drawn."""
+    """A class of runs: the values to draw from."""
 
     weight: int
     adapters: tuple[int, ...]
@@ -58,7 +58,7 @@ SIZES = (
     Size(21, (2, 2, 3, 3), (1, 2), (1, 1, 2), (1, 2, 3), (20, 80), (500, 800), (1, 2, 3, 4), (100, 150), (15, 20)),
     Size(3, (2, 3, 4, 5), (1, 2, 3), (1, 2, 3), (2, 3, 4), (50, 200), (1_000, 1_500), (2, 3, 4, 6), (150, 300), (10,)),
 )
-KINDS = {  # how often each kind of fault is drawn
+KINDS = {  # relative frequency of each kind of fault
     FaultKind.CRASH: 6,
     FaultKind.VANISH: 2,
     FaultKind.PAUSE: 5,
@@ -78,23 +78,23 @@ KINDS = {  # how often each kind of fault is drawn
 }
 
 
-def draw_plan(seed: int, scene: Scene | None = None) -> Plan:
-    """The run of a seed.
+def draw_plan(seed: int, scenario: Scenario | None = None) -> Plan:
+    """The plan of a seed.
 
     Args:
-        scene: the scene it is set in; None: a share of the seeds is, in any of them.
+        scenario: the scenario to apply; None: a share of the seeds gets a random one.
     """
     chance = random.Random(seed)
     size = chance.choices(SIZES, [size.weight for size in SIZES])[0]
     plan = _draw_at_large(seed, chance, size)
-    if scene is None and chance.random() < SCENE_SHARE:
-        scene = chance.choice(list(Scene))
-    plan = _with_sessions(plan, size) if scene is None else set_scene(scene, plan, chance)
-    return plan if plan.holes else _patient(plan)
+    if scenario is None and chance.random() < SCENARIO_SHARE:
+        scenario = chance.choice(list(Scenario))
+    plan = _with_sessions(plan, size) if scenario is None else apply_scenario(scenario, plan, chance)
+    return plan if plan.journal_gaps else _patient(plan)
 
 
 def _patient(plan: Plan) -> Plan:
-    """Where the source journal has no holes, nothing is declared lost while it cannot be reached."""
+    """If nothing is missing from the source journal, adapters must not declare losses while it is unreachable."""
     return replace(plan, timing=replace(plan.timing, source_declare_after_ns=Timing().source_declare_after_ns))
 
 
@@ -110,9 +110,9 @@ def _draw_at_large(seed: int, chance: random.Random, size: Size) -> Plan:
     )
     channels = _draw_channels(chance, size)
     count = chance.randint(*size.messages)
-    has_holes = chance.random() < 0.1
-    holes = _draw_holes(chance, channels, count, len(adapters)) if has_holes else ()
-    if holes:
+    has_journal_gaps = chance.random() < 0.1
+    journal_gaps = _draw_journal_gaps(chance, channels, count, len(adapters)) if has_journal_gaps else ()
+    if journal_gaps:
         timing = _impatient(chance, timing)
     source_start_ns = chance.randrange(120 * MS)
     bursts_ns = tuple(sorted(chance.randrange(storm_ns) for _ in range(chance.choice((0, 1, 2, 3)))))
@@ -134,14 +134,14 @@ def _draw_at_large(seed: int, chance: random.Random, size: Size) -> Plan:
         publish=PublishMode.ACKED if chance.random() < ACKED_SHARE else PublishMode.ASYNC,
         on_silence=OnSilence.HOLD if chance.random() < HOLD_SHARE else OnSilence.PROCEED,
         weather=_draw_weather(chance),
-        holes=holes,
+        journal_gaps=journal_gaps,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)),
     )
 
 
 def _with_sessions(plan: Plan, size: Size) -> Plan:
-    """The plan, and in a share of the runs a change of session or two."""
-    chance = random.Random((plan.seed << 8) ^ 0x5E55)  # apart, so that what is drawn for them changes nothing else
+    """The plan, in a share of the runs with one or two new sessions."""
+    chance = random.Random((plan.seed << 8) ^ 0x5E55)  # a separate generator, so that nothing else changes
     if chance.random() >= NEW_SESSION_SHARE:
         return plan
     new_sessions = _draw_sessions(chance, size, plan.storm_ns)
@@ -163,7 +163,7 @@ def _with_sessions(plan: Plan, size: Size) -> Plan:
 
 
 def _draw_sessions(chance: random.Random, size: Size, storm_ns: int) -> tuple[NewSession, ...]:
-    """One change of session, seldom two, well within the storm."""
+    """One new session, sometimes two, well within the storm."""
     count = chance.choice((1, 1, 1, 2))
     begins = [storm_ns * (number + 1) // (count + 1) + chance.randrange(-20 * MS, 20 * MS) for number in range(count)]
     return tuple(NewSession(begin, chance.randint(*size.messages), chance.random() < 0.75) for begin in begins)
@@ -182,7 +182,7 @@ def _draw_timing(chance: random.Random, size: Size) -> Timing:
 
 
 def _impatient(chance: random.Random, timing: Timing) -> Timing:
-    """Where the source journal has holes, they are declared while the run lasts."""
+    """If messages are missing from the source journal, adapters declare them lost during the run."""
     return replace(timing, source_declare_after_ns=chance.choice((80, 200)) * MS)
 
 
@@ -210,18 +210,18 @@ def _draw_weather(chance: random.Random) -> Weather:
     )
 
 
-def _draw_holes(
+def _draw_journal_gaps(
     chance: random.Random, channels: tuple[tuple[int, ...], ...], count: int, adapter_count: int
-) -> tuple[SourceHole, ...]:
-    holes = []
+) -> tuple[JournalGap, ...]:
+    journal_gaps = []
     for stream in sorted(stream for streams in channels for stream in streams):
         if chance.random() < 0.7:
             first = chance.randint(1, count)
             heard_by: tuple[int, ...] = ()
             if chance.randrange(100) < HEARD_BY_SOME_PERCENT:
                 heard_by = tuple(sorted(chance.sample(range(1, adapter_count + 1), chance.randint(1, adapter_count))))
-            holes.append(SourceHole(stream, first, min(chance.randint(1, 8), count - first + 1), heard_by))
-    return tuple(holes)
+            journal_gaps.append(JournalGap(stream, first, min(chance.randint(1, 8), count - first + 1), heard_by))
+    return tuple(journal_gaps)
 
 
 def _draw_fault(
@@ -231,7 +231,7 @@ def _draw_fault(
     storm_ns: int,
     moments: list[int],
 ) -> Fault:
-    """Half of the faults come near a burst of the source."""
+    """Draw a fault; half of the faults are near a burst of the source."""
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
     at_ns = chance.randrange(storm_ns // 8, storm_ns)
     if moments and chance.random() < 0.5:
@@ -240,14 +240,16 @@ def _draw_fault(
     names = [f"adapter{each.adapter_id}" for each in adapters]
     whom, other, amount = chance.choice((*names, ACTIVE)), "", 0
     if kind in (FaultKind.CRASH, FaultKind.VANISH):
-        amount = chance.choice((0, 0, 0, 1, 3, 10, ALL_OF_IT))
+        amount = chance.choice((0, 0, 0, 1, 3, 10, WHOLE_JOURNAL))
     elif kind is FaultKind.SLOW:
         amount = chance.choice((200 * US, 1 * MS, 4 * MS))
     elif kind is FaultKind.PAUSE:
         whom = chance.choice((whom, whom, whom, f"client{chance.choice(clients).number}"))
     elif kind in (FaultKind.MUTE, FaultKind.CUT, FaultKind.HOLD):
-        other = chance.choice((*(name for name in names if name != whom), ADMIN, ADMIN, SOURCE, "client1", EVERYBODY))
-        if kind is FaultKind.MUTE and chance.random() < 0.5 and other != EVERYBODY:
+        other = chance.choice(
+            (*(name for name in names if name != whom), ADMIN, ADMIN, SOURCE, "client1", ALL_PROCESSES)
+        )
+        if kind is FaultKind.MUTE and chance.random() < 0.5 and other != ALL_PROCESSES:
             whom, other = other, whom
         amount = int(kind is FaultKind.CUT and chance.random() < 0.5)
     elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):

@@ -1,4 +1,4 @@
-"""An adapter's output journal in memory: what it keeps over a crash, and what replay finds in it."""
+"""An adapter's output journal in memory: it survives a crash, and replay reads from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedcore.wire.position import Run
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Provisional packets are decisions of an epoch from here on."""
+    """From this entry on, some provisional packets are decisions of an epoch."""
 
     channel_id: int
     packets: tuple[OutputPacket, ...]
@@ -24,7 +24,7 @@ Entry = OutputPacket | ChannelSnapshot | Commit
 
 
 class OutputJournal:
-    """Entries in the order of appending; a lookup finds what a newer epoch has not replaced, as in production."""
+    """Entries in order of appending; as in production, a lookup does not find what a newer epoch has replaced."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -42,17 +42,17 @@ class OutputJournal:
         return self.ends(session, channel_id).get((session, channel_id, epoch), 0)
 
     def ends(self, session: int, channel_id: int) -> dict[tuple[int, int, int], int]:
-        """By (session, channel, epoch), of every epoch that replay would find, one past the last `input_seq`."""
+        """By (session, channel, epoch): one past the last `input_seq` that replay would find."""
         _, packets = self._channels.get((session, channel_id), ([], []))
         return {(session, channel_id, packet.epoch): packet.end_input_seq for packet in packets}
 
     def append(self, entry: Entry) -> None:
-        """Keep a packet or a channel's state."""
+        """Append a packet, a channel's state or a commit."""
         self._entries.append(entry)
         self._index(entry)
 
     def lose_tail(self, count: int) -> int:
-        """A crash takes the newest entries along; returns how many."""
+        """Lose the newest entries in a crash; returns how many were lost."""
         lost = min(count, len(self._entries))
         if lost:
             del self._entries[-lost:]
@@ -62,7 +62,7 @@ class OutputJournal:
         return lost
 
     def commit_provisional(self, effect: CommitProvisional) -> tuple[OutputPacket, ...]:
-        """The newest provisional packets of a channel are decisions of an epoch; returns them as such."""
+        """Turn the newest provisional packets of a channel into decisions of an epoch; returns the decisions."""
         found: list[OutputPacket] = []
         end_seq = effect.end_input_seq
         for entry in reversed(self._entries):
@@ -87,11 +87,11 @@ class OutputJournal:
         return commit.packets
 
     def newest_session(self) -> int:
-        """Of any packet; 0: there is none."""
+        """The newest session of any packet; 0 if there are no packets."""
         return max((session for session, _ in self._channels), default=0)
 
     def last_words(self, session: int) -> list[OutputPacket]:
-        """What was said last in the sessions before this one."""
+        """The last words of earlier sessions."""
         return [
             entry
             for entry in self._entries
@@ -114,7 +114,7 @@ class OutputJournal:
     def replay_provisional(
         self, session: int, channel_id: int, source_ranges: tuple[tuple[int, int, int], ...]
     ) -> list[OutputPacket]:
-        """The provisional packets that hold these source messages (stream, first, end), as retransmissions."""
+        """The provisional packets that contain these source messages (stream, first, end), as retransmissions."""
         return [
             entry._replace(flags=entry.flags | RETRANSMISSION_BIT)
             for entry in self._entries
@@ -130,7 +130,7 @@ class OutputJournal:
         ]
 
     def replay(self, session: int, channel_id: int, input_ranges: Iterable[tuple[int, int]]) -> list[OutputPacket]:
-        """The packets that hold these `input_seq`, (first, end) each; each packet once, as a retransmission."""
+        """The packets that contain these ranges (first, end) of `input_seq`, each once, as retransmissions."""
         firsts, packets = self._channels.get((session, channel_id), ([], []))
         found, done = [], 0
         for first_seq, end_seq in input_ranges:
@@ -146,7 +146,7 @@ class OutputJournal:
     def replay_messages(
         self, session: int, channel_id: int, message_range: tuple[int, int] | None
     ) -> Iterator[OutputPacket]:
-        """The packets that hold these `message_seq`, (first, end), as retransmissions."""
+        """The packets that contain this range (first, end) of `message_seq`, as retransmissions."""
         if message_range is not None:
             first_seq, end_seq = message_range
             for packet in self._channels.get((session, channel_id), ([], []))[1]:

@@ -1,4 +1,4 @@
-"""What an adapter asks of the source and of its peers, and what it tells them; connections with delays, no decision."""
+"""The calls of an adapter to the source and to its peers, over connections with delays; it makes no decisions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PeerCalls:
         self._world, self._cluster, self._adapter = world, cluster, adapter
 
     def request_source(self, effect: RequestSource) -> None:
-        """Source messages from the source journal."""
-        self._say("asks the source for {} {}..{}", *_fields(effect))
+        """Request source messages from the source journal."""
+        self._trace("requests {}..{} of source {}", *_fields(effect))
         life, adapter, source = self._adapter.life, self._adapter, self._cluster.source
 
         def answer(_: object) -> None:
@@ -43,10 +43,10 @@ class PeerCalls:
         self._world.call(self._world.link(adapter.name, SOURCE), answer)
 
     def request_runs(self, effect: RequestRuns) -> None:
-        """Decisions behind a position."""
+        """Request the decisions after a position."""
         channel = effect.channel_id
-        self._say(
-            "asks adapter {} for the decisions of channel {} behind {}", effect.adapter_id, channel, effect.position
+        self._trace(
+            "requests from adapter {} the decisions of channel {} after {}", effect.adapter_id, channel, effect.position
         )
 
         def question(peer: AdapterActor) -> Answer:
@@ -58,17 +58,18 @@ class PeerCalls:
         self._ask(effect, question)
 
     def request_snapshot(self, effect: RequestSnapshot) -> None:
-        """Conversion state at a position."""
-        self._say("asks adapter {} for a snapshot of channel {}", effect.adapter_id, effect.channel_id)
+        """Request a snapshot of the conversion state."""
+        self._trace("requests from adapter {} a snapshot of channel {}", effect.adapter_id, effect.channel_id)
         self._ask(effect, lambda peer: self._snapshot(peer, effect))
 
     def request_buckets(self, effect: RequestBuckets) -> None:
-        """Some buckets of the conversion state at a position."""
-        self._say("asks adapter {} for buckets {} of channel {}", effect.adapter_id, effect.buckets, effect.channel_id)
+        """Request some buckets of the conversion state."""
+        text = "requests from adapter {} buckets {} of channel {}"
+        self._trace(text, effect.adapter_id, effect.buckets, effect.channel_id)
         self._ask(effect, lambda peer: _buckets(peer, effect))
 
     def tell_state(self) -> None:
-        """At every sync interval, to everybody."""
+        """Send its state to all peers, at every sync interval."""
         adapter, world = self._adapter, self._world
         for peer in self._cluster.adapters:
             if peer is not adapter and peer.is_alive:
@@ -86,7 +87,7 @@ class PeerCalls:
     def _ask(
         self, effect: RequestRuns | RequestSnapshot | RequestBuckets, question: Callable[[AdapterActor], Answer]
     ) -> None:
-        """Put a question to the peer's engine; its answer is an event here. No answer: the engine asks again."""
+        """Send a request to the peer's engine; its reply is an event here. Without a reply the engine asks again."""
         adapter, world, life = self._adapter, self._world, self._adapter.life
         peer = next((each for each in self._cluster.adapters if each.adapter_id == effect.adapter_id), None)
         if peer is None or peer is adapter:
@@ -107,16 +108,16 @@ class PeerCalls:
         world.call(world.link(adapter.name, peer.name), answer)
 
     def _snapshot(self, peer: AdapterActor, effect: RequestSnapshot) -> ChannelSnapshot:
-        """What a peer gives; damaged if its host damages what it gives."""
+        """The snapshot of a peer; damaged while the peer has the fault DAMAGE."""
         snapshot = peer.engine.snapshot(effect.channel_id, effect.session)
         self._cluster.on_state_given(peer, snapshot)
         if peer.is_damaging:
             snapshot = replace(snapshot, conversion_state=_damaged(snapshot.conversion_state, 0))
         return snapshot
 
-    def _say(self, text: str, *values: object) -> None:
+    def _trace(self, text: str, *values: object) -> None:
         if self._world.is_verbose:
-            self._world.tell("{} " + text, self._adapter.name, *values)
+            self._world.log("{} " + text, self._adapter.name, *values)
 
 
 def _buckets(peer: AdapterActor, effect: RequestBuckets) -> Buckets:
@@ -129,4 +130,4 @@ def _damaged(data: bytes, offset: int) -> bytes:
 
 
 def _fields(effect: RequestSource) -> tuple[int, int, int]:
-    return effect.source_stream_id, effect.first_source_seq, effect.last_source_seq
+    return effect.first_source_seq, effect.last_source_seq, effect.source_stream_id

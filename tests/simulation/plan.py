@@ -1,7 +1,7 @@
-"""A run as data: topology, timing, weather and faults, wholly drawn before anything happens.
+"""A run as data: topology, timing, weather and faults, all drawn before the run starts.
 
-A plan can be printed, written down, replayed byte for byte, and shrunk (`tests.simulation.shrinking`). Times are
-nanoseconds of virtual time since the run began.
+A plan can be printed, saved, replayed byte for byte, and shrunk (`tests.simulation.shrinking`). Times are nanoseconds
+of virtual time since the start of the run.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from feedcore.replica.config import OnSilence, PublishMode, SessionState
 
 US = 1_000
 MS = 1_000_000
-ACTIVE = "active"  # as the victim of a fault: whoever holds the lease at that moment
-EVERYBODY = "*"
+ACTIVE = "active"  # as the victim of a fault: the adapter that holds the lease at that time
+ALL_PROCESSES = "*"
 
 
 class FaultKind(Enum):
-    """One sentence each; the value is what a plan shows."""
+    """The kinds of fault; a plan shows the value."""
 
-    CRASH = "crash"  # the process dies, its last `amount` journal entries with it, and starts again after the length
-    VANISH = "vanish"  # as CRASH, but its host is gone: no connection ends, silence is all that is heard
-    PAUSE = "pause"  # the process stands still and then goes on: a zombie, if it was active
-    PAUSE_BEFORE_SENDING = "pause before sending"  # stands still between a decision and the sending of its packets
+    CRASH = "crash"  # the process dies, loses its last `amount` journal entries, and restarts after `length_ns`
+    VANISH = "vanish"  # like CRASH, but its host vanishes: no connection ends, and nothing more arrives
+    PAUSE = "pause"  # the process is paused and then resumed, as an outdated active if it was active
+    PAUSE_BEFORE_SENDING = "pause before sending"  # the process is paused between a decision and sending its packets
     SLOW = "slow"  # every event of the process takes `amount` nanoseconds
-    MUTE = "mute"  # one-way partition: `other` hears nothing of `whom`
-    CUT = "cut"  # `whom` and `other` hear nothing of each other; connections break, with `amount` 1 seen at both ends
-    HOLD = "hold"  # as CUT, but connections outlive it: what was said on them arrives late
-    ADMIN_CRASH = "admin crash"  # the admin server dies, streams end, it restores itself; `amount` lease notes are lost
-    ADMIN_VANISH = "admin vanish"  # as ADMIN_CRASH, but its host is gone: streams do not end, they fall silent
-    SOURCE_STOP = "source stop"  # the feed source sends and answers nothing
-    SOURCE_RESET = "source reset"  # a session that is long over is played again on the source's groups
+    MUTE = "mute"  # one-way partition: `other` receives nothing from `whom`
+    CUT = "cut"  # `whom` and `other` cannot reach each other; connections break; with `amount` 1 both ends notice
+    HOLD = "hold"  # like CUT, but connections survive, and what was sent on them arrives late
+    ADMIN_CRASH = "admin crash"  # the admin server dies and streams end; it restarts, without its last `amount` notes
+    ADMIN_VANISH = "admin vanish"  # like ADMIN_CRASH, but its host vanishes: streams fall silent instead of ending
+    SOURCE_STOP = "source stop"  # the feed source sends nothing and answers nothing
+    SOURCE_RESET = "source reset"  # packets of an old session appear on the source's groups
     CORRUPT = "corrupt"  # bucket `amount` of a backup's conversion state changes by itself
-    HAND_OVER = "hand over"  # an admin orders a planned hand-over to `other`
-    GARBLE = "garble"  # a bit of every `amount`-th packet that `whom` sends differs from what it made and journalled
+    HAND_OVER = "hand over"  # an operator orders a planned hand-over to `other`
+    GARBLE = "garble"  # every `amount`-th packet that `whom` sends differs in one bit from the packet it journaled
     DAMAGE = "damage"  # snapshots and buckets that `whom` gives to others are damaged
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something bad that happens to `whom` at `at_ns` and ends after `length_ns`."""
+    """A fault that affects `whom` from `at_ns` for `length_ns`."""
 
     kind: FaultKind
     at_ns: int
@@ -62,21 +62,21 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What multicast links do to datagrams while the storm lasts: rates within 0 and 1, delays in nanoseconds."""
+    """What multicast links do to datagrams during the storm: rates from 0 to 1, delays in nanoseconds."""
 
     loss: float = 0.0
     duplication: float = 0.0
     delay_min_ns: int = 20 * US
     delay_span_ns: int = 180 * US
-    replay_loss: float = 0.0  # of the packets in a replay service's answer
+    replay_loss: float = 0.0  # of the packets in the answers of replay services
 
 
 CALM = Weather()
 
 
 @dataclass(frozen=True, slots=True)
-class SourceHole:
-    """Source messages that the source journal has lost for good; only these adapters ever hear them."""
+class JournalGap:
+    """Source messages that are missing from the source journal; only the adapters in `heard_by` ever receive them."""
 
     source_stream_id: int
     first_source_seq: int
@@ -85,17 +85,19 @@ class SourceHole:
 
     def __str__(self) -> str:
         last = self.first_source_seq + self.count - 1
-        return f"source {self.source_stream_id} lost {self.first_source_seq}..{last}, heard by {self.heard_by}"
+        heard_by = f"only adapters {self.heard_by} receive them" if self.heard_by else "no adapter receives them"
+        return f"the source journal lacks {self.first_source_seq}..{last} of source {self.source_stream_id}; {heard_by}"
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """The source ends a session and begins the next one, whose numbers begin at 1.
+    """The source ends a session and begins the next one, numbered from 1.
 
     Attributes:
-        begin_ns: since the source began.
-        message_count: source messages of each stream.
-        is_end_said: the source says END_OF_STREAM of the session before; else only the source journal knows its end.
+        begin_ns: since the start of the source.
+        message_count: source messages per stream.
+        is_end_said: the source announces END_OF_STREAM for the previous session; otherwise only the source journal has
+            its end.
     """
 
     begin_ns: int
@@ -103,13 +105,13 @@ class NewSession:
     is_end_said: bool = True
 
     def __str__(self) -> str:
-        how = "" if self.is_end_said else ", the end of the one before is not said"
-        return f"a session of {self.message_count} messages a stream begins at {self.begin_ns / MS:.1f} ms{how}"
+        how = "" if self.is_end_said else "; the end of the previous session is not announced"
+        return f"a session of {self.message_count} messages per stream begins at {self.begin_ns / MS:.1f} ms{how}"
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """One adapter; its monotonic clock has an offset and a drift of its own. `health`: as its shell measures it."""
+    """One adapter, with the offset and drift of its monotonic clock, and the health that it reports."""
 
     adapter_id: int
     start_ns: int = 0
@@ -120,8 +122,13 @@ class AdapterPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """One client. `is_live`: it begins with the first packet heard, not with message_seq 1. `confirm`: how many
-    adapters must have transmitted what it delivers. `declare_after_ns`: its patience with a gap; 0: the usual one."""
+    """One client.
+
+    Attributes:
+        is_live: it starts with the first packet it receives instead of message_seq 1.
+        confirm: how many adapters must have transmitted a message before it is delivered.
+        declare_after_ns: how long to wait before declaring a gap; 0: the default.
+    """
 
     number: int
     start_ns: int = 0
@@ -132,11 +139,11 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Terms and intervals of the cluster, all nanoseconds.
+    """Terms and intervals of the cluster, in nanoseconds.
 
     Attributes:
-        source_declare_after_ns: how long a source hole stays open before the active may declare it lost.
-        session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
+        source_declare_after_ns: how long the active waits before it may declare a source gap lost.
+        session_grace_ns: how long a session with an unknown end may continue after packets of a later session arrive.
     """
 
     lease_ttl_ns: int = 300 * MS
@@ -151,17 +158,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a run is made of.
+    """Everything that determines a run.
 
     Attributes:
-        seed: what it was drawn from, and what the messages are made from.
-        chance_seed: of the links' chances within the run.
-        channels: per channel (numbered from 1) the source streams that feed it.
-        message_count: source messages of each stream.
-        bursts_ns: around these moments the source sends half of its packets, so that faults find many under way.
-        new_sessions: after the first one, in order.
+        seed: the plan and the messages are drawn from it.
+        chance_seed: of the links' random numbers during the run.
+        channels: the source streams of each channel; channels are numbered from 1.
+        message_count: source messages per stream.
+        bursts_ns: the source sends half of its packets around these times, so that faults hit many of them.
+        journal_gaps: source messages that are missing from the source journal.
+        new_sessions: the sessions after the first one, in order.
         has_real_codec: packets are encoded and decoded for every receiver, as on the wire.
-        fail_policy, fail_times: which backup asks to be failed, once one was out of sync so often.
+        fail_policy, fail_times: which backup asks to be failed, and after being out of sync how often.
     """
 
     seed: int
@@ -181,14 +189,14 @@ class Plan:
     fail_policy: FailPolicy = FailPolicy.LOWEST
     fail_times: int = 3
     weather: Weather = CALM
-    holes: tuple[SourceHole, ...] = ()
+    journal_gaps: tuple[JournalGap, ...] = ()
     faults: tuple[Fault, ...] = ()
     new_sessions: tuple[NewSession, ...] = ()
     session_state: SessionState = SessionState.RESET
 
     @property
     def message_counts(self) -> tuple[int, ...]:
-        """Source messages of each stream, by session."""
+        """Source messages per stream, by session."""
         return (self.message_count, *(each.message_count for each in self.new_sessions))
 
     @property
@@ -198,12 +206,12 @@ class Plan:
 
     @property
     def may_lose_journals(self) -> bool:
-        """True if a fault takes journal entries along, so that a client may be told of a gap."""
+        """True if a fault removes journal entries, so that clients may get gaps."""
         return any(fault.kind in (FaultKind.CRASH, FaultKind.VANISH) and fault.amount for fault in self.faults)
 
     @property
     def has_total_order(self) -> bool:
-        """True if all clients must deliver in one order: publishing is acknowledged, and at most one adapter fails."""
+        """True if all clients must deliver in the same order: acked publishing, and at most one failing adapter."""
         failing = (FaultKind.CRASH, FaultKind.VANISH, FaultKind.PAUSE, FaultKind.PAUSE_BEFORE_SENDING)
         count = sum(fault.kind in failing for fault in self.faults)
         return self.publish is PublishMode.ACKED and self.on_silence is OnSilence.HOLD and count <= 1
@@ -213,19 +221,19 @@ class Plan:
         return any(fault.kind is kind for fault in self.faults)
 
     def describe(self) -> list[str]:
-        """For people, a line each."""
+        """The plan in words, as lines."""
         timing, weather = self.timing, self.weather
         lines = [
-            f"seed {self.seed}, chances {self.chance_seed}",
+            f"seed {self.seed}, chance seed {self.chance_seed}",
             f"{len(self.adapters)} adapters, {len(self.clients)} clients, channels {self.channels}",
-            f"{self.message_count} messages a stream, storm of {self.storm_ns / MS:.0f} ms, datagrams of "
+            f"{self.message_count} messages per stream, storm of {self.storm_ns / MS:.0f} ms, datagrams of "
             f"{self.datagram_size_max} bytes{', real codec' if self.has_real_codec else ''}",
-            f"publishing {self.publish.value}, on silence {self.on_silence.value}, digests every "
+            f"publish mode {self.publish.value}, on silence {self.on_silence.value}, digests every "
             f"{timing.digest_interval_messages} messages",
             f"lease {timing.lease_ttl_ns / MS:.0f} ms, sync {timing.sync_interval_ns / MS:.0f} ms, states every "
             f"{timing.state_interval_ns / MS:.0f} ms, heartbeats {timing.heartbeat_interval_ns / MS:.0f} ms",
-            f"backups leave by {self.fail_policy.value} after being out of sync {self.fail_times} times",
-            f"loss {weather.loss:.0%}, of replays {weather.replay_loss:.0%}, duplication {weather.duplication:.0%}",
+            f"backups leave by policy {self.fail_policy.value} after being out of sync {self.fail_times} times",
+            f"loss {weather.loss:.0%}, replay loss {weather.replay_loss:.0%}, duplication {weather.duplication:.0%}",
             f"delay {weather.delay_min_ns / MS:.2f} to {(weather.delay_min_ns + weather.delay_span_ns) / MS:.2f} ms",
         ]
         lines += [
@@ -242,11 +250,11 @@ class Plan:
         lines += [str(each) for each in self.new_sessions]
         if self.new_sessions:
             grace_ms = timing.session_grace_ns / MS
-            lines.append(f"conversion state at a new session: {self.session_state.value}, grace {grace_ms:.0f} ms")
-        return lines + [str(hole) for hole in self.holes] + [str(fault) for fault in self.faults]
+            lines.append(f"conversion state of a new session: {self.session_state.value}, grace {grace_ms:.0f} ms")
+        return lines + [str(gap) for gap in self.journal_gaps] + [str(fault) for fault in self.faults]
 
     def encode(self) -> bytes:
-        """As JSON, for a file to replay from."""
+        """The plan as JSON, to be saved and replayed."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 
@@ -254,6 +262,6 @@ def decode_plan(data: bytes) -> Plan:
     """The inverse of `Plan.encode`.
 
     Raises:
-        msgspec.ValidationError: it is no plan.
+        msgspec.ValidationError: the data is not a plan.
     """
     return msgspec.json.decode(data, type=Plan)

@@ -1,4 +1,4 @@
-"""Running seeds: one plan to its verdict, and many in several processes."""
+"""Runs one plan, or many seeds in several processes, and returns what failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.drawing import draw_plan
 from tests.simulation.plan import Plan
 
-BLOCK = 20  # seeds a process takes at once
+BLOCK = 20  # seeds per task of a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Verdict:
     """How a run failed.
 
     Attributes:
-        invariant: its number in DESIGN section 11, or the exception that a core raised.
+        invariant: its number in docs/protocol.md clause 9, the name of another check, or the exception that a core
+            raised.
     """
 
     seed: int
@@ -31,18 +32,18 @@ class Verdict:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """The invariant and the text without its numbers and names: equal for failures that are alike."""
+        """The invariant, and the text without numbers and names; equal for failures of the same kind."""
         return self.invariant, re.sub(r"[\w.]*\d[\w.]*", "#", self.text.partition(": ")[2].partition("(")[0])
 
 
 def judge(plan: Plan, *, is_verbose: bool = False) -> Verdict | None:
-    """Run a plan; None if every invariant held. What a core raises is a violation as well: a core never may."""
+    """Run a plan; returns None if no invariant was violated. An exception in a core is also a violation."""
     cluster = Cluster(plan, is_verbose=is_verbose)
     try:
         cluster.run()
     except Violation as violation:
         return Verdict(plan.seed, violation.invariant, str(violation), tuple(cluster.world.timeline()))
-    except Exception as raised:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as raised:  # noqa: BLE001 - any exception is a finding
         name = type(raised).__name__
         lines = [*cluster.world.timeline(), *traceback.format_exc().splitlines()]
         return Verdict(plan.seed, name, f"{name}: {raised}", tuple(lines))
@@ -50,13 +51,13 @@ def judge(plan: Plan, *, is_verbose: bool = False) -> Verdict | None:
 
 
 def judge_seeds(first: int, count: int, jobs: int) -> Iterator[tuple[int, list[Verdict]]]:
-    """Run the seeds from `first` on; yields, as they come, how many have been run and which of them failed."""
+    """Run `count` seeds from `first`; yields, block by block, how many seeds were run and which failed."""
     blocks = [(begin, min(BLOCK, first + count - begin)) for begin in range(first, first + count, BLOCK)]
     if jobs <= 1:
         for block in blocks:
             yield block[1], _judge_block(block)
         return
-    # Not by fork: a process with threads, as a test's is, may have held a lock that its copy then waits for for ever.
+    # Not "fork": a test process has threads, and its copy could wait forever for a lock that one of them held.
     with multiprocessing.get_context("forkserver").Pool(jobs) as pool:
         for (_, size), failed in zip(blocks, pool.imap(_judge_block, blocks), strict=True):
             yield size, failed

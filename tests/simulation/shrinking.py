@@ -1,8 +1,8 @@
-"""Shrinking a failing plan: the smallest one found, within a budget of runs, that still fails alike.
+"""Shrinks a failing plan to the smallest one found, within a limit of runs, that still fails in the same way.
 
-Delta debugging over the parts of a plan: leave out faults (halves, quarters, each), then calm the weather, leave out
-clients, adapters, channels and streams, shorten faults, lower counts. A smaller plan meets other chances on the links
-that it touches, so each is tried with a few of them before it is given up.
+Delta debugging over the parts of a plan: remove faults (halves, quarters, single ones), then calm the weather, remove
+clients, adapters, channels and streams, shorten faults and reduce counts. A smaller plan draws other random numbers on
+the links that it changes, so each is tried with several seeds before it is rejected.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from feedcore.replica.config import SessionState
 from tests.simulation.plan import CALM, MS, AdapterPlan, ClientPlan, Fault, Plan, Weather
 from tests.simulation.running import Verdict, judge
 
-CHANCES = 3  # chance seeds each smaller plan is tried with
+CHANCE_SEEDS = 3  # how many chance seeds to try with each smaller plan
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """A plan that fails, its verdict with a full timeline, and what finding it took."""
+    """A plan that fails, its verdict with the full timeline, and the number of runs it took to find."""
 
     plan: Plan
     verdict: Verdict
@@ -35,15 +35,15 @@ def shrink(
     """Shrink a failing plan.
 
     Args:
-        verdict: how it failed; a smaller plan must fail alike.
-        run_count_max: the budget.
-        is_tried: called after each run with how many there were.
+        verdict: how it failed; a smaller plan must fail in the same way.
+        run_count_max: limit on the number of runs.
+        is_tried: called after each run with the number of runs so far.
     """
     runs = 0
 
     def fails(candidate: Plan) -> Plan | None:
         nonlocal runs
-        for chance in range(CHANCES):
+        for chance in range(CHANCE_SEEDS):
             if runs >= run_count_max:
                 return None
             runs += 1
@@ -66,7 +66,7 @@ def shrink(
                 if runs >= run_count_max:
                     break
     final = judge(plan, is_verbose=True)
-    assert final is not None, "a run is byte for byte reproducible, so what failed fails again"
+    assert final is not None, "a run is reproducible byte for byte, so a failed plan fails again"
     return Shrunk(plan, final, runs)
 
 
@@ -121,20 +121,20 @@ def _fewer_adapters(plan: Plan) -> Iterator[Plan]:
 def _fewer_streams(plan: Plan) -> Iterator[Plan]:
     for number in range(len(plan.channels)):
         if len(plan.channels) > 1:
-            yield _without_lost_holes(replace(plan, channels=plan.channels[:number] + plan.channels[number + 1 :]))
+            yield _without_lost_gaps(replace(plan, channels=plan.channels[:number] + plan.channels[number + 1 :]))
         streams = plan.channels[number]
         for stream in streams if len(streams) > 1 else ():
             left = tuple(each for each in streams if each != stream)
             channels = (*plan.channels[:number], left, *plan.channels[number + 1 :])
-            yield _without_lost_holes(replace(plan, channels=channels))
+            yield _without_lost_gaps(replace(plan, channels=channels))
 
 
 def _fewer_messages(plan: Plan) -> Iterator[Plan]:
     for count in (1, 2, 4, plan.message_count // 2, plan.message_count * 3 // 4, plan.message_count - 1):
         if 0 < count < plan.message_count:
-            yield _without_lost_holes(replace(plan, message_count=count))
-    for hole in plan.holes:
-        yield replace(plan, holes=tuple(each for each in plan.holes if each is not hole))
+            yield _without_lost_gaps(replace(plan, message_count=count))
+    for gap in plan.journal_gaps:
+        yield replace(plan, journal_gaps=tuple(each for each in plan.journal_gaps if each is not gap))
 
 
 def _shorter_faults(plan: Plan) -> Iterator[Plan]:
@@ -159,15 +159,15 @@ def _smaller(fault: Fault) -> Iterator[Fault]:
         yield replace(fault, amount=1)
 
 
-def _without_lost_holes(plan: Plan) -> Plan:
-    """Holes that still lie within a stream."""
+def _without_lost_gaps(plan: Plan) -> Plan:
+    """The plan with only those journal gaps that are still within a stream."""
     streams = plan.streams
     kept = [
-        replace(hole, count=min(hole.count, plan.message_count - hole.first_source_seq + 1))
-        for hole in plan.holes
-        if hole.source_stream_id in streams and hole.first_source_seq <= plan.message_count
+        replace(gap, count=min(gap.count, plan.message_count - gap.first_source_seq + 1))
+        for gap in plan.journal_gaps
+        if gap.source_stream_id in streams and gap.first_source_seq <= plan.message_count
     ]
-    return replace(plan, holes=tuple(kept))
+    return replace(plan, journal_gaps=tuple(kept))
 
 
 STEPS = (

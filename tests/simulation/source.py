@@ -1,4 +1,4 @@
-"""The feed source of a run: sends prepared packets on schedule, heartbeats, and fills gaps from its journal."""
+"""The feed source of a run: sends prepared packets on a schedule, sends heartbeats, and fills gaps from its journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SourceFlag
-from tests.simulation.plan import MS, Plan, SourceHole
+from tests.simulation.plan import MS, JournalGap, Plan
 from tests.simulation.toy_feed import FIRST_SESSION, SOURCE_MESSAGE_SIZE, encode_source
 from tests.simulation.world import SOURCE, START_NS, World
 
@@ -18,7 +18,7 @@ PACKET_MESSAGES_MAX = 6
 HEARTBEAT_INTERVAL_NS = 40 * MS
 BURST_NS = 8 * MS
 FOREIGN_EVERY_NS = 7 * MS
-LAST_WORDS = 5  # heartbeats that say the end of a session while the next one has begun
+LAST_WORDS = 5  # heartbeats that announce the end of a session after the next one has begun
 SessionMessages = dict[int, dict[int, list[tuple[int, int]]]]  # by session and stream
 
 
@@ -26,8 +26,8 @@ class SourceActor:
     """Numbers and sends the messages of every stream.
 
     Args:
-        messages: per session and stream (symbol, value) of each message, the first one having source_seq 1.
-        adapters: filled in by the cluster; who hears.
+        messages: by session and stream: (symbol, value) of each message, from source_seq 1.
+        adapters: the receivers; the cluster fills this in.
     """
 
     name = SOURCE
@@ -43,12 +43,12 @@ class SourceActor:
         self._session = FIRST_SESSION
         self._next = {(session, stream): 1 for session, streams in messages.items() for stream in streams}
         self._journal: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {place: [] for place in self._next}
-        self._last_words: list[tuple[int, int]] = []  # (session, how often its end will be said)
+        self._last_words: list[tuple[int, int]] = []  # (session, how many more times to announce its end)
         self._stopped_until_ns = 0
-        self.sent_at_ns: dict[tuple[int, int, int], int] = {}  # (session, stream, source_seq) -> when it was sent first
+        self.sent_at_ns: dict[tuple[int, int, int], int] = {}  # (session, stream, source_seq) -> first send time
 
     def start(self) -> None:
-        """Put every packet of every session on the schedule."""
+        """Schedule every packet of every session."""
         begin, plan = START_NS + self._plan.source_start_ns, self._plan
         borders = [0, *(each.begin_ns for each in plan.new_sessions), plan.storm_ns]
         for number, (session, streams) in enumerate(self._messages.items()):
@@ -56,8 +56,8 @@ class SourceActor:
                 self._world.at(begin + borders[number], self._begin_session, session)
             for stream, messages in streams.items():
                 chance = random.Random((plan.seed << 8) ^ stream ^ number << 40)
-                holes = [hole for hole in plan.holes if hole.source_stream_id == stream and not number]
-                packets = _cut(len(messages), holes, chance)
+                journal_gaps = [gap for gap in plan.journal_gaps if gap.source_stream_id == stream and not number]
+                packets = _cut(len(messages), journal_gaps, chance)
                 span = borders[number], borders[number + 1]
                 times = sorted(self._draw_time(chance, *span) for _ in packets)
                 for count, at_ns in zip(packets, times, strict=True):
@@ -73,11 +73,11 @@ class SourceActor:
         return chance.choice(bursts) + chance.randrange(BURST_NS)
 
     def stop_for(self, length_ns: int) -> None:
-        """The source's host stands still; what it had to send comes when it goes on."""
+        """Pause the source; what was due is sent when it resumes."""
         self._stopped_until_ns = max(self._stopped_until_ns, self._world.now_ns + length_ns)
 
     def number_foreign_session(self, until_ns: int) -> None:
-        """Packets of a session that is over, with other content: nobody may take them for this one's, or follow."""
+        """Send packets of an old session with other content; adapters may neither use nor follow them."""
         for stream, messages in self._messages[FIRST_SESSION].items():
             foreign = [(symbol, value + 1) for symbol, value in messages[:3]]
             datagram = encode_source(stream, 1, foreign, self._world.now_ns, 0, session=FIRST_SESSION - 1)
@@ -88,7 +88,7 @@ class SourceActor:
             self._world.after(FOREIGN_EVERY_NS, self.number_foreign_session, until_ns)
 
     def fill(self, session: int, stream: int, first: int, last: int) -> list[bytes]:
-        """What the source journal has of source_seq first…last of a session, and its end if it is over."""
+        """What the source journal has of `source_seq` first to last of a session, and its end if it is over."""
         if self._is_stopped():
             return []
         found = [
@@ -116,7 +116,7 @@ class SourceActor:
     def _begin_session(self, session: int) -> None:
         if self._postpone(self._begin_session, session):
             return
-        self._world.tell("the source begins session {}", session)
+        self._world.log("the source begins session {}", session)
         if self._plan.new_sessions[session - FIRST_SESSION - 1].is_end_said:
             self._last_words.append((self._session, LAST_WORDS))
         self._session = session
@@ -132,10 +132,10 @@ class SourceActor:
         self._next[session, stream] = first + count
         self.sent_at_ns.update(((session, stream, first + place), self._world.now_ns) for place in range(count))
         is_first = session == FIRST_SESSION
-        hole = next((hole for hole in self._plan.holes if is_first and _covers(hole, stream, first)), None)
-        if hole is None:
+        gap = next((gap for gap in self._plan.journal_gaps if is_first and _covers(gap, stream, first)), None)
+        if gap is None:
             self._journal[session, stream].append((first, first + count, datagram))
-        self._multicast(datagram, hole)
+        self._multicast(datagram, gap)
 
     def _beat(self, _: object) -> None:
         if self._postpone(self._beat, None):
@@ -153,20 +153,22 @@ class SourceActor:
                 flags |= SourceFlag.END_OF_STREAM
             self._multicast(encode_source(stream, next_seq, [], self._world.now_ns, flags, session), None)
 
-    def _multicast(self, datagram: bytes, hole: SourceHole | None) -> None:
+    def _multicast(self, datagram: bytes, gap: JournalGap | None) -> None:
         world = self._world
         for adapter in self._adapters:
-            if hole is None or adapter.adapter_id in hole.heard_by:
+            if gap is None or adapter.adapter_id in gap.heard_by:
                 world.multicast(adapter.from_source, adapter.on_source, datagram)
 
 
-def _covers(hole: SourceHole, stream: int, source_seq: int) -> bool:
-    return hole.source_stream_id == stream and 0 <= source_seq - hole.first_source_seq < hole.count
+def _covers(gap: JournalGap, stream: int, source_seq: int) -> bool:
+    return gap.source_stream_id == stream and 0 <= source_seq - gap.first_source_seq < gap.count
 
 
-def _cut(message_count: int, holes: list[SourceHole], chance: random.Random) -> list[int]:
-    """Message counts of a stream's packets; a hole begins and ends with a packet."""
-    borders = {hole.first_source_seq for hole in holes} | {hole.first_source_seq + hole.count for hole in holes}
+def _cut(message_count: int, journal_gaps: list[JournalGap], chance: random.Random) -> list[int]:
+    """The message counts of a stream's packets; journal gaps begin and end at packet boundaries."""
+    borders = {gap.first_source_seq for gap in journal_gaps} | {
+        gap.first_source_seq + gap.count for gap in journal_gaps
+    }
     counts, first = [], 1
     while first <= message_count:
         count = min(chance.randint(1, PACKET_MESSAGES_MAX), message_count - first + 1)

@@ -1,6 +1,6 @@
-"""The simulator finds faults: each one planted in a core is caught within its budget of seeds, or by its unit test.
+"""The simulator finds faults: each planted fault is caught by one of its seeds or by its unit test.
 
-The hunts that take long are left to `./run simulate --mutants`.
+`./run simulate --mutants` also runs the faults that take long.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.simulation.mutants import MUTANTS, Mutant, hunt
-from tests.simulation.mutants.hunting import hunt_all, tell
+from tests.simulation.mutants.hunting import hunt_all, print_hunts
 from tests.simulation.mutants.mutant import always
 from tests.simulation.running import judge
 
@@ -19,10 +19,10 @@ QUICK = [mutant for mutant in MUTANTS if not mutant.is_long]
 @pytest.mark.parametrize("mutant", QUICK, ids=lambda mutant: mutant.what)
 def test_a_planted_fault_is_caught(mutant: Mutant) -> None:
     seeds, verdict = hunt(mutant)
-    assert verdict is not None, f"{seeds} seeds, and nobody noticed that {mutant.what}"
+    assert verdict is not None, f"not caught in {seeds} seeds: {mutant.what}"
 
 
-def test_a_planted_fault_is_gone_afterwards() -> None:
+def test_a_planted_fault_is_removed_afterwards() -> None:
     mutant = MUTANTS[0]
     right = getattr(mutant.owner, mutant.method)
     seeds, _ = hunt(mutant)
@@ -30,14 +30,14 @@ def test_a_planted_fault_is_gone_afterwards() -> None:
     assert judge(mutant.plan(seeds - 1)) is None
 
 
-def test_an_inherited_method_is_inherited_again_afterwards() -> None:
+def test_a_replaced_inherited_method_is_inherited_again_afterwards() -> None:
     mutant = next(each for each in MUTANTS if each.method not in vars(each.owner))
     with mutant.planted():
         assert mutant.method in vars(mutant.owner)
     assert mutant.method not in vars(mutant.owner)
 
 
-def test_every_killer_passes_while_no_fault_is_planted() -> None:
+def test_every_killer_passes_without_a_planted_fault() -> None:
     harmless = [
         Mutant(mutant.what, mutant.owner, mutant.method, lambda right: right, killer=mutant.killer)
         for mutant in MUTANTS
@@ -47,10 +47,10 @@ def test_every_killer_passes_while_no_fault_is_planted() -> None:
     assert [mutant.what for mutant in harmless if hunt(mutant)[1] is not None] == []
 
 
-def test_a_fault_that_survives_is_told_and_counted() -> None:
+def test_a_fault_that_survives_is_reported_and_counted() -> None:
     console = Console(record=True, width=160)
     harmless = Mutant("nothing is wrong", Mutant, "plan", lambda right: right, seed_count_max=2)
-    assert tell(console, hunt_all(console, [harmless])) == 1
+    assert print_hunts(console, hunt_all(console, [harmless])) == 1
     assert "survived 2 seeds" in console.export_text()
 
 

@@ -1,4 +1,4 @@
-"""A failing plan becomes a small one that fails in the same way, and the command tells it."""
+"""A failing plan is shrunk to a small one that fails in the same way, and the command reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.shrinking import shrink
 FENCELESS = next(mutant for mutant in MUTANTS if mutant.what == "a lease never ends at its holder")
 
 
-def test_a_failing_plan_shrinks_to_what_it_takes_and_fails_alike() -> None:
+def test_a_failing_plan_shrinks_to_a_small_plan_that_fails_in_the_same_way() -> None:
     seeds, verdict = hunt(FENCELESS)
     assert verdict is not None
     plan = FENCELESS.plan(seeds - 1)
@@ -30,21 +30,21 @@ def test_a_failing_plan_shrinks_to_what_it_takes_and_fails_alike() -> None:
     assert any("transmits" in line for line in shrunk.verdict.timeline)
 
 
-def test_the_command_tells_the_seed_the_shrunk_plan_and_where_the_timeline_is(
+def test_the_command_reports_the_seed_the_shrunk_plan_and_the_path_of_the_timeline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FENCELESS.planted():
         assert command.main(["--seeds", "300", "--jobs", "1", "--out", str(tmp_path)]) == 1
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         (plan_path,) = tmp_path.glob("*.plan.json")
         (timeline_path,) = tmp_path.glob("*.timeline.txt")
         assert command.main(["--plan", str(plan_path), "--no-shrink", "--out", str(tmp_path)]) == 1
     seed = decode_plan(plan_path.read_bytes()).seed
-    assert f"seed {seed}: invariant 5" in told
-    assert "the plan, shrunk in" in told
-    assert str(timeline_path) in told.replace("\n", "")
+    assert f"seed {seed}: invariant 5" in output
+    assert "the plan, shrunk in" in output
+    assert str(timeline_path) in output.replace("\n", "")
     assert timeline_path.read_text().startswith(f"seed {seed}: invariant 5")
-    assert command.main(["--plan", str(plan_path)]) == 0, "without the planted fault the same plan holds"
+    assert command.main(["--plan", str(plan_path)]) == 0, "without the planted fault the same plan passes"
 
 
 def test_the_command_runs_seeds_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +54,6 @@ def test_the_command_runs_seeds_in_several_processes(capsys: pytest.CaptureFixtu
 
 def test_the_command_runs_one_seed_and_prints_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--seed", "7"]) == 0
-    told = capsys.readouterr().out
-    assert "seed 7, chances 7" in told
-    assert "every invariant holds" in told
+    output = capsys.readouterr().out
+    assert "seed 7, chance seed 7" in output
+    assert "no invariant was violated" in output

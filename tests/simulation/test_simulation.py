@@ -1,4 +1,4 @@
-"""Seeds in the suite, and that a seed is one run, byte for byte; the long run is `./run simulate`."""
+"""Runs some seeds of the simulator, and checks that a seed always gives the same run; `./run simulate` runs more."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
         verdict = judge(draw_plan(seed))
         if verdict is not None:
             story = "\n".join(verdict.timeline)
-            pytest.fail(f"seed {seed}: {verdict.text}\n{story}\n./run simulate --seed {seed} shrinks it")
+            pytest.fail(f"seed {seed}: {verdict.text}\n{story}\nto shrink it: ./run simulate --seed {seed}")
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name.partition(".")[0])
-def test_what_was_found_once_stays_mended(path: Path) -> None:
+def test_a_plan_that_once_failed_passes(path: Path) -> None:
     verdict = judge(decode_plan(path.read_bytes()))
-    assert verdict is None, f"{verdict.text}\n./run simulate --plan {path} tells its timeline"
+    assert verdict is None, f"{verdict.text}\nto see its timeline: ./run simulate --plan {path}"
 
 
 def digests() -> list[str]:
-    """Of every effect of some runs."""
+    """The digests of all effects of some runs."""
     return [Cluster(draw_plan(seed), is_traced=True).run().digest for seed in TRACED_SEEDS]
 
 
-def test_equal_seeds_give_equal_runs_whatever_the_hash_seed() -> None:
+def test_the_same_seed_gives_the_same_run_for_any_hash_seed() -> None:
     code = "from tests.simulation.test_simulation import digests; print(*digests())"
     runs = []
     for hash_seed in ("1", "4242"):
@@ -55,14 +55,14 @@ def test_equal_seeds_give_equal_runs_whatever_the_hash_seed() -> None:
     assert len(set(runs[0])) == len(TRACED_SEEDS)
 
 
-def test_a_plan_that_was_written_down_is_the_same_run() -> None:
+def test_a_saved_plan_gives_the_same_run() -> None:
     plan = draw_plan(41)
     again = decode_plan(plan.encode())
     assert again == plan
     assert Cluster(again, is_traced=True).run() == Cluster(plan, is_traced=True).run()
 
 
-def test_drawn_plans_meet_every_size_and_fault() -> None:
+def test_drawn_plans_cover_every_size_and_kind_of_fault() -> None:
     plans = [draw_plan(seed) for seed in range(SEEDS)]
     assert {len(plan.adapters) for plan in plans} == {1, 2, 3, 4, 5}
     assert {len(plan.clients) for plan in plans} == {1, 2, 3}
@@ -70,7 +70,7 @@ def test_drawn_plans_meet_every_size_and_fault() -> None:
     assert any(len(streams) == 1 for plan in plans for streams in plan.channels)
     assert any(len(streams) > 1 for plan in plans for streams in plan.channels)
     assert {plan.weather.loss for plan in plans} >= {0.0, 0.3}
-    assert any(plan.holes for plan in plans)
+    assert any(plan.journal_gaps for plan in plans)
     assert any(plan.has_real_codec for plan in plans)
     assert any(client.is_live for plan in plans for client in plan.clients)
     assert {len(plan.new_sessions) for plan in plans} == {0, 1, 2}

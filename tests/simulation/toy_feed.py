@@ -1,8 +1,9 @@
-"""A feed small enough to predict: source messages of 9 bytes, a converter with state, and what it must put out.
+"""A feed small enough to predict: source messages of 9 bytes, a converter with state, and its expected output.
 
-A message is (symbol u8, value u64). Values divisible by 7 convert to nothing, by 5 to two messages, others to one. The
-output carries the running sum of its symbol, so a conversion state that skipped or repeated a message shows in every
-later one. Symbols belong to one source stream: stream s owns symbols congruent to s modulo the number of streams.
+A message is (symbol u8, value u64). A value divisible by 7 becomes no message, otherwise one divisible by 5 becomes two
+messages, and any other one message. The output carries the running sum of its symbol, so a skipped or repeated message
+shows in all later output of the symbol. Each symbol belongs to one source stream: stream s owns the symbols congruent
+to s modulo the number of streams.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BODY = struct.Struct("<BQ")
 BUCKET = struct.Struct("<QQQ")  # symbol, sum, count
 OUT_BODY = struct.Struct("<HHHHBQQB")
 SOURCE_MESSAGE_SIZE = SOURCE_FRAME_SIZE + BODY.size
-BODY_IDENTITY_SIZE = struct.calcsize("<HHHHBQ")  # of an output body: what its source message alone decides
+BODY_IDENTITY_SIZE = struct.calcsize("<HHHHBQ")  # the part of an output body that depends only on its source message
 OUT_MESSAGE_SIZE = OUTPUT_FRAME_SIZE + OUT_BODY.size
 FEED_ID = 7
 SESSION = FIRST_SESSION = 20261121
@@ -59,7 +60,7 @@ def encode_source(
 
 
 class ToyConverter:
-    """feedcore.replica.converter.Converter in a page."""
+    """A minimal `feedcore.replica.converter.Converter`."""
 
     def __init__(self) -> None:
         self.sums = [0] * SYMBOLS
@@ -90,7 +91,7 @@ class ToyConverter:
         return Converted(count, written, offset)
 
     def body(self, symbol: int, value: int, copy: int) -> bytes:
-        """An output message's bytes, from the state after its source message."""
+        """The bytes of an output message, given the state after its source message."""
         return OUT_BODY.pack(18, 1, 1, 0, symbol, value, self.sums[symbol], copy)
 
     def digests(self) -> NDArray[np.uint64]:
@@ -102,7 +103,7 @@ class ToyConverter:
 
     def restore(self, snapshot: bytes) -> None:
         if len(snapshot) != 16 * SYMBOLS:
-            raise ValueError(f"{len(snapshot)} bytes are no toy's state")
+            raise ValueError(f"{len(snapshot)} bytes are not a state of the toy feed")
         values = struct.unpack(f"<{2 * SYMBOLS}Q", snapshot)
         self.sums, self.counts = list(values[:SYMBOLS]), list(values[SYMBOLS:])
 
@@ -111,10 +112,10 @@ class ToyConverter:
 
     def restore_buckets(self, data: bytes) -> None:
         if len(data) % BUCKET.size:
-            raise ValueError(f"{len(data)} bytes are no toy's buckets")
+            raise ValueError(f"{len(data)} bytes are not buckets of the toy feed")
         found = list(BUCKET.iter_unpack(data))
         if any(bucket >= SYMBOLS for bucket, _, _ in found):
-            raise ValueError("a bucket that no toy has")
+            raise ValueError("the toy feed has no such bucket")
         for bucket, total, count in found:
             self.sums[bucket], self.counts[bucket] = total, count
 
@@ -122,7 +123,7 @@ class ToyConverter:
 def state_after(
     messages: dict[int, list[tuple[int, int]]], skipped: set[tuple[int, int]], before: bytes = b""
 ) -> bytes:
-    """What `ToyConverter.snapshot` must be after these messages of each stream, but without the skipped ones.
+    """The expected `ToyConverter.snapshot` after these messages of each stream, without the skipped ones.
 
     Args:
         skipped: (source_stream_id, source_seq) declared lost.
@@ -145,7 +146,11 @@ def copies_of(value: int) -> int:
 
 
 def expected_bodies(messages: list[tuple[int, int]], converter: ToyConverter | None = None) -> list[list[bytes]]:
-    """Per source message of one stream, in order, the bodies it must become; `converter`: the state before them."""
+    """The expected bodies for each source message of one stream, in order.
+
+    Args:
+        converter: holds the state before them; None: an empty state.
+    """
     converter = converter or ToyConverter()
     bodies = []
     for symbol, value in messages:

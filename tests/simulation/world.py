@@ -1,7 +1,7 @@
-"""Virtual time and the virtual network: one heap of events, links with chances of their own, no real clock.
+"""Virtual time and a virtual network: one heap of events, links with their own random numbers, no real clock.
 
-Every link draws from its own generator, seeded by the run and the link's two ends. So leaving out an adapter, a client
-or a fault changes nothing on links that it does not touch, which is what lets a failing plan be shrunk.
+Each link has its own generator, seeded by the run and the two ends of the link. Removing an adapter, a client or a
+fault therefore changes nothing on other links, which makes it possible to shrink a failing plan.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tests.simulation.plan import CALM, MS, US, Weather
 START_NS = 1_000 * MS
 CALL_DELAY_MIN_NS = 100 * US
 CALL_DELAY_SPAN_NS = 300 * US
-EVENTS_AT_ONCE_MAX = 20_000  # no run has a tenth of them
+EVENTS_AT_ONCE_MAX = 20_000  # no run has a tenth of this
 SOURCE = "source"
 ADMIN = "admin"
 
 
 class Livelock(AssertionError):
-    """Events bring forth events, and time stands still."""
+    """Events keep causing events without any time passing."""
 
 
 class Link:
-    """One direction between two processes; carries datagrams (which may be lost) and a connection (which may not).
+    """One direction between two processes; it carries datagrams, which may be lost, and a reliable connection.
 
     Attributes:
-        cuts: partitions that lie on it now; partitions may overlap.
-        holds: as `cuts`, but the connection outlives them: what was said is heard late, at the end of the last one.
+        cuts: number of partitions in force; partitions may overlap.
+        holds: number of partitions that the connection survives; its messages arrive when the last one ends.
     """
 
     __slots__ = ("_arrival_ns", "_waiting", "chance", "cuts", "holds")
@@ -46,11 +46,11 @@ class Link:
 
 
 class World:
-    """Time, chance, links and the timeline of one run.
+    """Time, links and the timeline of one run.
 
     Args:
-        seed: of the links' chances.
-        is_verbose: the timeline has every packet and request, not only what changes the course of a run.
+        seed: of the links' random numbers.
+        is_verbose: include every packet and request in the timeline, not only important events.
     """
 
     def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
@@ -66,38 +66,38 @@ class World:
     # ---- time ----
 
     def at(self, when_ns: int, action: Callable[[Any], object], argument: Any = None) -> None:
-        """Call `action(argument)` at a virtual time; equal times in the order of their scheduling."""
+        """Call `action(argument)` at a virtual time; calls at equal times run in the order of scheduling."""
         self._count += 1
         heapq.heappush(self._heap, (max(when_ns, self.now_ns), self._count, action, argument))
 
     def after(self, delay_ns: int, action: Callable[[Any], object], argument: Any = None) -> None:
-        """Call `action(argument)` after a virtual pause."""
+        """Call `action(argument)` after a virtual delay."""
         self._count += 1
         heapq.heappush(self._heap, (self.now_ns + delay_ns, self._count, action, argument))
 
     def run_until(self, end_ns: int) -> None:
-        """Let time pass up to `end_ns`.
+        """Run all events until `end_ns`.
 
         Raises:
-            Livelock: it does not pass.
+            Livelock: time does not advance.
         """
         heap, pop, count = self._heap, heapq.heappop, 0
         while heap and heap[0][0] <= end_ns:
             count = count + 1 if heap[0][0] == self.now_ns else 0
             if count > EVENTS_AT_ONCE_MAX:
-                raise Livelock(f"more than {EVENTS_AT_ONCE_MAX:,} events and no time passes")
+                raise Livelock(f"more than {EVENTS_AT_ONCE_MAX:,} events without any time passing")
             self.now_ns, _, action, argument = pop(heap)
             action(argument)
         self.now_ns = max(self.now_ns, end_ns)
 
-    # ---- what happened ----
+    # ---- timeline ----
 
-    def tell(self, text: str, *values: object) -> None:
-        """Add a line to the timeline; formatted only when it is read."""
+    def log(self, text: str, *values: object) -> None:
+        """Add a line to the timeline; it is formatted only when it is read."""
         self._timeline.append((self.now_ns, text, values))
 
     def timeline(self) -> list[str]:
-        """What happened, a line each."""
+        """What happened, as lines."""
         return [
             f"{(at_ns - START_NS) / 1e6:10.3f} ms  {text.format(*values)}" for at_ns, text, values in self._timeline
         ]
@@ -105,7 +105,7 @@ class World:
     # ---- network ----
 
     def link(self, sender: str, receiver: str) -> Link:
-        """The direction from one process to another."""
+        """The link from one process to another."""
         known = self._links.get((sender, receiver))
         if known is None:
             known = Link((self.seed << 16) ^ (_number(sender) << 8) ^ _number(receiver))
@@ -113,7 +113,7 @@ class World:
         return known
 
     def multicast(self, link: Link, deliver: Callable[[Any], object], datagram: Any) -> None:
-        """One datagram to one receiver: perhaps lost, late, out of order or twice."""
+        """Send one datagram to one receiver; it may be lost, late, out of order or duplicated."""
         if link.cuts or link.holds:
             return
         chance, weather = link.chance, self.weather
@@ -123,7 +123,7 @@ class World:
             self.after(weather.delay_min_ns + int(chance() * weather.delay_span_ns), deliver, datagram)
 
     def call(self, link: Link, action: Callable[[Any], object], argument: Any = None) -> None:
-        """One message over a connection: never reordered; lost if a cut lies on it, late if a hold does."""
+        """Send one message over a connection: it is never reordered, lost during a cut, and late after a hold."""
         if link.cuts:
             return
         if link.holds:
@@ -134,15 +134,15 @@ class World:
         self.at(arrival_ns, action, argument)
 
     def cut(self, link: Link, *, is_held: bool) -> None:
-        """A partition begins."""
+        """Begin a partition."""
         if is_held:
             link.holds += 1
         else:
             link.cuts += 1
-            link._waiting.clear()  # that connection is broken now
+            link._waiting.clear()  # the connection is broken
 
-    def mend(self, link: Link, *, is_held: bool) -> None:
-        """A partition ends; what waited on the connection comes through, in order."""
+    def heal(self, link: Link, *, is_held: bool) -> None:
+        """End a partition; held messages arrive in order."""
         if is_held:
             link.holds = max(0, link.holds - 1)
         else:
@@ -151,15 +151,15 @@ class World:
             while link._waiting:
                 self.call(link, *link._waiting.popleft())
 
-    def mend_all(self) -> None:
-        """Every partition ends."""
+    def heal_all(self) -> None:
+        """End all partitions."""
         for link in self._links.values():
             link.cuts, link.holds = 0, min(link.holds, 1)
-            self.mend(link, is_held=True)
+            self.heal(link, is_held=True)
 
 
 def _number(name: str) -> int:
-    """A process's place among link seeds: the same in every run, whoever else takes part."""
+    """A number for a process, used in link seeds; it does not depend on the other processes of the run."""
     if name == SOURCE:
         return 0
     if name == ADMIN:

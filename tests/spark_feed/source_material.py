@@ -1,4 +1,4 @@
-"""What the tests of the feed source share: a feed, small recordings, and the job's work done without Spark."""
+"""Shared by the tests of the feed source: a feed, small recordings, and the work of the job without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGES_MAX = 16
 
 
 def shared_file(relative: str) -> Path:
-    """A real recording beside the checkout; skips the test where there is none."""
+    """A real recording next to the checkout; skips the test if it does not exist."""
     path = ROOT.parent / "shared" / "data" / relative
     if not path.exists():
         pytest.skip(f"no real recording at {path}")
@@ -43,14 +43,14 @@ def make_recording(folder: Path, count: int, rows_per_file: int, seed: int = 5) 
 
 
 def batches_of(recording: Path, rule: SplitRule = SplitRule.LETTER) -> Iterator[Frames]:
-    """Each file of a recording as the micro-batch Spark would hand over."""
+    """Each file of a recording as the micro-batch that Spark would make of it."""
     encoder = TickEncoder(load_source_format(SOURCE_FORMAT), rule, FEED.source_stream_ids)
     for part in sorted(recording.glob("part-*.parquet")):
         yield frames_of(encoder.encode(pq.read_table(part)))
 
 
 def journal_without_spark(recording: Path, journal: Path, rule: SplitRule = SplitRule.LETTER) -> None:
-    """Do all of the job's work but Spark's."""
+    """Do the work of the job without Spark."""
     plan = numbering_plan(recording, SOURCE_FORMAT, FEED, rule, MESSAGES_MAX)
     with SourceJournalWriter(journal, plan) as writer:
         for batch_id, frames in enumerate(batches_of(recording, rule)):
@@ -68,7 +68,7 @@ def records_of(journal: Path) -> list[bytes]:
 
 
 def commit_indices_of(journal: Path) -> list[int]:
-    """Where in a journal its micro-batches end."""
+    """The index of the last record of each micro-batch in a journal."""
     with Tailer(journal) as tailer:
         return [index for index, record in tailer if record[0] == RecordKind.COMMIT]
 
@@ -92,7 +92,7 @@ def frames_in(packet: SourcePacket) -> list[bytes]:
 
 
 def assert_gapless(packets: list[SourcePacket]) -> dict[int, int]:
-    """Check that each stream counts up from 1 without a hole; returns the messages per stream."""
+    """Check that each stream counts up from 1 without a gap; returns the number of messages per stream."""
     following = dict.fromkeys(FEED.source_stream_ids, 1)
     for packet in packets:
         assert packet.first_source_seq == following[packet.source_stream_id]

@@ -1,4 +1,4 @@
-"""The real gateway beside a real admin server: real multicast, real gap fill, real restarts."""
+"""The gateway as a process, with a real admin server: real multicast, real gap fills, real restarts."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _gateway_arguments(folder: Path, admin: str, *more: str) -> list[str]:
 
 
 class _Listener:
-    """An adapter's ears."""
+    """Receives the source streams like an adapter."""
 
     def __init__(self, folder: Path, admin: str) -> None:
         self._opener = SourceOpener(FEED.feed_id)
@@ -159,7 +159,7 @@ class _Listener:
     def listen_until(self, condition: Any) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition(self):
-            assert time.monotonic() < deadline, "heard too little"
+            assert time.monotonic() < deadline, "too few packets arrived in time"
             self._poller.poll(1_000)
             for receiver in self._receivers:
                 while (datagram := receiver.receive()) is not None:
@@ -185,12 +185,10 @@ def _source_keys(folder: Path, admin: str, identity: str) -> list[common_pb2.Str
         return list(admin_pb2_grpc.AdapterRegistryStub(channel).GetSourceKeys(request, timeout=PATIENCE_S).keys)
 
 
-def test_source_keys_are_for_the_source_and_for_adapters_by_registering_and_for_nobody_else(
-    tmp_path: Path, admin: str
-) -> None:
+def test_only_the_source_may_fetch_source_keys(tmp_path: Path, admin: str) -> None:
     (key,) = _source_keys(tmp_path, admin, "source")
     assert (key.channel_id, len(key.key)) == (0, 32)
-    with pytest.raises(grpc.RpcError, match="role source") as refused:
+    with pytest.raises(grpc.RpcError, match=r'role "?source') as refused:
         _source_keys(tmp_path, admin, "adapter-b")
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
@@ -215,7 +213,9 @@ def _fill(folder: Path, admin: str, endpoint: str, stream: int, *ranges: tuple[i
         return [decode_source_packet(datagram, FEED.feed_id) for chunk in chunks for datagram in chunk.datagrams]
 
 
-def test_what_is_multicast_and_what_is_filled_is_the_journal(tmp_path: Path, admin: str, listener: _Listener) -> None:
+def test_the_gateway_multicasts_and_fills_what_the_journal_contains(
+    tmp_path: Path, admin: str, listener: _Listener
+) -> None:
     make_recording(tmp_path / "recording", 4_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "8000", "--wait-for-start")
@@ -237,7 +237,7 @@ def test_what_is_multicast_and_what_is_filled_is_the_journal(tmp_path: Path, adm
         for packet in listener.packets:
             assert frames_in(packet) == frames_in(journaled[packet[:2]])
         stamps = [packet.sent_at_ns for packet in sorted(listener.packets, key=lambda packet: packet.sent_at_ns)]
-        assert 0.3 < (stamps[-1] - stamps[0]) / 1e9 < 30  # 4,000 at 8,000 a second take half a second
+        assert 0.3 < (stamps[-1] - stamps[0]) / 1e9 < 30  # 4,000 messages at 8,000 per second take half a second
         heard = [packet for packet in listener.packets if packet.source_stream_id == 2]
         filled = _fill(tmp_path, admin, ready["rpc"], 2, (1, counts[2] + 50))
         assert [frames_in(packet) for packet in filled] == [frames_in(packet) for packet in heard]
@@ -253,7 +253,7 @@ def test_what_is_multicast_and_what_is_filled_is_the_journal(tmp_path: Path, adm
 
 
 def assert_gapless_within(packets: list[SourcePacket], first_seq: int, end_seq: int) -> None:
-    """The packets hold that range, each message once and in order."""
+    """Check that the packets cover the range, with each message once and in order."""
     assert packets[0].first_source_seq <= first_seq
     assert packets[-1].end_source_seq >= end_seq
     assert all(before.end_source_seq == after.first_source_seq for before, after in pairwise(packets))
@@ -276,7 +276,7 @@ def _assert_refusals(folder: Path, admin: str, endpoint: str) -> None:
     for token, code in (
         (None, grpc.StatusCode.UNAUTHENTICATED),
         (token_of("source"), grpc.StatusCode.PERMISSION_DENIED),
-        (token_of("adapter-b"), grpc.StatusCode.PERMISSION_DENIED),  # an adapter, but of another feed
+        (token_of("adapter-b"), grpc.StatusCode.PERMISSION_DENIED),  # an adapter of another feed
     ):
         with open_channel(endpoint, ca_pem, token) as channel:
             with pytest.raises(grpc.RpcError) as refused:
@@ -284,7 +284,7 @@ def _assert_refusals(folder: Path, admin: str, endpoint: str) -> None:
             assert refused.value.code() is code
 
 
-def test_a_killed_gateway_goes_on_with_the_same_numbers(tmp_path: Path, admin: str, listener: _Listener) -> None:
+def test_a_killed_gateway_resumes_with_the_same_numbers(tmp_path: Path, admin: str, listener: _Listener) -> None:
     make_recording(tmp_path / "recording", 6_000, 1_000)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     arguments = _gateway_arguments(tmp_path, admin, "--rate", "6000")

@@ -1,4 +1,4 @@
-"""The real Spark job: the same journal as without Spark, whoever is killed when."""
+"""The real Spark job: it writes the same journal as without Spark, even if its driver is killed."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def _kill_after(folder: Path, job: subprocess.Popen[str], reached: Callable[[lis
 
 @pytest.mark.spark
 @pytest.mark.processes
-def test_a_driver_killed_twice_numbers_as_if_it_had_never_been_killed(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_twice_writes_the_same_journal(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 24_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     for commits in (3, 12):
-        # A commit is seen the moment its batch is appended: Spark has not yet noted that the batch is done.
+        # A commit appears as soon as its batch is appended, before Spark records that the batch is done.
         _kill_after(
             tmp_path,
             _start_job(tmp_path),
@@ -86,15 +86,15 @@ def test_a_driver_killed_twice_numbers_as_if_it_had_never_been_killed(tmp_path: 
         )
         so_far = records_of(tmp_path / "journal")
         assert so_far == records_of(tmp_path / "expected")[: len(so_far)]
-    said = _finish(_start_job(tmp_path), tmp_path)
-    assert [line["event"] for line in said] == ["ready", "journaled"]
+    events = _finish(_start_job(tmp_path), tmp_path)
+    assert [line["event"] for line in events] == ["ready", "journaled"]
     assert records_of(tmp_path / "journal") == records_of(tmp_path / "expected")
     assert sum(assert_gapless(packets_of(tmp_path / "journal")).values()) == 24_000
 
 
 @pytest.mark.spark
 @pytest.mark.processes
-def test_a_journal_whose_checkpoint_was_lost_is_completed_without_repeating_a_record(tmp_path: Path) -> None:
+def test_a_job_that_lost_its_checkpoint_completes_the_journal_without_repeating_a_record(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 4_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     _kill_after(tmp_path, _start_job(tmp_path), lambda kinds: kinds.count(RecordKind.COMMIT) >= 2)
@@ -104,9 +104,7 @@ def test_a_journal_whose_checkpoint_was_lost_is_completed_without_repeating_a_re
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_the_job_waits_when_the_gateway_is_as_many_micro_batches_behind_as_allowed(
-    tmp_path: Path, restarted: bool
-) -> None:
+def test_the_job_waits_when_it_is_as_far_ahead_of_the_gateway_as_allowed(tmp_path: Path, restarted: bool) -> None:
     make_recording(tmp_path / "recording", 800, 200)
     options = JobOptions(
         recording=tmp_path / "recording",
@@ -146,13 +144,13 @@ def test_the_job_waits_when_the_gateway_is_as_many_micro_batches_behind_as_allow
 
 
 @pytest.mark.parametrize("given", ["-1", "many"])
-def test_a_number_of_micro_batches_below_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_of_micro_batches_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.job(["--ahead-batches-max", given])
     assert f"{given!r} is not a number of micro-batches" in capsys.readouterr().err
 
 
-def test_without_java_the_message_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing, match="openjdk-17-jre-headless"):
         find_java_home({"PATH": str(tmp_path)}, tmp_path)
     for version, modules in (("11.0.2", ""), ("17.0.1", 'MODULES="java.base java.sql"')):

@@ -1,4 +1,4 @@
-"""Splitting, numbering and packing as pure functions, and the journal that makes them survive crashes."""
+"""Splitting, numbering and packing, which are pure, and the journal that makes numbering survive crashes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _frames(draw: st.DrawFn) -> Frames:
 
 
 @given(_frames(), st.integers(1, 40), st.integers(1, 1 << 50))
-def test_packing_keeps_every_message_once_in_order_within_the_limits(
+def test_packing_keeps_each_message_once_and_in_order_within_the_limits(
     frames: Frames, messages_max: int, next_seq: int
 ) -> None:
     packets, after = pack_batch(FEED, messages_max, dict.fromkeys(FEED.source_stream_ids, next_seq), frames)
@@ -69,7 +69,7 @@ def test_packing_keeps_every_message_once_in_order_within_the_limits(
     assert (packets, after) == pack_batch(FEED, messages_max, dict.fromkeys(FEED.source_stream_ids, next_seq), frames)
 
 
-def test_a_message_that_fits_no_packet_is_refused_by_its_record() -> None:
+def test_a_message_that_fits_no_packet_is_refused_with_its_record_number() -> None:
     size = FEED.datagram_size_max
     frames = Frames(np.array([7]), np.array([1]), np.array([0]), np.array([0, size]), np.zeros(size, np.uint8))
     with pytest.raises(ValueError, match="record 7"):
@@ -77,14 +77,14 @@ def test_a_message_that_fits_no_packet_is_refused_by_its_record() -> None:
 
 
 @given(st.integers(1, 26), st.text(min_size=1, max_size=5))
-def test_a_letter_always_gives_the_same_stream_and_the_alphabet_ascends(count: int, text: str) -> None:
+def test_the_alphabet_is_divided_into_ascending_ranges(count: int, text: str) -> None:
     alphabet = [stream_of_letter(bytes([letter]), count) for letter in range(ord("A"), ord("Z") + 1)]
     assert alphabet == sorted(alphabet)
     assert set(alphabet) == set(range(count))
     assert 0 <= stream_of_letter(text.encode(), count) < count
 
 
-def test_two_streams_part_between_m_and_n() -> None:
+def test_two_streams_divide_the_alphabet_between_m_and_n() -> None:
     assert [stream_of_letter(ticker, 2) for ticker in (b"A", b"MZZ", b"N", b"ZZZ", b"m", b"n")] == [0, 0, 1, 1, 0, 1]
 
 
@@ -129,7 +129,7 @@ def test_a_half_written_batch_is_completed_with_the_same_bytes(
     assert records_of(folder / "journal") == whole
 
 
-def test_a_batch_run_again_adds_nothing(tmp_path: Path) -> None:
+def test_a_rerun_batch_adds_nothing(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 600, 200)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     batches = list(batches_of(tmp_path / "recording"))
@@ -143,7 +143,7 @@ def test_a_batch_run_again_adds_nothing(tmp_path: Path) -> None:
         assert writer.append_batch(1, batches[1]) == 200
 
 
-def test_a_batch_larger_than_a_segment_is_several_and_still_counts_once(tmp_path: Path) -> None:
+def test_a_batch_larger_than_a_segment_gives_the_same_records(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 600, 600)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     (batch,) = batches_of(tmp_path / "recording")
@@ -153,7 +153,7 @@ def test_a_batch_larger_than_a_segment_is_several_and_still_counts_once(tmp_path
     assert records_of(tmp_path / "journal") == records_of(tmp_path / "whole")[:-2]
 
 
-def test_micro_batches_ahead_are_counted_whatever_number_of_segments_each_takes(tmp_path: Path) -> None:
+def test_unsent_micro_batches_are_counted_however_many_segments_each_takes(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 1_000, 200)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     with SourceJournalWriter(tmp_path / "journal", plan, commits_kept=3, segment_size_max=2_000) as writer:
@@ -161,12 +161,12 @@ def test_micro_batches_ahead_are_counted_whatever_number_of_segments_each_takes(
             writer.append_batch(batch_id, batch)
             assert writer.unsent_batch_count(None) == batch_id + 1
         first, second = commit_indices_of(tmp_path / "journal")
-        assert writer.unsent_batch_count(first) == 2, "the gateway is at the commit and has not passed it"
+        assert writer.unsent_batch_count(first) == 2, "the gateway has reached the commit and not passed it"
         assert writer.unsent_batch_count(first + 1) == 1
         assert writer.unsent_batch_count(second + 1) == 0
 
 
-def test_a_writer_remembers_no_more_micro_batches_than_it_is_asked_to(tmp_path: Path) -> None:
+def test_a_writer_counts_at_most_the_configured_number_of_micro_batches(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 1_000, 100)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     for kept in (0, 3):
@@ -176,7 +176,7 @@ def test_a_writer_remembers_no_more_micro_batches_than_it_is_asked_to(tmp_path: 
             assert writer.unsent_batch_count(None) == kept
 
 
-def test_a_restarted_writer_knows_the_micro_batches_of_the_one_before(tmp_path: Path) -> None:
+def test_a_restarted_writer_counts_the_micro_batches_of_earlier_runs(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 1_000, 200)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     with SourceJournalWriter(tmp_path / "journal", plan) as writer:
@@ -186,17 +186,17 @@ def test_a_restarted_writer_knows_the_micro_batches_of_the_one_before(tmp_path: 
         assert writer.unsent_batch_count(None) == 4
 
 
-def test_missing_records_are_refused_by_number(tmp_path: Path) -> None:
+def test_missing_records_are_refused_with_their_number(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 600, 200)
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.LETTER, MESSAGES_MAX)
     batches = list(batches_of(tmp_path / "recording"))
     with SourceJournalWriter(tmp_path / "journal", plan) as writer:
         writer.append_batch(0, batches[0])
-        with pytest.raises(SourceJournalError, match="record 400 came where 200 was due"):
+        with pytest.raises(SourceJournalError, match="found record 400, expected record 200"):
             writer.append_batch(1, batches[2])
 
 
-def test_other_options_for_a_begun_journal_are_refused_by_name(tmp_path: Path) -> None:
+def test_different_options_for_an_existing_journal_are_refused_by_name(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording", 200, 200)
     journal_without_spark(tmp_path / "recording", tmp_path / "journal")
     plan = numbering_plan(tmp_path / "recording", SOURCE_FORMAT, FEED, SplitRule.HASH, MESSAGES_MAX)
@@ -204,7 +204,7 @@ def test_other_options_for_a_begun_journal_are_refused_by_name(tmp_path: Path) -
         SourceJournalWriter(tmp_path / "journal", plan)
 
 
-def test_a_feed_is_found_in_the_clusters_document(tmp_path: Path) -> None:
+def test_a_feed_is_read_from_the_cluster_file(tmp_path: Path) -> None:
     document = tmp_path / "cluster.toml"
     document.write_text(
         '[[feed]]\nfeed_id = 3\nname = "fx"\nsession = 20261121\n'

@@ -1,4 +1,4 @@
-"""The gateway's core: schedule, order, heartbeats, and the index of what was sent."""
+"""The gateway's core: schedule, order, heartbeats, and the index of sent packets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from source_material import FEED, frames_in, journal_without_spark, make_recordi
 from feedcore.range_set import RangeSet
 from feedcore.wire.source_packet import SourceFlag, decode_source_packet
 from journal.tailer import Tailer
-from spark_feed.fill_service import FormerSession, JournalReader, SourceReplayService
+from spark_feed.fill_service import JournalReader, PreviousSession, SourceReplayService
 from spark_feed.gateway import session_of
 from spark_feed.pacing import CATCH_UP_NS, Pacer, RatePacer, SpeedPacer
 from spark_feed.send_core import (
@@ -27,7 +27,7 @@ from spark_feed.send_core import (
     stamped,
 )
 from spark_feed.sent_index import SentIndex, SentPacket
-from spark_feed.source_journal import PACKET_HEAD, RecordKind, former_packets, packet_numbers
+from spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers, packets_in
 
 START_NS = 5_000_000_000
 
@@ -44,7 +44,7 @@ def _core(pacer: Pacer) -> SendCore:
 
 
 def _run(core: SendCore, records: list[tuple[int, bytes]]) -> list[tuple[int, object]]:
-    """Feed and drive the core by its own deadlines until it has sent everything."""
+    """Feed the core and drive it by its deadlines until it has sent everything."""
     waiting = list(records)
     now_ns = START_NS
     happened: list[tuple[int, object]] = []
@@ -65,7 +65,7 @@ def test_every_message_is_sent_once_in_order_on_an_absolute_schedule(records: li
     before = 0
     following = dict.fromkeys(FEED.source_stream_ids, 1)
     for at_ns, packet in sent:
-        due_ns = START_NS + before * 100_000  # 10,000 a second
+        due_ns = START_NS + before * 100_000  # 10,000 per second
         assert due_ns - SEND_EARLY_NS <= at_ns <= due_ns + HEARTBEAT_INTERVAL_NS
         assert packet.first_source_seq == following[packet.source_stream_id]
         following[packet.source_stream_id] += packet.message_count
@@ -76,7 +76,7 @@ def test_every_message_is_sent_once_in_order_on_an_absolute_schedule(records: li
     assert core.next_source_seqs == following
 
 
-def test_the_end_is_said_in_every_stream_and_said_again(records: list[tuple[int, bytes]]) -> None:
+def test_the_end_of_every_stream_is_announced_repeatedly(records: list[tuple[int, bytes]]) -> None:
     core = _core(RatePacer(1e6))
     core.start()
     happened = _run(core, records)
@@ -90,7 +90,7 @@ def test_the_end_is_said_in_every_stream_and_said_again(records: list[tuple[int,
             assert packet.first_source_seq == core.next_source_seqs[end.source_stream_id]
 
 
-def test_before_the_start_only_heartbeats_leave(records: list[tuple[int, bytes]]) -> None:
+def test_only_heartbeats_are_sent_before_the_start(records: list[tuple[int, bytes]]) -> None:
     core = _core(RatePacer(1e6))
     core.on_record(*records[0])
     core.on_record(*records[1])
@@ -102,14 +102,14 @@ def test_before_the_start_only_heartbeats_leave(records: list[tuple[int, bytes]]
     assert isinstance(core.on_time(START_NS + 1)[0], SendPacket)
 
 
-def test_after_a_restart_it_goes_on_behind_what_was_sent(records: list[tuple[int, bytes]]) -> None:
+def test_after_a_restart_sending_resumes_after_the_last_sent_packet(records: list[tuple[int, bytes]]) -> None:
     core = _core(RatePacer(1e6))
     seqs = dict.fromkeys(FEED.source_stream_ids, 1)
     for _, record in records[:40]:
         if record[0] == RecordKind.PACKET:
             stream_id, first, count = packet_numbers(record)
             seqs[stream_id] = first + count
-    core.on_sent_before(records[39][0] + 1, [], seqs)
+    core.resume_at(records[39][0] + 1, [], seqs)
     core.start()
     happened = _run(core, records[40:])
     indices = [effect.journal_index for _, effect in happened if isinstance(effect, SendPacket)]
@@ -131,7 +131,7 @@ def test_a_stall_is_followed_by_a_bounded_burst(steps: list[tuple[int, int]]) ->
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=60), st.floats(0.1, 1_000))
-def test_recorded_time_is_kept_by_the_factor_and_bursts_have_a_limit(events: list[int], factor: float) -> None:
+def test_recorded_time_is_scaled_by_the_factor_and_bursts_are_limited(events: list[int], factor: float) -> None:
     pacer = SpeedPacer(factor, burst_rate_max=1_000)
     last_due_ns = None
     latest = first = events[0]
@@ -140,12 +140,12 @@ def test_recorded_time_is_kept_by_the_factor_and_bursts_have_a_limit(events: lis
         due_ns = pacer.due_ns(event, START_NS)
         assert due_ns >= START_NS + int((latest - first) / factor)
         if last_due_ns is not None:
-            assert due_ns >= last_due_ns + 9_999_999  # ten messages at 1,000 a second
+            assert due_ns >= last_due_ns + 9_999_999  # ten messages at 1,000 per second
         pacer.on_sent(10, due_ns, due_ns)
         last_due_ns = due_ns
 
 
-def test_a_stamp_changes_only_send_time_and_flags(records: list[tuple[int, bytes]]) -> None:
+def test_stamping_changes_only_send_time_and_flags(records: list[tuple[int, bytes]]) -> None:
     core = _core(RatePacer(1e6))
     core.start()
     core.on_record(*records[1])
@@ -158,7 +158,7 @@ def test_a_stamp_changes_only_send_time_and_flags(records: list[tuple[int, bytes
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=40), st.integers(1, 900), st.integers(0, 900))
-def test_the_index_finds_just_the_packets_that_cover_a_range(counts: list[int], first: int, more: int) -> None:
+def test_the_index_finds_exactly_the_packets_that_cover_a_range(counts: list[int], first: int, more: int) -> None:
     index = SentIndex([1], cache_size_max=200)
     seq, firsts = 1, []
     for place, count in enumerate(counts):
@@ -167,15 +167,15 @@ def test_the_index_finds_just_the_packets_that_cover_a_range(counts: list[int], 
         seq += count
     expected = [(a, n) for a, n in firsts if a <= first + more and a + n > first]
     found = index.covering(1, first, first + more + 1)
-    assert [packet.first_source_seq for packet in found.at_hand] == [a for a, _ in expected if a >= found.before_seq]
+    assert [packet.first_source_seq for packet in found.cached] == [a for a, _ in expected if a >= found.before_seq]
     assert bool(found.stretches) == any(a < found.before_seq for a, _ in expected)
-    if found.stretches:  # reading on from there passes every packet that is wanted
+    if found.stretches:  # reading from there reaches every packet of the range
         assert firsts[found.stretches[0].begin_index][0] <= expected[0][0]
-    newest = [place for place, (a, _) in enumerate(firsts) if index.has_at_hand(1, a)]
+    newest = [place for place, (a, _) in enumerate(firsts) if index.is_cached(1, a)]
     assert newest == list(range(max(0, len(counts) - 20), len(counts)))
 
 
-def test_packets_at_hand_are_nothing_for_the_collector_of_cyclic_garbage() -> None:
+def test_cached_packets_add_no_objects_for_the_garbage_collector() -> None:
     index = SentIndex([1])
     gc.collect()
     before = len(gc.get_objects())
@@ -183,18 +183,16 @@ def test_packets_at_hand_are_nothing_for_the_collector_of_cyclic_garbage() -> No
         index.add(1, SentPacket(seq, bytes(10), seq), 1, seq)
     gc.collect()
     assert len(gc.get_objects()) - before < 60
-    assert len(index.covering(1, 1, 3_001).at_hand) == 3_000
+    assert len(index.covering(1, 1, 3_001).cached) == 3_000
 
 
-def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
-    records: list[tuple[int, bytes]], tmp_path: Path
-) -> None:
+def test_gaps_are_filled_from_the_cache_and_from_the_journal(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
     packets = [(index, record) for index, record in records if record[0] == RecordKind.PACKET]
     index = SentIndex(FEED.source_stream_ids, cache_size_max=20_000)
     for place, (journal_index, record) in enumerate(packets):
         stream_id, first, count = packet_numbers(record)
         if place < len(packets) // 4:
-            index.add_former(stream_id, first, count, journal_index)
+            index.add_journaled(stream_id, first, count, journal_index)
         else:
             index.add(stream_id, SentPacket(first, record[PACKET_HEAD.size :], 77), count, journal_index)
     reader = JournalReader(tmp_path / "journal")
@@ -214,21 +212,21 @@ def test_gaps_are_filled_from_memory_and_from_the_journal_alike(
             ]
 
 
-def test_what_was_missed_is_filled_from_the_journal_of_the_session_asked_for(tmp_path: Path) -> None:
+def test_gaps_are_filled_from_the_journal_of_the_requested_session(tmp_path: Path) -> None:
     own, before = SentIndex([1]), SentIndex([1])
     own_reader, reader_before = JournalReader(tmp_path / "own"), JournalReader(tmp_path / "before")
-    former = FormerSession(1, 20_261_121, before, reader_before)
-    service = SourceReplayService(own, own_reader, "equities", 20_261_122, former)
+    previous = PreviousSession(1, 20_261_121, before, reader_before)
+    service = SourceReplayService(own, own_reader, "equities", 20_261_122, previous)
     own.add(1, SentPacket(1, b"p" * 64, 0), 3, 0)
     everything = RangeSet([(1, 100)])
     assert [len(list(service._of_session(session, 1, everything))) for session in (0, 20_261_122)] == [1, 1]
     assert list(service._of_session(20_261_120, 1, everything)) == []
 
 
-def test_of_the_session_before_its_end_is_filled_to_who_asks_beyond_it(tmp_path: Path) -> None:
+def test_a_request_past_the_end_of_the_previous_session_gets_its_end(tmp_path: Path) -> None:
     before, reader = SentIndex([1]), JournalReader(tmp_path / "before")
-    former = FormerSession(FEED.feed_id, 20_261_121, before, reader)
-    service = SourceReplayService(SentIndex([1]), reader, "equities", 20_261_122, former)
+    previous = PreviousSession(FEED.feed_id, 20_261_121, before, reader)
+    service = SourceReplayService(SentIndex([1]), reader, "equities", 20_261_122, previous)
     (end,) = service._of_session(20_261_121, 1, RangeSet([(1, 100)]))
     packet = decode_source_packet(end, FEED.feed_id)
     assert (packet.session, packet.first_source_seq, packet.message_count) == (20_261_121, 1, 0)
@@ -236,16 +234,16 @@ def test_of_the_session_before_its_end_is_filled_to_who_asks_beyond_it(tmp_path:
     assert list(service._of_session(20_261_121, 1, RangeSet())) == []
 
 
-def test_a_source_journal_says_its_session(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+def test_the_session_is_read_from_the_source_journal(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
     assert records
     assert session_of(tmp_path / "journal") == FEED.session
     assert session_of(tmp_path / "nothing") == 0
 
 
-def test_what_an_earlier_life_sent_is_found_by_columns(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+def test_packets_are_found_in_batches_of_the_journal(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
     with Tailer(tmp_path / "journal") as tailer:
         batches = [batch for _ in range(50) if (batch := tailer.read_batch(37)) is not None]
-    found = [row for batch in batches for row in former_packets(batch)]
+    found = [row for batch in batches for row in packets_in(batch)]
     expected = [(index, *packet_numbers(record)) for index, record in records if record[0] == RecordKind.PACKET]
     assert found == expected[: len(found)]
     assert sum(len(batch) for batch in batches) == min(len(records), 37 * 50)

@@ -1,4 +1,4 @@
-"""Generated ticks look like a market's, and other people's files become recordings without losing a digit."""
+"""Generated ticks resemble a market, and users' files become recordings without losing a digit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_trade_happens_at_the_bid_or_ask_of_its_symbols_last_quote(market: lis
     assert 0.2 < trades / len(market) < 0.3
 
 
-def test_the_day_opens_with_a_burst_rests_at_noon_and_rises_to_its_close(market: list[dict[str, Any]]) -> None:
+def test_activity_is_high_at_the_open_and_the_close_and_low_at_noon(market: list[dict[str, Any]]) -> None:
     events = np.array([row["event_at_ns"] for row in market])
     assert np.all(np.diff(events) >= 0)
     share = (events - events[0]) / (events[-1] - events[0])
@@ -75,7 +75,7 @@ def test_the_day_opens_with_a_burst_rests_at_noon_and_rises_to_its_close(market:
     assert closing > 1.5 * noon
 
 
-def test_a_few_symbols_make_most_of_the_activity(market: list[dict[str, Any]]) -> None:
+def test_a_few_symbols_have_most_of_the_activity(market: list[dict[str, Any]]) -> None:
     counts: dict[str, int] = defaultdict(int)
     for row in market:
         counts[row["symbol"]] += 1
@@ -85,14 +85,14 @@ def test_a_few_symbols_make_most_of_the_activity(market: list[dict[str, Any]]) -
 
 
 @given(st.integers(1, 3_000), st.integers(0, 1_000))
-def test_tickers_are_unique_short_and_of_the_whole_alphabet(count: int, seed: int) -> None:
+def test_tickers_are_unique_and_short_and_their_first_letters_cover_the_alphabet(count: int, seed: int) -> None:
     tickers = make_tickers(np.random.default_rng(seed), count)
     assert len(set(tickers)) == count
     assert all(1 <= len(ticker) <= 5 and ticker.isascii() and ticker.isupper() for ticker in tickers)
     assert len({ticker[0] for ticker in tickers}) == min(count, 26)
 
 
-def test_equal_seeds_give_equal_ticks_in_any_file_size(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_ticks_for_any_file_size(tmp_path: Path) -> None:
     make_recording(tmp_path / "a", 2_500, 1_000, seed=3)
     make_recording(tmp_path / "b", 2_500, 300, seed=3)
     make_recording(tmp_path / "c", 2_500, 1_000, seed=4)
@@ -111,9 +111,7 @@ def test_the_order_of_files_survives_a_copy(tmp_path: Path) -> None:
     assert [part.stat().st_mtime_ns for part in parts] == times
 
 
-def test_the_command_makes_recordings_and_refuses_with_a_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_makes_recordings_and_explains_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path / "r")]
     assert ticks(["generate", "--messages", "500", "--symbols", "30", *out]) == 0
     assert '"record_count": 500' in capsys.readouterr().out
@@ -139,7 +137,7 @@ def test_real_quotes_from_csv_keep_every_digit(tmp_path: Path) -> None:
         assert row["event_at_ns"] == _milliseconds(datetime.fromisoformat(line["timestamp"])) * 10**6
 
 
-def test_real_trades_from_parquet_are_rounded_at_nine_digits(tmp_path: Path) -> None:
+def test_real_trades_from_parquet_are_rounded_to_nine_decimal_places(tmp_path: Path) -> None:
     file = shared_file("ticks/btcusdt-trades.parquet")
     manifest = ingest(file, tmp_path / "r", IngestOptions())
     assert (manifest.record_count, manifest.size_exponent) == (2_001, -6)
@@ -156,17 +154,17 @@ def test_every_record_of_a_real_futures_file_is_kept(tmp_path: Path) -> None:
     ingest(file, tmp_path / "r", IngestOptions(), rows_per_file=1_000)
     rows = _rows(tmp_path / "r")
     raw = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes()), read_across_frames=True).read()
-    # Not by the decoder that the ingest uses: the records are fixed structures behind the metadata.
+    # Not with the decoder that the product uses: the records are fixed structures after the metadata.
     records = np.frombuffer(raw[8 + int.from_bytes(raw[4:8], "little") :], databento_dbn.MBOMsg._dtypes)
     assert len(rows) == len(records) == 8_725
     for row, record in zip(rows, records, strict=True):
         assert (row["kind"], row["symbol"]) == ("order", "ESH4")
-        for ours, theirs in (
+        for field, dbn_field in (
             *(("event_at_ns", "ts_event"), ("received_at_ns", "ts_recv"), ("order_id", "order_id")),
             *(("price", "price"), ("size", "size"), ("sequence", "sequence"), ("received_delta_ns", "ts_in_delta")),
             *(("flags", "flags"), ("venue_channel", "channel_id")),
         ):
-            assert row[ours] == record[theirs]
+            assert row[field] == record[dbn_field]
         assert (row["action"], row["side"]) == (record["action"].decode(), record["side"].decode())
 
 
@@ -192,8 +190,8 @@ def test_dbn_files_of_every_version_are_read(tmp_path: Path, schema: str, versio
     assert ingest(file, tmp_path / "r", IngestOptions()).record_count == 2
 
 
-def test_dbn_that_cannot_be_played_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="schema definition has no message here"):
+def test_an_unsupported_dbn_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="schema definition is not supported"):
         ingest(shared_file("dbn/test_data.definition.v3.dbn.zst"), tmp_path / "r", IngestOptions())
     broken = tmp_path / "broken.dbn"
     broken.write_bytes(b"not DBN at all, but long enough to look")
@@ -208,12 +206,12 @@ def test_decimal_text_is_exact(number: Decimal) -> None:
 
 
 @given(st.floats(min_value=-9e9, max_value=9e9))
-def test_floats_are_rounded_half_even_at_nine_digits(number: float) -> None:
+def test_floats_are_rounded_half_even_to_nine_decimal_places(number: float) -> None:
     values, _ = to_nine_digits(pa.array([number]), NULL_PRICE)
     assert values.tolist() == [int(round(Decimal(number), 9) * 10**9)]
 
 
-def test_numbers_that_do_not_fit_are_refused_by_row() -> None:
+def test_invalid_numbers_are_refused_with_their_row() -> None:
     for text in ("1.0000000001", "9300000000", "abc"):
         with pytest.raises(BadNumber) as refused:
             to_nine_digits(pa.array(["1", text]), NULL_PRICE)
@@ -223,14 +221,17 @@ def test_numbers_that_do_not_fit_are_refused_by_row() -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("time,price,size\n1,2.5,x", r"t\.csv: row 1 \(line 2\), column 'size': 'x' is no number"),
-        ("time,price,size\n1,2.5,3\nnoon,2,3", r"row 2 \(line 3\), column 'time': 'noon' is no ISO 8601"),
+        ("time,price,size\n1,2.5,x", r"t\.csv: row 1 \(line 2\), column 'size': 'x' is not a number"),
+        (
+            "time,price,size\n1,2.5,3\nnoon,2,3",
+            r"row 2 \(line 3\), column 'time': 'noon' is neither an ISO 8601",
+        ),
         ("when,price,size\n1,2.5,3", "no column found for event_at_ns of a trade .*--column event_at_ns=NAME"),
-        ("time,symbol,price,size\n1,TOOLONGNAME,2.5,3", "row 1.*'TOOLONGNAME' must have 1 to 8 bytes"),
-        ("time,price,size\n1,2.5,5000000000", "size 5000000000 does not fit"),
+        ("time,symbol,price,size\n1,TOOLONGNAME,2.5,3", "row 1.*'TOOLONGNAME'; it must be 1 to 8 bytes long"),
+        ("time,price,size\n1,2.5,5000000000", "size 5000000000 is not a 32-bit multiple"),
     ],
 )
-def test_a_bad_file_is_refused_with_row_column_and_what_to_do(tmp_path: Path, lines: str, expected: str) -> None:
+def test_an_invalid_file_is_refused_with_row_and_column(tmp_path: Path, lines: str, expected: str) -> None:
     file = tmp_path / "t.csv"
     file.write_text(lines + "\n")
     with pytest.raises(RecordingError, match=expected):
@@ -256,7 +257,7 @@ def test_columns_and_symbol_can_be_chosen(tmp_path: Path) -> None:
     ]
 
 
-def test_a_value_the_source_format_cannot_hold_is_refused_by_record(tmp_path: Path) -> None:
+def test_a_value_out_of_range_for_its_field_is_refused_with_its_record(tmp_path: Path) -> None:
     make_recording(tmp_path / "r", 50, 50)
     table = pq.read_table(tmp_path / "r" / "part-00000000.parquet")
     sizes = [None if kind == "quote" else 1 << 40 for kind in table.column("kind").to_pylist()]

@@ -1,4 +1,4 @@
-"""What must hold in every run, each watched by an object of its own (docs/simulation.md has the table)."""
+"""The checks of every run; each checker is a separate object (docs/simulation.md lists them)."""
 
 from __future__ import annotations
 

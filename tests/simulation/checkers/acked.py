@@ -1,5 +1,5 @@
-"""Acked publishing (docs/protocol.md clause 5.6): nothing leaves the active before a backup has it, unless that is
-counted, and no state is given or saved that includes what has not left."""
+"""Acked publishing (docs/protocol.md clause 5.6): the active transmits nothing before a backup has it, unless it counts
+the exception; and it neither gives nor saves a state that includes messages it has not transmitted."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NOT_DECIDED_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT | RETRANSM
 
 
 class AckedChecker:
-    """Watches every adapter's packets."""
+    """Checks the packets and states of all adapters."""
 
     def __init__(self) -> None:
-        self._applied: dict[tuple[int, int, int], int] = {}  # (session, channel, epoch) -> how far a backup has come
-        self._unacked: dict[tuple[int, int], int] = {}  # (adapter, life) -> packets that left unacknowledged
+        self._applied: dict[tuple[int, int, int], int] = {}  # (session, channel, epoch) -> end of what a backup has
+        self._unacked: dict[tuple[int, int], int] = {}  # (adapter, life) -> packets transmitted unacknowledged
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
-        """A packet goes out."""
+        """An adapter transmits a packet."""
         place = packet.session, packet.channel_id, packet.epoch
         if not packet.flags & FROM_ACTIVE_BIT:
             if not packet.flags & PROVISIONAL_BIT:
@@ -40,7 +40,7 @@ class AckedChecker:
         if packet.flags & NOT_DECIDED_BITS or packet.end_input_seq <= self._applied.get(place, 0):
             return
         if not adapter.engine.lease.is_held:
-            return  # handed over in order: everything leaves
+            return  # in a hand-over everything is transmitted
         life = adapter.adapter_id, adapter.life
         self._unacked[life] = self._unacked.get(life, 0) + 1
         if self._unacked[life] > adapter.counters[-1].counts[Counter.PACKETS_UNACKED]:
@@ -48,10 +48,10 @@ class AckedChecker:
             raise Violation("acked", text)
 
     def on_state(self, adapter: AdapterActor, snapshot: ChannelSnapshot) -> None:
-        """A conversion state is given to another adapter, or saved."""
+        """An adapter gives a conversion state to another adapter, or saves it."""
         position = snapshot.position
         journalled = adapter.journal.end_of(snapshot.session, snapshot.channel_id, position.epoch)
         sent = max(journalled, snapshot.lineage.first_input_seq)
         if adapter.is_active and position.next_input_seq > sent:
-            text = f"{adapter.name} gives a state at {position.next_input_seq}, but only what precedes {sent} has left"
+            text = f"{adapter.name} gives a state at {position.next_input_seq}, but has transmitted only up to {sent}"
             raise Violation("acked", text)

@@ -1,5 +1,5 @@
-"""What a client with confirm=2 may deliver (docs/protocol.md clause 7.6): only what two adapters sent, or keep for
-replay, equally in place, source identity and bytes."""
+"""A client with confirm=2 may deliver only what two adapters transmitted, or keep for replay, with equal place, source
+identity and bytes (docs/protocol.md clause 7.6)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from feedcore.merge.effects import Deliver, Filled, MergeEffect
 from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from tests.simulation.checkers.content import Input, PacketReader, Violation
 
-Content: TypeAlias = tuple[int, int, Input]  # channel, input_seq, what it became
+Content: TypeAlias = tuple[int, int, Input]  # channel, input_seq, converted message
 UNCONFIRMABLE_BITS = PROVISIONAL_BIT | HEARTBEAT_BIT | ANNOUNCEMENT_BIT
 
 
 class ConfirmChecker:
-    """Everything that any adapter sent, and what confirming clients were handed."""
+    """Compares what confirming clients deliver with what adapters sent."""
 
     def __init__(self, reader: PacketReader) -> None:
         self._reader = reader
@@ -22,7 +22,7 @@ class ConfirmChecker:
         self._seen: set[tuple[int, int, int, bytes]] = set()
 
     def on_sent(self, packet: OutputPacket) -> None:
-        """An adapter puts a packet on the wire as it is, or in its journal, from where it may be replayed."""
+        """An adapter transmits a packet unchanged, or appends it to its journal, from which it may be replayed."""
         key = packet.adapter_id, packet.channel_id, packet.first_input_seq, packet.payload
         if packet.flags & UNCONFIRMABLE_BITS or key in self._seen:
             return
@@ -31,12 +31,12 @@ class ConfirmChecker:
             self._senders.setdefault((packet.channel_id, input_seq, found), set()).add(packet.adapter_id)
 
     def on_effect(self, name: str, effect: MergeEffect) -> None:
-        """A confirming client is handed something."""
+        """The merger of a confirming client hands over an effect."""
         if not isinstance(effect, Deliver | Filled):
             return
         packet = effect.packet
         for input_seq, found in enumerate(self._reader.inputs(packet), packet.first_input_seq):
             senders = self._senders.get((packet.channel_id, input_seq, found), set())
             if len(senders) < 2 and found.bodies:
-                text = f"{name} got input {input_seq} of channel {packet.channel_id}, which {sorted(senders)} sent"
+                text = f"{name} got input {input_seq} of channel {packet.channel_id}, sent only by {sorted(senders)}"
                 raise Violation("confirm", text)

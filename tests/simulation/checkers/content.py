@@ -1,7 +1,7 @@
-"""The invariants of DESIGN section 11 (docs/protocol.md clause 9), each watched by an object of its own.
+"""Checkers of the invariants in docs/protocol.md clause 9.
 
-A checker knows nothing of the cores: it sees what goes over the wire and what applications are handed, and compares it
-with what the source sent. What it cannot see step by step it sees at the end.
+A checker knows nothing about the cores. It sees what goes over the wire and what applications receive, and compares
+both with what the source sent. What it cannot check step by step it checks at the end.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Place = tuple[int, int, int]  # channel, epoch, input_seq
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; the text says which and where.
+    """An invariant was violated; the text says which one and where.
 
     Attributes:
-        invariant: its number in DESIGN section 11, or the name of what else went wrong.
+        invariant: its number in docs/protocol.md clause 9, or the name of another check.
     """
 
     def __init__(self, invariant: str, text: str) -> None:
@@ -47,7 +47,7 @@ class Violation(AssertionError):
 
 
 class Input(NamedTuple):
-    """A source message of a packet, and what it became."""
+    """A source message in a packet, and the bodies it was converted to."""
 
     source_stream_id: int
     source_seq: int
@@ -55,13 +55,13 @@ class Input(NamedTuple):
 
 
 class PacketReader:
-    """Source messages of packets; adapters make equal payloads, so each is taken apart once."""
+    """Reads the source messages of packets. Adapters make equal payloads, so each is parsed only once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[Input]] = {}
 
     def inputs(self, packet: OutputPacket) -> list[Input]:
-        """Every source message of a packet, in order of `input_seq`."""
+        """The source messages of a packet, in order of `input_seq`."""
         known = self._known.get(packet.payload)
         if known is None:
             known = self._known[packet.payload] = list(_inputs(packet))
@@ -81,39 +81,39 @@ def _inputs(packet: OutputPacket) -> Iterator[Input]:
 
 
 def is_application(body: bytes) -> bool:
-    """True for the toy feed's own messages, False for tandemfeed's (a declared source gap)."""
+    """True for messages of the toy feed, False for those of tandemfeed (a declared source gap)."""
     return body[4:6] == b"\x01\x00"
 
 
 class Truth:
-    """What the source sent, and so what must come out.
+    """The expected output, derived from what the source sent.
 
     Attributes:
-        has_holes: messages may be declared lost, which changes every later running sum of their symbol.
-        corrupted: symbols whose running sum some adapter's memory spoilt, and per channel how far it was then.
-        garbled: source messages of which some adapter sent a copy with another running sum than it made.
+        has_losses: messages may be declared lost, which changes all later running sums of their symbols.
+        corrupted: symbols whose running sum was corrupted in an adapter, with the adapter's position per channel.
+        garbled: source messages of which an adapter sent a copy with a wrong running sum.
     """
 
-    def __init__(self, expected: dict[int, list[list[bytes]]], *, has_holes: bool) -> None:
+    def __init__(self, expected: dict[int, list[list[bytes]]], *, has_losses: bool) -> None:
         self.expected = expected
-        self.has_holes = has_holes
+        self.has_losses = has_losses
         self.corrupted: dict[int, dict[int, int]] = {}
         self.garbled: set[tuple[int, int]] = set()
 
     def is_right(self, body: bytes, wanted: bytes, *, may_be_garbled: bool = False) -> bool:
-        """True if a message is what its source message must become; the sum counts only where it can be known."""
+        """True if a body is the expected one; its sum is compared only if it can be known."""
         if body == wanted:
             return True
-        if not (self.has_holes or may_be_garbled) and OUT_BODY.unpack(wanted)[4] not in self.corrupted:
+        if not (self.has_losses or may_be_garbled) and OUT_BODY.unpack(wanted)[4] not in self.corrupted:
             return False
         return body[:BODY_IDENTITY_SIZE] == wanted[:BODY_IDENTITY_SIZE] and body[-1] == wanted[-1]
 
 
 class ContentChecker:
-    """Invariants 4 and 6, over everything any adapter puts on the wire, and the journal's part of 8.
+    """Checks invariants 4 and 6 for everything that adapters transmit, and the journal's part of invariant 8.
 
     Args:
-        undecided_channels: channels of one source stream, whose numbering needs no decision.
+        undecided_channels: channels with one source stream, whose numbering needs no decisions.
     """
 
     def __init__(self, reader: PacketReader, truth: Truth, undecided_channels: frozenset[int] = frozenset()) -> None:
@@ -124,14 +124,14 @@ class ContentChecker:
         self._seen: dict[Place, tuple[int, bytes]] = {}
 
     def on_transmit(self, packet: OutputPacket, *, is_active: bool, journal: OutputJournal) -> None:
-        """A packet goes out. `journal`: its sender's."""
+        """An adapter transmits a packet; `journal` is its journal."""
         if packet.flags & ANNOUNCEMENT_BIT:
             self._announce(packet)
             return
         if not packet.runs or packet.flags & PROVISIONAL_BIT:
             return
         if not journal.holds(packet):
-            raise Violation("8", f"adapter {packet.adapter_id} transmits {packet.first_input_seq}, not journalled yet")
+            raise Violation("8", f"adapter {packet.adapter_id} transmits {packet.first_input_seq} before journaling it")
         place = (packet.channel_id, packet.epoch, packet.first_input_seq)
         if self._seen.get(place) == (packet.first_message_seq, packet.payload):
             return
@@ -139,20 +139,20 @@ class ContentChecker:
         self.note(packet, is_active=is_active)
 
     def note(self, packet: OutputPacket, *, is_active: bool) -> None:
-        """The packet's source messages are the content of their places. `is_active`: they are decisions."""
+        """Note the content of each place in a packet; with `is_active` they are decisions."""
         message_seq = packet.first_message_seq
         for input_seq, found in enumerate(self._reader.inputs(packet), packet.first_input_seq):
             self._note((packet.channel_id, packet.epoch, input_seq), (found, message_seq), packet.adapter_id, is_active)
             message_seq += len(found.bodies)
 
     def on_journalled(self, packet: OutputPacket) -> None:
-        """A packet is in a journal, whether or not it will go out: a gap may name it."""
+        """An adapter journals a packet; a gap may name it even if it is never transmitted."""
         if packet.runs and not packet.flags & PROVISIONAL_BIT:
             for input_seq, found in enumerate(self._reader.inputs(packet), packet.first_input_seq):
                 self.where.setdefault((packet.channel_id, packet.epoch, input_seq), found[:2])
 
     def _announce(self, packet: OutputPacket) -> None:
-        """Decisions without their messages: every adapter that hears of them may transmit them."""
+        """Note decisions without their messages; every adapter may now transmit them."""
         for input_seq in range(packet.first_input_seq, packet.end_input_seq):
             self._decided.add((packet.channel_id, packet.epoch, input_seq))
 
@@ -160,11 +160,11 @@ class ContentChecker:
         known = self._inputs.setdefault(place, found)
         self.where[place] = known[0][:2]
         if known != found and not self._is_excused(known, found):
-            raise Violation("4", f"(channel, epoch, input_seq) {place} is {known} and {found}")
+            raise Violation("4", f"(channel, epoch, input_seq) {place} has two contents: {known} and {found}")
         if is_active:
             self._decided.add(place)
         elif place not in self._decided and place[0] not in self._undecided:
-            raise Violation("6", f"adapter {adapter_id} transmitted {place}, which was not decided")
+            raise Violation("6", f"adapter {adapter_id} transmitted {place} before it was decided")
 
     def _is_excused(self, known: tuple[Input, int], found: tuple[Input, int]) -> bool:
         if known[1] != found[1] or known[0][:2] != found[0][:2] or len(known[0].bodies) != len(found[0].bodies):
@@ -179,12 +179,12 @@ class ContentChecker:
 
 
 class DeliveryChecker:
-    """Invariants 1, 2 and 3 at one channel of one client.
+    """Checks invariants 1, 2 and 3 for one channel of one client.
 
     Args:
-        is_live: entitled only to what follows the first message of each stream it is given.
-        may_gap: False: nothing may be declared missing, because nothing can be.
-        is_confirming: it delivers only what two adapters sent, so never what one of them garbled.
+        is_live: the client is entitled only to what follows the first message that it receives of each stream.
+        may_have_gaps: gaps are allowed, because messages may really be missing.
+        is_confirming: the client delivers only what two adapters sent, so never what one of them garbled.
     """
 
     def __init__(
@@ -195,13 +195,13 @@ class DeliveryChecker:
         truth: Truth,
         *,
         is_live: bool,
-        may_gap: bool,
+        may_have_gaps: bool,
         is_confirming: bool = False,
     ) -> None:
         self.name = name
-        self.order: list[tuple[int, int]] = []  # source identities, as they were delivered
+        self.order: list[tuple[int, int]] = []  # source identities in order of delivery
         self.is_live = is_live
-        self._reader, self._truth, self._may_gap = reader, truth, may_gap
+        self._reader, self._truth, self._may_have_gaps = reader, truth, may_have_gaps
         self._is_confirming = is_confirming
         self._counts = {stream: [0] * len(truth.expected[stream]) for stream in streams}
         self._last_source_seq = dict.fromkeys(self._counts, 0)
@@ -228,14 +228,14 @@ class DeliveryChecker:
         elif isinstance(effect, Ended):
             self._has_ended = True
         elif isinstance(effect, Takeover):
-            self._has_ended = False  # what the old active alone had is decided anew: the end comes again
+            self._has_ended = False  # what only the old active had is decided again, and so the end comes again
 
     def at_end(self, where: dict[Place, tuple[int, int]], channel: int, *, was_cut_short: bool) -> None:
-        """Everything was delivered, or named by a gap.
+        """Check that every message was delivered or named by a gap.
 
         Args:
-            where: the source identity of each (channel, epoch, input_seq) that was ever transmitted.
-            was_cut_short: the client said that the last messages may be missing.
+            where: the source identity of each (channel, epoch, input_seq) that was transmitted or journaled.
+            was_cut_short: the client reported that the last messages may be missing.
         """
         gaps = self._gaps
         excused = {
@@ -253,18 +253,18 @@ class DeliveryChecker:
                     continue
                 raise Violation("1", f"{self.name} got {count} of {wanted} messages of source {stream} {source_seq}")
 
-    def must_have_passed_over_nothing(self, source_count: int) -> None:
-        """What the merger counted as missing without a message: it is missing all the same."""
-        if source_count and not self._may_gap:
-            raise Violation("1", f"{self.name} passed over {source_count} source messages, and no journal lost any")
+    def check_silent_gaps(self, source_count: int) -> None:
+        """Check the number of source messages that the merger skipped because they have no application message."""
+        if source_count and not self._may_have_gaps:
+            raise Violation("1", f"{self.name} skipped {source_count} source messages, although no journal lost any")
 
     # ---- inside ----
 
     def _deliver(self, effect: Deliver) -> None:
         packet = effect.packet
         if self._has_ended:
-            raise Violation("1", f"{self.name} was told the end and then got {packet.first_input_seq}")
-        if not packet.flags & PROVISIONAL_BIT:  # a provisional packet's numbers mean nothing to others
+            raise Violation("1", f"{self.name} got {packet.first_input_seq} after the end")
+        if not packet.flags & PROVISIONAL_BIT:  # numbers of provisional packets have no common order
             end = self._end_input_seq.get(packet.epoch, 0)
             if packet.first_input_seq < end:
                 text = f"{self.name} got {packet.first_input_seq} of epoch {packet.epoch} after {end - 1}"
@@ -284,53 +284,51 @@ class DeliveryChecker:
         stream, source_seq, bodies = found
         wanted = self._truth.expected[stream][source_seq - 1]
         if self._counts[stream][source_seq - 1] and bodies:
-            raise Violation("1", f"{self.name} got source {stream} {source_seq} again")
+            raise Violation("1", f"{self.name} got source {stream} {source_seq} twice")
         may_be_garbled = not self._is_confirming and (stream, source_seq) in self._truth.garbled
         is_right = len(bodies) == len(wanted) and all(
             self._truth.is_right(*pair, may_be_garbled=may_be_garbled) for pair in zip(bodies, wanted, strict=True)
         )
         if not is_right:
-            raise Violation("1", f"{self.name} got other content for source {stream} {source_seq}")
+            raise Violation("1", f"{self.name} got wrong content for source {stream} {source_seq}")
         self._counts[stream][source_seq - 1] += len(bodies)
 
     def _on_gap(self, gap: Gap) -> None:
-        if not self._may_gap:
-            raise Violation("1", f"{self.name} was told of {gap}, and no journal lost anything")
+        if not self._may_have_gaps:
+            raise Violation("1", f"{self.name} got {gap}, although no journal lost anything")
         self._gaps.append(gap)
 
     def _on_provisional_gap(self, gap: ProvisionalGap) -> None:
-        if not self._may_gap:
-            raise Violation("1", f"{self.name} was told of {gap}, and no journal lost anything")
+        if not self._may_have_gaps:
+            raise Violation("1", f"{self.name} got {gap}, although no journal lost anything")
         stream = gap.source_stream_id
         self._lost |= {(stream, source_seq) for source_seq in range(gap.first_source_seq, gap.last_source_seq + 1)}
 
     def _on_source_gap(self, gap: SourceGap) -> None:
-        if not self._truth.has_holes:
-            raise Violation("1", f"{self.name} was told of {gap}, and the source lost nothing")
+        if not self._truth.has_losses:
+            raise Violation("1", f"{self.name} got {gap}, although the source lost nothing")
         for source_seq in range(gap.first_source_seq, gap.last_source_seq + 1):
             if self._counts[gap.source_stream_id][source_seq - 1]:
-                raise Violation("1", f"{self.name} was told of {gap}, but had got {source_seq}")
+                raise Violation("1", f"{self.name} got {gap}, although it had received {source_seq}")
             self._lost.add((gap.source_stream_id, source_seq))
         last = self._last_source_seq[gap.source_stream_id]
         self._last_source_seq[gap.source_stream_id] = max(last, gap.last_source_seq)
 
 
 class TotalOrderChecker:
-    """Invariant 3 between clients, where publishing is acknowledged: all deliver in one order, whatever the epochs."""
+    """Checks invariant 3 between clients with acked publishing: all deliver in one order, across epochs."""
 
     @staticmethod
     def at_end(checkers: Iterable[DeliveryChecker]) -> None:
-        """Compare what every two clients of a channel were both given."""
+        """Compare the order of the messages that two clients of a channel both received, for successive clients."""
         first: DeliveryChecker | None = None
         for other in checkers:
             if first is not None:
                 common = set(first.order) & set(other.order)
-                ours = [identity for identity in first.order if identity in common]
-                theirs = [identity for identity in other.order if identity in common]
-                if ours != theirs:
-                    place = next(
-                        place for place, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) == 2
-                    )
-                    text = f"{first.name} and {other.name} part at {ours[place]} and {theirs[place]}"
+                one = [identity for identity in first.order if identity in common]
+                two = [identity for identity in other.order if identity in common]
+                if one != two:
+                    place = next(place for place, pair in enumerate(zip(one, two, strict=True)) if len({*pair}) == 2)
+                    text = f"{first.name} and {other.name} deliver in different order: {one[place]}, {two[place]}"
                     raise Violation("3", text)
             first = other

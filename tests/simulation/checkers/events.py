@@ -1,7 +1,8 @@
-"""Events that must come, and gaps that must be justified, at one channel of one client (docs/protocol.md clause 7).
+"""Checks that events come and gaps are justified, for one channel of one client (docs/protocol.md clause 7).
 
-It sees what the client hears and what its merger hands over, event by event: `Takeover`, `Stale`, `Live`, `Diverged`
-and `Filled` come when they must, and a `Gap` names only what was not heard and was waited for long enough.
+The checker sees what the client receives and what its merger hands over. `Takeover`, `Stale`, `Live`, `Diverged` and
+`Filled` must come when they are due, and a `Gap` may name only what was not received although the client waited long
+enough.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STALE_AFTER_NS = 200 * MS
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Source messages first … end - 1 of an epoch were heard of; `is_here`: with their messages."""
+    """Input sequence numbers first to end - 1 of an epoch became known; `is_here`: with their messages."""
 
     epoch: int
     first: int
@@ -41,11 +42,11 @@ class Heard:
 
 
 class EventChecker:
-    """One channel of one client, in plans of one session.
+    """Checks one channel of one client, in plans with one session.
 
     Args:
-        declare_after_ns: how long the client waits for a gap.
-        is_confirming: it delivers only what two adapters sent: which copies it holds back is another checker's matter.
+        declare_after_ns: how long the client waits before it declares a gap.
+        is_confirming: the client holds back unconfirmed copies; another checker covers them.
     """
 
     def __init__(
@@ -53,20 +54,20 @@ class EventChecker:
     ) -> None:
         self._name, self._merger, self._reader = name, merger, reader
         self._declare_after_ns, self._is_confirming = declare_after_ns, is_confirming
-        self._lineage = Lineage()  # the newest heard
+        self._lineage = Lineage()  # the newest received
         self._newest_packet_epoch = 0
         self._heard_at_ns: dict[int, int] = {}
         self._live: set[int] = set()
         self._heard: list[Heard] = []
         self._delivered: dict[int, Copy] = {}  # by first_input_seq
         self._held: dict[int, Copy] = {}
-        self._diverged: set[int] = set()  # first_input_seqs whose copies were said to differ: once is enough
+        self._diverged: set[int] = set()  # first_input_seqs with a `Diverged`, which comes only once
         self._gaps: list[tuple[int, int]] = []
         self._had: set[tuple[int, int]] = set()  # source identities handed over
         self._owed: list[str] = []  # events that must come in this turn
         self._owed_fill: set[tuple[int, int]] = set()
 
-    # ---- what the client hears ----
+    # ---- what the client receives ----
 
     def on_packet(self, packet: OutputPacket, now_ns: int) -> None:
         """A packet is about to be given to the merger."""
@@ -76,7 +77,7 @@ class EventChecker:
                 self._owed.append(f"Live {packet.adapter_id}")
         if packet.flags & HEARTBEAT_BIT:
             lineage = decode_lineage(packet.payload)
-            begin = lineage.first_input_seq  # what precedes an epoch is known to exist, by whatever heartbeat names it
+            begin = lineage.first_input_seq  # a heartbeat makes known everything that precedes its epoch
             self._heard.append(Heard(packet.epoch, begin, begin, now_ns, is_here=False))
             if lineage.epoch > self._lineage.epoch:
                 if self._lineage.epoch:
@@ -98,7 +99,7 @@ class EventChecker:
                 self._expect_fill(packet)
 
     def _compare(self, packet: OutputPacket) -> None:
-        """A second copy of what was delivered, or of what is held."""
+        """Expect `Diverged` if a copy differs from the delivered or the held packet."""
         first, own = packet.first_input_seq, _copy_of(packet)
         is_early = first > (self._merger.present.next_input_seq or 0)
         known = self._held.setdefault(first, own) if is_early else self._delivered.get(first, own)
@@ -114,10 +115,10 @@ class EventChecker:
             if is_named and found.bodies and identity not in self._had:
                 self._owed_fill.add(identity)
 
-    # ---- what it hands over ----
+    # ---- what the merger hands over ----
 
     def on_effect(self, effect: MergeEffect, now_ns: int) -> None:
-        """The merger hands something over."""
+        """The merger hands over an effect."""
         match effect:
             case Deliver(packet) | Filled(packet):
                 if isinstance(effect, Deliver) and not packet.flags & PROVISIONAL_BIT:
@@ -159,29 +160,29 @@ class EventChecker:
     def _judge(self, gap: Gap, now_ns: int) -> None:
         first, end = gap.first_input_seq, gap.end_input_seq
         if not first:
-            return  # the subscription's beginning was looked for, and not found
+            return  # the start of the subscription was not found
         self._gaps.append((first, end))
         end_of = self._merger.present.lineage.end_of
         for heard in self._heard if not self._is_confirming else ():
             if heard.is_here and heard.first < end and min(heard.end, end_of(heard.epoch)) > first:
-                raise Violation("events", f"{self._name}: {gap}, but it was given {heard}")
+                raise Violation("events", f"{self._name}: {gap}, although it received {heard}")
         known_at_ns = min((heard.at_ns for heard in self._heard if heard.end >= end), default=now_ns)
         if now_ns - known_at_ns < self._declare_after_ns:
-            text = f"{self._name}: {gap} only {(now_ns - known_at_ns) / MS:.0f} ms after it was first heard of"
+            text = f"{self._name}: {gap} only {(now_ns - known_at_ns) / MS:.0f} ms after it became known"
             raise Violation("events", text)
 
     # ---- the end of a turn ----
 
     def at_end_of_turn(self, now_ns: int, *, is_timer: bool) -> None:
-        """The merger has handed over all that the packet, or the time, made due."""
+        """The merger has handed over everything that was due."""
         if self._owed:
-            raise Violation("events", f"{self._name} was not told: {self._owed[0]}")
+            raise Violation("events", f"{self._name} did not get the event {self._owed[0]}")
         if missing := self._owed_fill - self._had:
-            raise Violation("events", f"{self._name} had a gap filled and was not handed {sorted(missing)}")
+            raise Violation("events", f"{self._name} did not get {sorted(missing)}, which fill a gap")
         self._owed_fill.clear()
         for adapter_id in self._live if is_timer else ():
             if now_ns - self._heard_at_ns[adapter_id] > STALE_AFTER_NS + MS:
-                raise Violation("events", f"{self._name} was not told that adapter {adapter_id} is silent")
+                raise Violation("events", f"{self._name} did not get `Stale` for silent adapter {adapter_id}")
 
 
 def _copy_of(packet: OutputPacket) -> Copy:

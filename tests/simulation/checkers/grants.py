@@ -1,5 +1,5 @@
-"""Who was granted against who was best, and how long a healthy group was without an active: the lease store's promises
-(docs/protocol.md clauses 6.3, 6.4 and 6.9), judged by what the store was told and nothing else."""
+"""Checks that the best candidate is granted the lease, and that a healthy group is not without an active for long
+(docs/protocol.md clauses 6.3, 6.4 and 6.9), using only the reports that the lease store received."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SLACK_NS = 5 * MS
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the store heard last of one adapter."""
+class LastReport:
+    """The last report that the store received from an adapter."""
 
     rank: int | None  # of its worst channel; None: it cannot be granted anything
     session: int
@@ -26,16 +26,16 @@ class Told:
     at_ns: int
 
     @classmethod
-    def of(cls, state: PeerState, now_ns: int) -> Told:
-        """From a report as it was heard."""
+    def of(cls, state: PeerState, now_ns: int) -> LastReport:
+        """From a report that the store received."""
         ranks = [ORDER.get(channel.state) for channel in state.channels]
         rank = None if state.abstains or None in ranks else max(rank for rank in ranks if rank is not None)
         epoch = min(channel.position.epoch for channel in state.channels)
         position = sum(channel.position.next_input_seq for channel in state.channels)
         return cls(rank, state.session, epoch, position, now_ns)
 
-    def is_better_than(self, other: Told) -> bool:
-        """By rank, then the latest session, the newest epoch and the furthest position."""
+    def is_better_than(self, other: LastReport) -> bool:
+        """Compares by rank, then by session, epoch and position, where later is better."""
         return other.rank is None or self._place() < other._place()
 
     def _place(self) -> tuple[int, int, int, int]:
@@ -44,83 +44,83 @@ class Told:
 
 
 class GrantChecker:
-    """One store's life after another.
+    """Checks the lease store, through its restarts.
 
     Args:
-        fresh_ns: how old what a candidate told may be.
-        grace_ns: how long a candidate waits at most for a better one.
+        fresh_ns: maximum age of a candidate's report.
+        grace_ns: maximum time that a candidate waits for a better one.
     """
 
     def __init__(self, fresh_ns: int, grace_ns: int) -> None:
         self._fresh_ns, self._patience_ns = fresh_ns, grace_ns + SLACK_NS
-        self._told: dict[int, Told] = {}
+        self._reports: dict[int, LastReport] = {}
         self._waiting_since_ns: int | None = None
         self._holder = self._heir = 0
 
     def restart(self, holder: int) -> None:
-        """A new store, which has been told nothing, and found this holder written down."""
-        self._told.clear()
+        """The store restarts without reports, and with this holder in its records."""
+        self._reports.clear()
         self._waiting_since_ns = None
         self._holder, self._heir = holder, 0
 
     def on_report(self, adapter_id: int, state: PeerState, now_ns: int) -> None:
-        """The store hears a report."""
-        self._told[adapter_id] = Told.of(state, now_ns)
+        """The store receives a report."""
+        self._reports[adapter_id] = LastReport.of(state, now_ns)
 
     def forget(self, adapter_id: int) -> None:
-        """Its stream ended or began in a new life, it was failed or readmitted, or its term passed unheard."""
-        self._told.pop(adapter_id, None)
-        if all(told.rank is None for told in self._told.values()):
-            self._waiting_since_ns = None  # the next candidate waits from when it comes
+        """Forget an adapter: its stream ended or restarted, it was failed or readmitted, or its term passed."""
+        self._reports.pop(adapter_id, None)
+        if all(report.rank is None for report in self._reports.values()):
+            self._waiting_since_ns = None  # the next candidate starts to wait when it appears
         if adapter_id == self._holder:
             self._holder = 0
 
     def on_offered(self, heir: int) -> None:
-        """The store offers the next epoch to an heir (0: not any more), who need not be best."""
+        """The store offers the next epoch to an heir, which need not be the best; 0: it withdraws the offer."""
         self._heir = heir
 
     def on_held(self, adapter_id: int) -> None:
-        """An adapter holds the lease: it was granted, or renewed what it had, or an heir's offer became its own."""
+        """An adapter holds the lease, by a grant, a renewal or an accepted offer."""
         self._holder = adapter_id
 
     def on_vacated(self, *, has_passed: bool) -> None:
-        """The lease ended; `has_passed`: by its term, so that its holder must be heard again."""
+        """The lease ended. If its term has passed, the holder must report again."""
         if has_passed:
             self.forget(self._holder)
         self._holder = 0
 
     def on_grant(self, adapter_id: int, now_ns: int) -> None:
-        """The store grants a lease: to the holder or the heir, or the vacant one to whom it thinks best."""
+        """The store grants the lease to the holder, to the heir, or, if it is vacant, to the best candidate."""
         is_planned = adapter_id in (self._holder, self._heir)
         self.on_held(adapter_id)
         if not is_planned:
             self._judge(adapter_id, now_ns)
 
     def _judge(self, adapter_id: int, now_ns: int) -> None:
-        granted = self._told.get(adapter_id)
+        granted = self._reports.get(adapter_id)
         if granted is None or granted.rank is None or now_ns - granted.at_ns > self._fresh_ns:
-            raise Violation("grants", f"adapter {adapter_id} is granted and is not a candidate: {granted}")
-        for other, told in self._told.items():
-            is_fresh = now_ns - told.at_ns <= self._fresh_ns
-            if other != adapter_id and is_fresh and told.rank is not None and told.is_better_than(granted):
-                text = f"adapter {adapter_id} is granted as {granted} although adapter {other} is {told}"
+            raise Violation("grants", f"adapter {adapter_id} is granted the lease but is not a candidate: {granted}")
+        for other, report in self._reports.items():
+            is_fresh = now_ns - report.at_ns <= self._fresh_ns
+            if other != adapter_id and is_fresh and report.rank is not None and report.is_better_than(granted):
+                text = f"adapter {adapter_id} is granted the lease with {granted}, but adapter {other} has {report}"
                 raise Violation("grants", text)
 
     def on_fail(self, adapter_id: int, holder: int, now_ns: int) -> None:
-        """The store fails an adapter at its own wish."""
-        own = self._told.get(adapter_id)
+        """The store fails an adapter at the adapter's request."""
+        own = self._reports.get(adapter_id)
         others = [
             each
-            for each, told in self._told.items()
-            if each not in (adapter_id, holder) and told.rank == 0 and now_ns - told.at_ns <= self._fresh_ns
+            for each, report in self._reports.items()
+            if each not in (adapter_id, holder) and report.rank == 0 and now_ns - report.at_ns <= self._fresh_ns
         ]
         if own is not None and own.rank == 0 and not others:
-            raise Violation("grants", f"adapter {adapter_id} is failed, the last synchronised backup")
+            raise Violation("grants", f"adapter {adapter_id} is failed, but it is the last synchronised backup")
 
     def look(self, holder: int, now_ns: int) -> None:
-        """After each event of the store: the lease is not vacant for long while there is a candidate."""
+        """Check, after each event of the store, that the lease is not vacant for long while there is a candidate."""
         is_waiting = not holder and any(
-            told.rank is not None and now_ns - told.at_ns <= self._fresh_ns for told in self._told.values()
+            report.rank is not None and now_ns - report.at_ns <= self._fresh_ns for report in self._reports.values()
         )
         if not is_waiting:
             self._waiting_since_ns = None
@@ -128,4 +128,6 @@ class GrantChecker:
             self._waiting_since_ns = now_ns
         elif now_ns - self._waiting_since_ns > self._patience_ns:
             waited_ms = (now_ns - self._waiting_since_ns) / MS
-            raise Violation("grants", f"candidates have been waiting for {waited_ms:.0f} ms: {self._told}")
+            raise Violation(
+                "grants", f"the lease has been vacant for {waited_ms:.0f} ms despite candidates: {self._reports}"
+            )

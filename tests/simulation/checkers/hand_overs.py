@@ -1,5 +1,5 @@
-"""A planned hand-over has no seam (docs/protocol.md clause 6.6): the heir begins where the former active ended, unless
-it has waited in vain for what precedes that."""
+"""Checks that a planned hand-over is seamless (docs/protocol.md clause 6.6): the heir starts where the old active
+ended, unless it has waited in vain for the messages before that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HandOverChecker:
-    """Where epochs were given up, and where the next ones began."""
+    """Compares where released epochs ended and where the next ones started."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], tuple[int, int, int]] = {}  # (session, channel): epoch, its end, when
@@ -26,11 +26,11 @@ class HandOverChecker:
         self._offered_after[epoch] = after_epoch
 
     def on_granted(self, epoch: int) -> None:
-        """The store grants an epoch, offered or not: whoever held the one before is gone, and its end with it."""
+        """The store grants an epoch directly: the previous holder is gone, so where it ended no longer matters."""
         self._offered_after.pop(epoch, None)
 
     def on_moved(self, adapter: AdapterActor, moved: StateMoved, now_ns: int) -> None:
-        """A channel of an adapter moves."""
+        """A channel of an adapter changes its state."""
         channel, line = (adapter.engine.session, moved.channel_id), adapter.engine.replicas[moved.channel_id].line
         if moved.old is ReplicaState.ACTIVE and moved.new is ReplicaState.SYNCHRONIZED:
             self._ends[channel] = line.epoch, line.next_input_seq, now_ns
@@ -41,4 +41,4 @@ class HandOverChecker:
         is_heir = self._offered_after.get(adapter.engine.lease.epoch) == epoch
         if is_heir and line.lineage.first_input_seq < end and now_ns - at_ns < patience_ns:
             begin = line.lineage.first_input_seq
-            raise Violation("hand-over", f"{adapter.name} begins epoch {line.epoch} at {begin}, {epoch} ended at {end}")
+            raise Violation("hand-over", f"{adapter.name} starts epoch {line.epoch} at {begin}; {epoch} ended at {end}")

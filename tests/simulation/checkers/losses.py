@@ -1,4 +1,4 @@
-"""What the active declares lost (docs/protocol.md clause 4.4): nothing that a backup has told it to have."""
+"""Checks that the active declares nothing lost that a backup has reported to have (docs/protocol.md clause 4.4)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ SIDE_BY_SIDE = (ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
 
 
 class LossChecker:
-    """Remembers the newest state that each adapter heard of each other, in plans of one session."""
+    """Remembers the newest state that each adapter received from each other one, in plans with one session."""
 
     def __init__(self, plan: Plan) -> None:
-        self._give_up_ns = 2 * plan.timing.source_declare_after_ns - MS  # less what a clock may drift
+        self._give_up_ns = 2 * plan.timing.source_declare_after_ns - MS  # minus the possible drift of a clock
         self._heard: dict[tuple[int, int], dict[int, PeerState]] = {}  # by (adapter, life), then peer
 
     def on_peer_state(self, adapter: AdapterActor, state: PeerState) -> None:
-        """An adapter hears another's state."""
+        """An adapter receives the state of another one."""
         known = self._heard.setdefault((adapter.adapter_id, adapter.life), {})
         was = known.get(state.adapter_id)
         if was is None or (was.incarnation, was.report_id) < (state.incarnation, state.report_id):
             known[state.adapter_id] = state
 
     def on_lost(self, adapter: AdapterActor, lost: RunsLost, sent_at_ns: int, now_ns: int) -> None:
-        """An active declares source messages lost. After twice its patience it may, even if others have them.
+        """An active declares source messages lost. After twice the usual delay it may do so even if others have them.
 
         Args:
-            sent_at_ns: when the source sent the first of them; before that no adapter can miss it.
+            sent_at_ns: when the source sent the first of them; no adapter could miss it earlier.
         """
         stream, first = lost.source_stream_id, lost.first_source_seq
         if now_ns - sent_at_ns >= self._give_up_ns:
@@ -43,6 +43,6 @@ class LossChecker:
             for channel in state.channels:
                 if channel.state in SIDE_BY_SIDE and channel.available_source_seqs.get(stream, 0) > first:
                     text = (
-                        f"{adapter.name} declares source {stream} {first} lost, but adapter {peer} told that it has it"
+                        f"{adapter.name} declares source {stream} {first} lost, but adapter {peer} reported to have it"
                     )
                     raise Violation("losses", text)

@@ -1,4 +1,4 @@
-"""Changes of session at the clients: in order, once each, and with the whole of the old session before the new one."""
+"""Checks session changes at clients: in order, once each, and with the complete old session before the new one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class SessionChecker:
-    """Watches which session each channel of each client is in.
+    """Follows the session of each channel of each client.
 
     Args:
-        first_session: the feed's first.
-        may_miss_end: a session's end may never be heard, because journals were lost.
+        first_session: the first session of the feed.
+        may_miss_end: a client may miss the end of a session, because journal entries were lost.
     """
 
     def __init__(self, first_session: int, *, may_miss_end: bool) -> None:
@@ -25,23 +25,23 @@ class SessionChecker:
         self._cut_short: set[tuple[str, int, int]] = set()
 
     def on_effect(self, client: ClientActor, channel: int, effect: MergeEffect) -> int:
-        """Returns the session that the effect belongs to."""
+        """Check a session change; returns the session that the effect belongs to."""
         sessions = self._sessions.setdefault((client.name, channel), [client.first_session])
         if isinstance(effect, SessionChanged):
             if effect.old_session != sessions[-1] or effect.new_session <= sessions[-1]:
-                raise Violation("10", f"{client.name} was told of {effect} in session {sessions[-1]}")
+                raise Violation("10", f"{client.name} got {effect} in session {sessions[-1]}")
             if not effect.is_complete and not self._may_miss_end and not client.is_live:
-                raise Violation("10", f"{client.name} did not learn the end: {effect}")
+                raise Violation("10", f"{client.name} missed the end of the session: {effect}")
             if not effect.is_complete:
                 self._cut_short.add((client.name, channel, effect.old_session))
             sessions.append(effect.new_session)
         return sessions[-1]
 
     def was_cut_short(self, client: str, channel: int, session: int) -> bool:
-        """True if the client said that the last messages of a session may be missing."""
+        """True if the client reported that the last messages of a session may be missing."""
         return (client, channel, session) in self._cut_short
 
     def was_skipped(self, client: str, channel: int, session: int) -> bool:
-        """True if the client heard nothing of a session before it heard of a later one."""
+        """True if the client received nothing of a session before a later one."""
         sessions = self._sessions.get((client, channel), [self._first_session])
         return session not in sessions and session < sessions[-1]

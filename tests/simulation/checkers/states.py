@@ -1,4 +1,4 @@
-"""Invariant 7, equal positions have equal conversion state, and invariant 9, after the faults all converge."""
+"""Checks invariant 7 (equal positions have equal conversion states) and invariant 9 (the cluster converges)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_STEP = (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED)
 
 
 class StateChecker:
-    """Compares the adapters' conversion states with each other and, where nothing was lost, with the truth."""
+    """Compares the adapters' conversion states with each other and, if nothing was lost, with the expected state."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class StateChecker:
         self._before = _states_before(plan, messages)
 
     def compare(self, *, is_end: bool = False) -> None:
-        """Now. A corrupted state may differ until the digests have been compared, but not at the end."""
+        """Compare all states now. A corrupted state may differ during the run, but not at the end."""
         if any(truth.corrupted for truth in self._truths.values()) and not is_end:
             return
         for channel, streams in enumerate(self._plan.channels, 1):
@@ -46,13 +46,13 @@ class StateChecker:
                 state = self._state(adapter, channel)
                 session = adapter.engine.session
                 self._compare_one((adapter.name, session), channel, streams, ends, state)
-                # An active that lost its lease unheard may differ for a while: it decided what nobody else knows of.
+                # An isolated active that lost its lease may differ for a while, because only it knows its decisions.
                 other, first = known.setdefault((session, line.epoch, line.next_input_seq), (adapter.name, state))
                 if first != state:
                     raise Violation("7", f"{other} and {adapter.name} differ in channel {channel} at {ends}")
 
     def _state(self, adapter: AdapterActor, channel: int) -> bytes:
-        """Its conversion state, but for symbols that were corrupted after the last position where all have a digest."""
+        """A conversion state without the symbols that were corrupted after the last common position of all digests."""
         converter, corrupted = adapter.converters[channel], self._truths[adapter.engine.session].corrupted
         begun = [each for each in self._adapters if each.life]
         digests = [each.engine.replicas[channel].line.digest for each in begun]
@@ -69,15 +69,15 @@ class StateChecker:
     ) -> None:
         name, session = who
         truth, messages = self._truths[session], self._messages[session]
-        if truth.has_holes or truth.corrupted:
+        if truth.has_losses or truth.corrupted:
             return
         converted = {stream: messages[stream][: end - 1] for stream, end in zip(streams, ends, strict=True)}
         if state != state_after(converted, set(), self._before.get((session, channel), b"")):
-            raise Violation("7", f"{name}'s state of channel {channel} is not that of its position {ends}")
+            raise Violation("7", f"{name} has a wrong state in channel {channel} at its position {ends}")
 
 
 def _states_before(plan: Plan, messages: SessionMessages) -> dict[tuple[int, int], bytes]:
-    """The state that a session begins with, by session and channel, where it is carried on from the one before."""
+    """The state that each session starts with, by session and channel, if it is carried over from the previous one."""
     states: dict[tuple[int, int], bytes] = {}
     if plan.session_state is not SessionState.CARRY:
         return states
@@ -89,7 +89,7 @@ def _states_before(plan: Plan, messages: SessionMessages) -> dict[tuple[int, int
 
 
 class ConvergenceChecker:
-    """After the storm: every client has its end, every adapter its place, all of them everything, and none abstains."""
+    """Checks that after the storm every client and adapter has everything, and that no adapter abstains."""
 
     def __init__(self, plan: Plan, adapters: Sequence[AdapterActor], clients: Sequence[ClientActor]) -> None:
         self._adapters, self._clients = adapters, clients
@@ -97,11 +97,11 @@ class ConvergenceChecker:
         self._session = FIRST_SESSION + len(plan.new_sessions)
 
     def is_done(self) -> bool:
-        """True as soon as nothing is left to wait for."""
+        """True if everything has converged."""
         return all(client.has_ended for client in self._clients) and all(map(self._is_settled, self._adapters))
 
     def at_end(self, calm_ns: int) -> None:
-        """It must be done."""
+        """Check that everything has converged."""
         if self.is_done():
             return
         adapters = {

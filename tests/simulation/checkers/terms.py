@@ -1,5 +1,5 @@
-"""Invariant 5: at most one adapter transmits as active in an epoch, epochs only grow, and a term ends at its holder
-before it ends at the store."""
+"""Checks invariant 5: at most one adapter transmits as active in an epoch, epochs only grow, and a term ends at its
+holder before it ends at the lease store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PASSED = (TakeoverReason.TERM_PASSED, TakeoverReason.RESTORED)
 
 
 class TermChecker:
-    """Watches grants and who speaks as active.
+    """Checks grants and the packets of actives.
 
     Args:
-        adapters: filled in by the cluster.
+        adapters: all adapters; the cluster fills this in.
     """
 
     def __init__(self, adapters: Sequence[AdapterActor]) -> None:
@@ -30,7 +30,7 @@ class TermChecker:
         self._active_of: dict[tuple[int, int], int] = {}  # (epoch, channel) -> adapter
         self._granted = self._offered = 0
         self._ended_otherwise: set[int] = set()  # epochs that ended at the store before their term had passed
-        self._begun = 0  # the newest epoch in which anybody became active
+        self._begun = 0  # the newest epoch in which an adapter became active
 
     def on_grant(self, epoch: int) -> None:
         """The store granted an epoch."""
@@ -39,7 +39,7 @@ class TermChecker:
         self._granted, self._offered = max(self._granted, epoch), 0
 
     def on_offered(self, epoch: int) -> None:
-        """The store promised an epoch to an heir; it may be granted to it later, once."""
+        """The store offered an epoch to an heir; it may later be granted to it once."""
         self.on_grant(epoch)
         self._offered = epoch
 
@@ -49,12 +49,12 @@ class TermChecker:
             self._ended_otherwise.add(epoch)
 
     def on_withdrawn(self, epoch: int, reason: str) -> None:
-        """An offer ended at the store: with its term, or with the stream of its heir."""
+        """An offer was withdrawn, at the end of its term or of the heir's stream."""
         if reason != HOLDER_CONTINUED:
             self._ended_otherwise.add(epoch)
 
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket) -> None:
-        """A packet goes out; if it says that it comes from the active, it must."""
+        """An adapter transmits a packet; if the packet claims to come from the active, that must be true."""
         if not packet.flags & FROM_ACTIVE_BIT or packet.flags & RETRANSMISSION_BIT:
             return
         place = (packet.epoch, packet.channel_id)
@@ -62,27 +62,28 @@ class TermChecker:
         if owner != adapter.adapter_id:
             raise Violation("5", f"adapters {owner} and {adapter.adapter_id} are both active in epoch {packet.epoch}")
         if packet.epoch not in self._ended_otherwise and packet.epoch < self._begun and not adapter.is_late:
-            raise Violation("5", f"{adapter.name} is active in {packet.epoch}, and {self._begun} has begun")
+            raise Violation("5", f"{adapter.name} is active in {packet.epoch} after {self._begun} has begun")
         if packet.epoch > self._granted:
-            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which nobody granted")
+            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, which was never granted")
         lease, line = adapter.engine.lease, adapter.engine.replicas[packet.channel_id].line
         newest = lease.last_epoch
-        # What waited for its acknowledgement may leave after the same adapter has begun its next epoch.
+        # Packets that waited for an acknowledgement may be transmitted after the adapter has begun its next epoch.
         was_decided_before = lease.epoch == newest and packet.end_input_seq <= line.lineage.first_input_seq
         if packet.epoch < newest and not (adapter.is_late or was_decided_before):
-            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch}, knowing of {newest}")
+            raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch} although it knows {newest}")
 
     def on_moved(self, adapter: AdapterActor, new: ReplicaState) -> None:
-        """A channel moved. Who becomes active must hold the newest epoch it knows of, and be alone in it.
+        """A channel changed its state. A new active must hold the newest epoch it knows, and be the only active.
 
-        A holder may outlast its term at the store as long as all others have promised to accept no grant, so what
-        counts is not when the term passed but when the next one began.
+        A holder may continue after its term has passed at the store, while all others have promised to accept no
+        grant. So the check is made when the next epoch begins, not when the term passes.
         """
         lease = adapter.engine.lease
         if new is not ReplicaState.ACTIVE:
             return
         if lease.epoch and lease.epoch < lease.last_epoch:
-            raise Violation("5", f"{adapter.name} becomes active in epoch {lease.epoch}, knowing of {lease.last_epoch}")
+            text = f"{adapter.name} becomes active in epoch {lease.epoch} although it knows {lease.last_epoch}"
+            raise Violation("5", text)
         self._begun = max(self._begun, lease.epoch)
         for other in self._adapters:
             if other is adapter or not other.is_alive or not 0 < other.engine.lease.epoch < lease.epoch:
@@ -90,6 +91,6 @@ class TermChecker:
             held = other.engine.lease
             if held.epoch not in self._ended_otherwise and held.may_transmit(other.clock_ns()):
                 text = (
-                    f"{adapter.name} becomes active in epoch {lease.epoch} while {other.name} believes in {held.epoch}"
+                    f"{adapter.name} becomes active in epoch {lease.epoch} while {other.name} still holds {held.epoch}"
                 )
-                raise Violation("5", f"{text}, which did not end before its term")
+                raise Violation("5", f"{text}, which was not ended before its term")

@@ -1,4 +1,4 @@
-"""Faults planted in the cores, to prove that the simulator finds faults: one module per core, one sentence each."""
+"""Faults planted in the cores, to prove that the simulator finds faults; one module per core."""
 
 from __future__ import annotations
 

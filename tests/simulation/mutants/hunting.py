@@ -1,4 +1,4 @@
-"""`./run simulate --mutants`: hunts every planted fault, one after the other, and tells which survived."""
+"""`./run simulate --mutants`: tries to catch each planted fault in turn, and reports which ones survived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from tests.simulation.running import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Hunted:
-    """One hunt. Attributes: seed_count: how many seeds it took; 0: a unit test did it. verdict: None: it survived."""
+    """The result for one planted fault.
+
+    Attributes:
+        seed_count: how many seeds were run; 0: a unit test was run.
+        verdict: how the fault was caught; None: it survived.
+    """
 
     mutant: Mutant
     seed_count: int
@@ -25,10 +30,10 @@ class Hunted:
 
 
 def hunt_all(console: Console, mutants: Sequence[Mutant], first: int = 0) -> list[Hunted]:
-    """Hunt each of them, with progress; where there is no terminal, a line each.
+    """Hunt each fault, showing progress; without a terminal, print one line per fault.
 
     Args:
-        first: the first seed of every hunt.
+        first: the first seed for every fault.
     """
     found = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -45,13 +50,13 @@ def hunt_all(console: Console, mutants: Sequence[Mutant], first: int = 0) -> lis
     return found
 
 
-def tell(console: Console, found: Sequence[Hunted]) -> int:
-    """A table of all hunts; returns how many faults survived."""
-    table = Table("planted fault", "scene", "caught", "by", "seconds")
+def print_hunts(console: Console, found: Sequence[Hunted]) -> int:
+    """Print a table of the results; returns how many faults survived."""
+    table = Table("planted fault", "scenario", "caught", "by", "seconds")
     for each in sorted(found, key=lambda hunted: (hunted.verdict is None, hunted.seed_count)):
-        scene = each.mutant.scene.name.lower().replace("_", " ") if each.mutant.scene else ""
+        scenario = each.mutant.scenario.name.lower().replace("_", " ") if each.mutant.scenario else ""
         by = "" if each.verdict is None else each.verdict.invariant
-        table.add_row(each.mutant.what, scene, _how(each), by, f"{each.seconds:.1f}")
+        table.add_row(each.mutant.what, scenario, _how(each), by, f"{each.seconds:.1f}")
     console.print(table)
     survived = sum(each.verdict is None for each in found)
     seconds = sum(each.seconds for each in found)

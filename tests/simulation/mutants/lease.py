@@ -1,4 +1,4 @@
-"""Faults in an adapter's view of its lease, in promises and consent, and in who leaves the group."""
+"""Faults in an adapter's view of its lease, in promises and consent, and in leaving the group."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from feedcore.lease.lease_view import LeaseView
 from feedcore.lease.peers import Peers
 from feedcore.replica.engine import AdapterEngine
 from tests.simulation.mutants.mutant import Method, Mutant, always
-from tests.simulation.scenes import Scene
+from tests.simulation.scenarios import Scenario
 
-FOR_EVER_NS = 1 << 62
+FOREVER_NS = 1 << 62
 
 
 def _never_ends(right: Method) -> Method:
-    return lambda self, epoch, valid_until_ns, now_ns: right(self, epoch, FOR_EVER_NS, now_ns)
+    return lambda self, epoch, valid_until_ns, now_ns: right(self, epoch, FOREVER_NS, now_ns)
 
 
 def _counts_from_now(right: Method) -> Method:
@@ -77,7 +77,7 @@ def _settles_for_ever(right: Method) -> Method:
 LEASE = (
     Mutant("a lease never ends at its holder", LeaseView, "on_granted", _never_ends),
     Mutant(
-        "a grant counts from when it was heard",
+        "the term of a grant counts from its arrival",
         LeaseView,
         "on_granted",
         _counts_from_now,
@@ -91,21 +91,21 @@ LEASE = (
         killer="tests.feedcore.test_lease_view:test_a_grant_of_the_epoch_that_was_held_before_is_not_believed_again",
     ),
     Mutant(
-        "an active that hears of a newer epoch goes on to its term's end",
+        "an active that learns of a newer epoch continues until the end of its term",
         AdapterEngine,
         "_note_epoch",
         _goes_on,
-        scene=Scene.OUTAGES,
+        scenario=Scenario.OUTAGES,
     ),
     Mutant(
-        "a promise counts from when it was heard",
+        "a promise counts from its arrival",
         Peers,
         "consent_until_ns",
         _counts_promises_from_hearing,
         killer="tests.feedcore.test_consent:test_a_paused_active_that_wakes_up_to_old_promises_believes_none",
     ),
     Mutant(
-        "peers that were never heard of are not asked",
+        "the consent of peers that never reported is not needed",
         Peers,
         "consent_until_ns",
         _asks_whom_it_has_heard,
@@ -119,17 +119,21 @@ LEASE = (
         killer="tests.feedcore.test_consent:test_a_report_that_a_newer_one_overtook_gives_no_consent",
     ),
     Mutant(
-        "back in contact a backup settles for ever", AdminContact, "is_settling", _settles_for_ever, scene=Scene.OUTAGES
+        "a backup that is back in contact settles forever",
+        AdminContact,
+        "is_settling",
+        _settles_for_ever,
+        scenario=Scenario.OUTAGES,
     ),
     Mutant(
-        "back in contact no backup settles",
+        "a backup that is back in contact does not settle",
         AdminContact,
         "is_settling",
         always(False),
         killer="tests.feedcore.test_consent:test_back_in_contact_a_backup_abstains_for_as_long_as_it_was_out_of_it",
     ),
     Mutant(
-        "a promise to abstain is forgotten at once",
+        "a promise to abstain is forgotten immediately",
         AdminContact,
         "abstain",
         always(None),

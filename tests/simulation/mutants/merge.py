@@ -14,7 +14,7 @@ from feedcore.merge.merger import StreamMerger
 from feedcore.merge.source_order import RememberedGaps, SourceOrder
 from feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
-from tests.simulation.scenes import Scene
+from tests.simulation.scenarios import Scenario
 
 
 def _forgets_sources(right: Method) -> Method:
@@ -73,7 +73,7 @@ def _forgets_what_it_passed_over(right: Method) -> Method:
 
 
 def _without(kind: str) -> Method:
-    """The effects of this kind are not handed over."""
+    """Makes a method that drops the effects of this kind."""
 
     def change(right: Method) -> Method:
         def event(self: StreamMerger, *arguments: Any, **named: Any) -> list[Any]:
@@ -88,14 +88,14 @@ def _without(kind: str) -> Method:
 MERGE = (
     Mutant("the client forgets which source messages it delivered", StreamMerger, "_deliver", _forgets_sources),
     Mutant(
-        "the client takes packets of epochs that ended",
+        "the client accepts packets of epochs that have ended",
         HistoryGate,
         "admit",
         _judges_nothing,
-        scene=Scene.OUTAGES,
+        scenario=Scenario.OUTAGES,
     ),
-    Mutant("the client gives a gap up at once", GapRepair, "is_hopeless", always(True)),
-    Mutant("the client is deaf for heartbeats", StreamMerger, "_on_heartbeat", always(None)),
+    Mutant("the client gives up a gap immediately", GapRepair, "is_hopeless", always(True)),
+    Mutant("the client ignores heartbeats", StreamMerger, "_on_heartbeat", always(None)),
     Mutant(
         "older packets never wait for a newer lineage",
         HistoryGate,
@@ -103,22 +103,32 @@ MERGE = (
         _never_waits,
         killer="tests.feedcore.test_merge_histories:test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them",
     ),
-    Mutant("with confirm=2 one copy is enough", Confirmation, "on_packet", _lets_through, scene=Scene.COPIES),
+    Mutant("with confirm=2 one copy is enough", Confirmation, "on_packet", _lets_through, scenario=Scenario.COPIES),
     Mutant(
-        "copies of what was delivered are never compared", CopyComparison, "compare", always(None), scene=Scene.COPIES
+        "copies of delivered packets are never compared",
+        CopyComparison,
+        "compare",
+        always(None),
+        scenario=Scenario.COPIES,
     ),
-    Mutant("copies that are held are never compared", CopyComparison, "compare_held", always(None), scene=Scene.COPIES),
     Mutant(
-        "what fills a gap is never handed over",
+        "copies of held packets are never compared",
+        CopyComparison,
+        "compare_held",
+        always(None),
+        scenario=Scenario.COPIES,
+    ),
+    Mutant(
+        "messages that fill a gap are never delivered",
         DeclaredGaps,
         "fill",
         always(False),
         seed_count_max=1_000,
-        scene=Scene.COPIES,
+        scenario=Scenario.COPIES,
         is_long=True,
     ),
     Mutant(
-        "what was passed over is forgotten",
+        "skipped source messages are forgotten",
         SourceOrder,
         "pass_over",
         _forgets_what_it_passed_over,
@@ -132,25 +142,25 @@ MERGE = (
         killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_history",
     ),
     Mutant(
-        "superseded copies go on waiting for another",
+        "superseded copies keep waiting for confirmation",
         Confirmation,
         "drop_superseded",
         always(None),
         killer="tests.feedcore.test_merge_confirm:test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its_numbers_now",
     ),
     Mutant(
-        "everything missing is declared a gap, held packets or not",
+        "held packets are declared part of a gap",
         HoldQueue,
         "first_item",
         _sees_nothing_held,
-        scene=Scene.COPIES,
+        scenario=Scenario.COPIES,
     ),
     Mutant(
-        "what was only just heard of is declared missing",
+        "messages that have just become known are declared missing",
         StreamMerger,
         "_declare",
         _declares_what_was_just_heard_of,
-        scene=Scene.COPIES,
+        scenario=Scenario.COPIES,
     ),
     Mutant(
         "renumbered copies stay remembered",
@@ -166,12 +176,12 @@ MERGE = (
         always(None),
         killer="tests.feedcore.test_merge_comparison:test_copies_of_what_was_a_gap_in_another_history_are_compared",
     ),
-    Mutant("packets without a message are skipped", StreamMerger, "_take", _skips_silent_runs),
-    Mutant("a takeover is not told", StreamMerger, "on_packet", _without("Takeover")),
-    Mutant("a silent stream is not told", StreamMerger, "on_timer", _without("Stale")),
-    Mutant("a stream that is heard again is not told", StreamMerger, "on_packet", _without("Live")),
+    Mutant("packets without messages are skipped", StreamMerger, "_take", _skips_silent_runs),
+    Mutant("a takeover is not reported", StreamMerger, "on_packet", _without("Takeover")),
+    Mutant("a silent stream is not reported", StreamMerger, "on_timer", _without("Stale")),
+    Mutant("a stream that is live again is not reported", StreamMerger, "on_packet", _without("Live")),
     Mutant(
-        "the client does not see where histories part",
+        "the client does not find where histories diverge",
         Lineage,
         "parts_at",
         always(None),

@@ -1,7 +1,7 @@
-"""A planted fault: a small change of one function at run time, and the hunt for it.
+"""A planted fault: a small change of one function at run time, and the search for a seed that catches it.
 
-For tests only. A mutant that no seed of its budget kills means that a checker sees nothing or that no plan leads there:
-that is a fault of the simulator. Where a schedule is better made by hand, a mutant names the unit test that kills it.
+For tests only. If no seed catches a mutant, either a checker misses it or no plan reaches it: both are faults of the
+simulator. If a schedule is easier to write by hand, the mutant names the unit test that catches it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from tests.simulation.drawing import draw_plan
 from tests.simulation.plan import Plan
 from tests.simulation.running import Verdict, judge
-from tests.simulation.scenes import Scene
+from tests.simulation.scenarios import Scenario
 
 Method = Callable[..., Any]
 
@@ -28,13 +28,13 @@ class Mutant:
     """A planted fault.
 
     Attributes:
-        what: what the core does wrong now, one sentence.
-        owner, method: what is replaced; a module's own functions can be as well.
-        change: makes the wrong function from the right one; a property is given and returned as one.
-        seed_count_max: how many seeds may pass before one of them must have caught it.
-        scene: the class of plans that leads there; None: seeds as they are drawn.
-        killer: the unit test that catches it instead, as "module:function".
-        is_long: the hunt takes more than a second or two; `./run simulate --mutants` runs it, the suite does not.
+        what: what the core does wrong, in one sentence.
+        owner, method: the function to replace; `owner` is a class or a module.
+        change: makes the faulty function from the right one, or a faulty property from the right property.
+        seed_count_max: one of this many seeds must catch it.
+        scenario: the scenario of the plans to run; None: plans as they are drawn.
+        killer: the unit test that catches it, as "module:function"; no seeds are run.
+        is_long: takes more than a second or two; `./run simulate --mutants` runs it, the test suite does not.
     """
 
     what: str
@@ -42,13 +42,13 @@ class Mutant:
     method: str
     change: Callable[[Any], Any]
     seed_count_max: int = 300
-    scene: Scene | None = None
+    scenario: Scenario | None = None
     killer: str = ""
     is_long: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The fault is there inside the block."""
+        """The fault is in force inside the block."""
         is_own = self.method in vars(self.owner)
         right = vars(self.owner)[self.method] if is_own else getattr(self.owner, self.method)
         setattr(self.owner, self.method, self.change(right))
@@ -61,16 +61,18 @@ class Mutant:
                 delattr(self.owner, self.method)
 
     def plan(self, seed: int) -> Plan:
-        """The plan of a seed of this hunt."""
-        return draw_plan(seed, self.scene)
+        """The plan of a seed, in the mutant's scenario."""
+        return draw_plan(seed, self.scenario)
 
 
 def hunt(mutant: Mutant, first: int = 0) -> tuple[int, Verdict | None]:
     """Run seeds, or the unit test, with the fault planted.
 
     Returns:
-        How many seeds it took (0: the unit test), and how it was caught; None: it was not. A plan that fails without
-        the fault as well is no proof, and raises.
+        How many seeds were run (0: the unit test), and how the fault was caught, or None if it survived.
+
+    Raises:
+        AssertionError: the plan also fails without the fault, and so proves nothing.
     """
     with mutant.planted():
         if mutant.killer:
@@ -82,7 +84,7 @@ def hunt(mutant: Mutant, first: int = 0) -> tuple[int, Verdict | None]:
         else:
             return mutant.seed_count_max, None
     unprovoked = judge(mutant.plan(seed))
-    assert unprovoked is None, f"without the planted fault as well: seed {seed}, scene {mutant.scene}: {unprovoked}"
+    assert unprovoked is None, f"also fails without the planted fault: seed {seed}, {mutant.scenario}: {unprovoked}"
     return seed - first + 1, verdict
 
 
@@ -91,16 +93,16 @@ def _run_test(name: str) -> Verdict | None:
     test = getattr(importlib.import_module(module), function)
     try:
         test()
-    except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - an assertion of the test's, or of the core's: it fails
+    except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - an assertion of the test or of the core
         return Verdict(0, function, f"{function}: {type(raised).__name__}")
     return None
 
 
 def always(value: object) -> Callable[[Method], Method]:
-    """A function that always returns the value."""
+    """Makes a function that always returns the value."""
     return lambda right: lambda *arguments, **named: value
 
 
 def is_never(right: property) -> property:
-    """A property that is always False."""
+    """Makes a property that is always False."""
     return property(lambda self: False)

@@ -23,7 +23,7 @@ from feedcore.replica.states import ReplicaState
 from feedcore.wire.lineage import UNLIMITED
 from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
-from tests.simulation.scenes import Scene
+from tests.simulation.scenarios import Scenario
 
 # ---- following ----
 
@@ -208,10 +208,14 @@ REPLICA = (
         killer="tests.feedcore.test_decision_intake:test_a_decision_at_another_message_seq_is_out_of_step",
     ),
     Mutant(
-        "missed decisions are never asked for", DecisionIntake, "is_request_due", always(False), scene=Scene.HAND_OVERS
+        "missed decisions are never requested",
+        DecisionIntake,
+        "is_request_due",
+        always(False),
+        scenario=Scenario.HAND_OVERS,
     ),
-    Mutant("a backup decides by itself", Following, "on_slices", _decides_as_backup),
-    Mutant("digests are not compared", Following, "compare", always(None), scene=Scene.DAMAGE),
+    Mutant("a backup makes decisions", Following, "on_slices", _decides_as_backup),
+    Mutant("digests are not compared", Following, "compare", always(None), scenario=Scenario.DAMAGE),
     Mutant(
         "digests of different epochs are compared",
         Following,
@@ -220,21 +224,25 @@ REPLICA = (
         killer="tests.feedcore.test_conversion_state_repair:test_positions_of_different_epochs_are_not_compared",
     ),
     Mutant(
-        "a backup numbers beyond the end of an epoch",
+        "a backup keeps numbering after the end of an epoch",
         Channel,
         "undecided_count",
         _has_no_end,
         killer="tests.feedcore.test_channels_of_one_source:test_at_the_end_of_an_epoch_a_backup_waits_for_the_first_decision_of_the_next",
     ),
     Mutant(
-        "the flap damper never lets a backup return", FlapDamper, "may_return", _never_returns, scene=Scene.FLAPPING
+        "the flap damper never lets a backup return",
+        FlapDamper,
+        "may_return",
+        _never_returns,
+        scenario=Scenario.FLAPPING,
     ),
     Mutant(
-        "a decision without its source messages is waited for for ever",
+        "a backup waits forever for the source messages of a decision",
         PlacedBackup,
         "is_stuck",
         always(False),
-        scene=Scene.HOLES,
+        scenario=Scenario.JOURNAL_GAPS,
     ),
     Mutant("the counter is not set with a snapshot", ProductionLine, "install", _keeps_its_counter),
     Mutant("a snapshot's position is one too far", ProductionLine, "snapshot", _off_by_one),
@@ -243,7 +251,7 @@ REPLICA = (
         ProductionLine,
         "install",
         _installs_unverified,
-        scene=Scene.DAMAGE,
+        scenario=Scenario.DAMAGE,
     ),
     Mutant(
         "buckets are set without verification",
@@ -253,54 +261,70 @@ REPLICA = (
         killer="tests.feedcore.test_conversion_state_repair:test_values_that_do_not_mend_it_lead_to_a_snapshot",
     ),
     Mutant(
-        "its own past is transmitted again",
+        "a restarted adapter transmits its own past again",
         following,
         "apply_decisions",
         _transmits_its_past_again,
-        scene=Scene.RESTARTS,
+        scenario=Scenario.RESTARTS,
     ),
     Mutant(
-        "who joins anew forgets what waits for decisions",
+        "an adapter that rejoins forgets source messages that wait for decisions",
         Channel,
         "_put_back",
         _forgets_what_waits,
         killer="tests.feedcore.test_joining_anew:test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited",
     ),
-    Mutant("a source gap is declared at once", SourceTracker, "lost", _has_no_patience),
-    Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scene=Scene.HOLES),
+    Mutant("a source gap is declared immediately", SourceTracker, "lost", _has_no_patience),
+    Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scenario=Scenario.JOURNAL_GAPS),
     Mutant(
         "a loss is declared although a backup has the messages",
         Channel,
         "note_available",
         always(None),
-        scene=Scene.HOLES,
+        scenario=Scenario.JOURNAL_GAPS,
     ),
     Mutant(
-        "a loss is declared in the middle of an epoch of one stream",
+        "a loss is declared in the middle of an epoch of a single-stream channel",
         Deciding,
         "_declare_lost",
         _declares_in_any_epoch,
-        scene=Scene.HOLES,
+        scenario=Scenario.JOURNAL_GAPS,
     ),
-    Mutant("a packet is journalled after it is transmitted", Channel, "publish", _transmits_first),
-    Mutant("the end is said before it came", Channel, "heartbeat", _says_the_end_early),
-    Mutant("an heir begins at once", HandOver, "due_epoch", _begins_at_once, scene=Scene.HAND_OVERS),
+    Mutant("a packet is journaled after it is transmitted", Channel, "publish", _transmits_first),
+    Mutant("the end of the stream is announced too early", Channel, "heartbeat", _says_the_end_early),
     Mutant(
-        "what was sent provisionally is committed but for its last packet",
+        "an heir starts without waiting for the end of the previous epoch",
+        HandOver,
+        "due_epoch",
+        _begins_at_once,
+        scenario=Scenario.HAND_OVERS,
+    ),
+    Mutant(
+        "the last provisional packet is not committed",
         ProductionLine,
         "commit_provisional",
         _commits_one_too_few,
-        scene=Scene.OUTAGES,
+        scenario=Scenario.OUTAGES,
     ),
     Mutant(
-        "acked: one packet too many is released", PublishGate, "on_acknowledged", _releases_one_more, scene=Scene.ACKED
+        "acked: one packet too many is released",
+        PublishGate,
+        "on_acknowledged",
+        _releases_one_more,
+        scenario=Scenario.ACKED,
     ),
-    Mutant("acked: a snapshot holds what was not sent", Deciding, "is_holding", is_never, scene=Scene.ACKED),
     Mutant(
-        "acked: what is held at the end of a term is kept nowhere",
+        "acked: a snapshot includes messages that were not sent",
+        Deciding,
+        "is_holding",
+        is_never,
+        scenario=Scenario.ACKED,
+    ),
+    Mutant(
+        "acked: packets held at the end of a term are discarded",
         PublishGate,
         "keep_back",
         _keeps_nothing,
-        scene=Scene.ACKED,
+        scenario=Scenario.ACKED,
     ),
 )

@@ -1,4 +1,4 @@
-"""Faults in changes of session: when adapters and clients go on, and what the new session begins with."""
+"""Faults in session changes: when adapters and clients move on, and the state that the new session starts with."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _takes_any_session(_: Method) -> Method:
 
 SESSIONS = (
     Mutant(
-        "a backup leaves a session that it has not applied",
+        "a backup leaves a session that it has not applied completely",
         Sessions,
         "_may_leave_for",
         _leaves_when_it_hears,
@@ -53,27 +53,27 @@ SESSIONS = (
     ),
     Mutant("the active leaves a session that has not ended", Sessions, "_may_leave_for", _ends_what_is_not_complete),
     Mutant(
-        "a session begins with the state of the one before",
+        "a session starts with the state of the previous one",
         Sessions,
         "_state_to_begin_with",
         _carries_what_it_should_reset,
     ),
-    Mutant("the last word of a session is not said", ChannelReplica, "last_word", always(None)),
-    Mutant("the rest of a session that is over is not asked for", SourceTracker, "seek_end", always(None)),
+    Mutant("the last word of a session is not sent", ChannelReplica, "last_word", always(None)),
+    Mutant("the rest of a session that is over is not requested", SourceTracker, "seek_end", always(None)),
     Mutant(
-        "what is missing at the end of a session is never declared",
+        "messages missing at the end of a session are never declared lost",
         SourceTracker,
         "conclude",
         always(None),
         killer="tests.feedcore.test_changing_the_session:test_after_the_grace_the_active_declares_what_is_missing_and_goes_on",
     ),
     Mutant(
-        "another past of a carried state is not forgotten",
+        "a carried state with a superseded past is not forgotten",
         ChannelReplica,
         "forget_another_past",
         always(None),
         killer="tests.feedcore.test_changing_the_session:test_with_a_carried_state_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew",
     ),
-    Mutant("another session's numbers are taken for this one's", Sessions, "_hear", _takes_any_session),
+    Mutant("numbers of another session are taken for those of the current one", Sessions, "_hear", _takes_any_session),
     Mutant("a client leaves a session that is not settled", SessionMerger, "_is_settled", always(True)),
 )

@@ -1,4 +1,4 @@
-"""Faults in the lease store's core, as far as the simulator can see them; tests/admin_server hunts more of them."""
+"""Faults in the lease core that the simulator can catch; tests/admin_server has more of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from admin_server.candidates import Candidates
 from admin_server.lease_core import FeedLease, Granted
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.plan import MS
-from tests.simulation.scenes import Scene
+from tests.simulation.scenarios import Scenario
 
 
 def _reuses_the_epoch(right: Method) -> Method:
@@ -59,33 +59,39 @@ def renews_whatever_it_once_gave(right: Method) -> Method:
 
 
 STORE = (
-    Mutant("the lease store grants an epoch again", FeedLease, "_consider", _reuses_the_epoch),
+    Mutant("the lease store grants an epoch twice", FeedLease, "_consider", _reuses_the_epoch),
     Mutant(
-        "a restored store forgets reserved epochs", FeedLease, "restore", _forgets_reservations, scene=Scene.RESTORED
+        "a restored store forgets reserved epochs",
+        FeedLease,
+        "restore",
+        _forgets_reservations,
+        scenario=Scenario.RESTORED,
     ),
     Mutant(
-        "a restored, unproven holder's stream end vacates at once",
+        "the end of the stream of a restored, unproven holder vacates the lease immediately",
         FeedLease,
         "_end_of_holder",
         believes_a_restored_holder,
-        scene=Scene.RESTORED,
+        scenario=Scenario.RESTORED,
     ),
-    Mutant("the worst candidate is granted", Candidates, "best", takes_the_worst, scene=Scene.OUTAGES),
+    Mutant("the worst candidate is granted", Candidates, "best", takes_the_worst, scenario=Scenario.OUTAGES),
     Mutant(
         "the last synchronised backup is failed",
         FeedLease,
         "refusal_to_fail",
         has_no_last_backup,
-        scene=Scene.DAMAGE,
+        scenario=Scenario.DAMAGE,
     ),
-    Mutant("every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS), scene=Scene.OUTAGES),
     Mutant(
-        "a former holder renews",
+        "every candidate waits five seconds", FeedLease, "_patience_ns", always(5_000 * MS), scenario=Scenario.OUTAGES
+    ),
+    Mutant(
+        "an earlier holder can renew its lease",
         FeedLease,
         "_may_renew",
         renews_whatever_it_once_gave,
         seed_count_max=600,
-        scene=Scene.OUTAGES,
+        scenario=Scenario.OUTAGES,
         is_long=True,
     ),
 )

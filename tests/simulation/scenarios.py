@@ -1,8 +1,7 @@
-"""Scenes: classes of plans that lead where plans drawn at large seldom go.
+"""Scenarios: classes of plans for situations that freely drawn plans rarely reach.
 
-A scene takes a plan as it was drawn and makes the schedule likely that its name says. Most seeds stay as they were
-drawn, the rest are shared out among the scenes (`tests.simulation.drawing`). A planted fault that only one scene finds
-names it.
+A scenario changes a drawn plan so that its situation becomes likely. Most seeds stay as they were drawn; the rest are
+divided among the scenarios (`tests.simulation.drawing`). A planted fault that only one scenario finds names it.
 """
 
 from __future__ import annotations
@@ -16,46 +15,46 @@ from feedcore.lease.failing import FailPolicy
 from feedcore.replica.config import OnSilence, PublishMode
 from tests.simulation.plan import (
     ACTIVE,
-    EVERYBODY,
+    ALL_PROCESSES,
     MS,
     AdapterPlan,
     ClientPlan,
     Fault,
     FaultKind,
+    JournalGap,
     Plan,
-    SourceHole,
     Weather,
 )
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN
 
-ALL_OF_IT = 1_000_000  # journal entries: more than any run has
+WHOLE_JOURNAL = 1_000_000  # entries; more than any run has
 
 
-class Scene(Enum):
-    """One sentence each."""
+class Scenario(Enum):
+    """The scenarios, each with a description."""
 
-    OUTAGES = "the adapters and the admin server are split into two sides, again and again; some adapters come late"
-    RESTORED = "the admin server dies several times and forgets grants, and holders die soon after"
-    ACKED = "publishing is acknowledged under loss, actives die, and backups need snapshots"
-    COPIES = "copies differ, replay services lose packets, and clients want two confirmations or have little patience"
-    HOLES = "the source journal has lost messages that some adapters heard, and there are three adapters or more"
-    DAMAGE = "conversion states change by themselves or are damaged on their way; health and fail policies differ"
-    FLAPPING = "the active is heard in fits and starts"
+    OUTAGES = "partitions split the adapters and the admin server repeatedly; some adapters start late"
+    RESTORED = "the admin server dies several times and forgets grants, and lease holders die soon after"
+    ACKED = "acked publishing under loss; actives die, and backups need snapshots"
+    COPIES = "copies differ, replay services lose packets, and clients need confirmation or declare gaps early"
+    JOURNAL_GAPS = "messages that some adapters received are missing from the source journal"
+    DAMAGE = "conversion states change by themselves or are damaged in transfer; health and fail policies vary"
+    FLAPPING = "the active falls silent repeatedly"
     RESTARTS = "adapters restart from saved states while messages keep coming"
     HAND_OVERS = "hand-overs under loss, reordering and slow adapters"
 
 
-def set_scene(scene: Scene, plan: Plan, chance: random.Random) -> Plan:
-    """The plan, in the scene."""
-    return _SCENES[scene](plan, chance)
+def apply_scenario(scenario: Scenario, plan: Plan, chance: random.Random) -> Plan:
+    """The plan, changed by the scenario."""
+    return _SCENARIOS[scenario](plan, chance)
 
 
-# ---- what several scenes need ----
+# ---- shared by several scenarios ----
 
 
 def _adapters(plan: Plan, chance: random.Random, counts: Sequence[int]) -> tuple[AdapterPlan, ...]:
-    """As many adapters as one of `counts`; those that were drawn come first."""
+    """New adapters, their number drawn from `counts`."""
     return tuple(
         AdapterPlan(number, chance.randrange(20 * MS), chance.randrange(1 << 40), chance.randint(-200, 200))
         for number in range(1, chance.choice(counts) + 1)
@@ -71,7 +70,7 @@ def _with_faults(plan: Plan, faults: list[Fault]) -> Plan:
 
 
 def _split(chance: random.Random, names: list[str], at_ns: int, length_ns: int) -> list[Fault]:
-    """Two sides that hear nothing of each other; some connections between them outlive it."""
+    """A partition into two sides; some of the connections between them survive it."""
     everybody = [*names, ADMIN]
     ours = chance.sample(everybody, chance.randint(1, len(everybody) - 1))
     kind = chance.choice((FaultKind.CUT, FaultKind.CUT, FaultKind.HOLD))
@@ -84,7 +83,7 @@ def _split(chance: random.Random, names: list[str], at_ns: int, length_ns: int) 
     ]
 
 
-# ---- the scenes ----
+# ---- the scenarios ----
 
 
 def _outages(plan: Plan, chance: random.Random) -> Plan:
@@ -111,7 +110,7 @@ def _outages(plan: Plan, chance: random.Random) -> Plan:
         if kind is FaultKind.MUTE:
             other = chance.choice((*(name for name in names if name != whom), ADMIN))
         faults.append(Fault(kind, near_ns, chance.choice((20, 60, 100, 200)) * MS, whom, other))
-    return _with_faults(replace(plan, adapters=tuple(adapters), storm_ns=storm_ns, holes=()), faults)
+    return _with_faults(replace(plan, adapters=tuple(adapters), storm_ns=storm_ns, journal_gaps=()), faults)
 
 
 def _restored(plan: Plan, chance: random.Random) -> Plan:
@@ -123,7 +122,7 @@ def _restored(plan: Plan, chance: random.Random) -> Plan:
         length_ns = chance.choice((5, 10, 20)) * MS
         kind = chance.choice((FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH))
         faults.append(Fault(kind, at_ns, length_ns, ADMIN, "", chance.choice((0, 1, 1, 2))))
-        if chance.random() < 0.5:  # the newest holder is not the one written down, is cut off, and the other dies
+        if chance.random() < 0.5:  # the newest holder is not in the notes and is cut off, and two adapters die
             faults.append(Fault(FaultKind.HAND_OVER, max(0, at_ns - chance.randrange(5, 30) * MS), 0, ADMIN, ""))
             faults.append(Fault(FaultKind.CUT, max(0, at_ns - MS), 150 * MS, ACTIVE, ADMIN))
             for name in chance.sample(names, 2):
@@ -137,7 +136,7 @@ def _restored(plan: Plan, chance: random.Random) -> Plan:
                 faults.append(Fault(kind, near_ns, 0, ADMIN, chance.choice(("", *names))))
             else:
                 faults.append(Fault(kind, near_ns, length, chance.choice((*names, ACTIVE))))
-    return _with_faults(replace(plan, adapters=adapters, storm_ns=storm_ns, holes=()), faults)
+    return _with_faults(replace(plan, adapters=adapters, storm_ns=storm_ns, journal_gaps=()), faults)
 
 
 def _acked(plan: Plan, chance: random.Random) -> Plan:
@@ -155,11 +154,11 @@ def _acked(plan: Plan, chance: random.Random) -> Plan:
         else:
             is_backup = kind is FaultKind.CRASH and chance.random() < 0.5
             whom = chance.choice(names) if is_backup else ACTIVE
-            faults.append(Fault(kind, at_ns, length_ns, whom, "", ALL_OF_IT if is_backup else 0))
+            faults.append(Fault(kind, at_ns, length_ns, whom, "", WHOLE_JOURNAL if is_backup else 0))
     weather = replace(plan.weather, loss=chance.choice((0.0, 0.05, 0.15, 0.3)))
     on_silence = chance.choice((OnSilence.HOLD, OnSilence.HOLD, OnSilence.PROCEED))
     changed = replace(plan, adapters=adapters, weather=weather, publish=PublishMode.ACKED, on_silence=on_silence)
-    return _with_faults(replace(changed, holes=()), faults)
+    return _with_faults(replace(changed, journal_gaps=()), faults)
 
 
 def _copies(plan: Plan, chance: random.Random) -> Plan:
@@ -182,9 +181,9 @@ def _copies(plan: Plan, chance: random.Random) -> Plan:
     for _ in range(chance.choice((0, 1, 1, 2))):
         kind = chance.choice((FaultKind.CUT, FaultKind.HOLD, FaultKind.MUTE))
         at_ns, length_ns = chance.randrange(storm_ns), chance.choice((50, 200, 300, 400)) * MS
-        whom, other = chance.choice((EVERYBODY, EVERYBODY, *names)), chance.choice(("client1", "client2"))
+        whom, other = chance.choice((ALL_PROCESSES, ALL_PROCESSES, *names)), chance.choice(("client1", "client2"))
         faults.append(Fault(kind, at_ns, length_ns, whom, other))
-    if chance.random() < 0.4:  # one adapter is heard, and what the others are asked for comes late
+    if chance.random() < 0.4:  # the client receives only one adapter, and the answers of the others come late
         at_ns, heard = chance.randrange(storm_ns // 2), chance.choice(names)
         faults += [Fault(FaultKind.HOLD, at_ns, 350 * MS, name, "client1") for name in names if name != heard]
     weather = Weather(
@@ -196,15 +195,15 @@ def _copies(plan: Plan, chance: random.Random) -> Plan:
     return _with_faults(replace(plan, adapters=adapters, clients=clients, weather=weather), faults)
 
 
-def _holes(plan: Plan, chance: random.Random) -> Plan:
+def _journal_gaps(plan: Plan, chance: random.Random) -> Plan:
     adapters = _adapters(plan, chance, (2, 3, 3, 4))
     count, ids = plan.message_count, [each.adapter_id for each in adapters]
-    holes = []
+    journal_gaps = []
     for stream in plan.streams:
         if chance.random() < 0.8:
             first = chance.randint(1, count)
             heard_by = tuple(sorted(chance.sample(ids, chance.choice((0, 1, 1, len(ids) - 1)))))
-            holes.append(SourceHole(stream, first, min(chance.randint(1, 4), count - first + 1), heard_by))
+            journal_gaps.append(JournalGap(stream, first, min(chance.randint(1, 4), count - first + 1), heard_by))
     timing = replace(plan.timing, source_declare_after_ns=chance.choice((80, 200)) * MS)
     faults = list(plan.faults[:2])
     if chance.random() < 0.5:
@@ -212,7 +211,9 @@ def _holes(plan: Plan, chance: random.Random) -> Plan:
         faults.append(Fault(FaultKind.CRASH, at_ns, chance.choice((20, 100)) * MS, ACTIVE))
     loss = chance.choice((0.0, 0.0, 0.05, plan.weather.loss))
     weather = replace(plan.weather, loss=loss)
-    return _with_faults(replace(plan, adapters=adapters, timing=timing, holes=tuple(holes), weather=weather), faults)
+    return _with_faults(
+        replace(plan, adapters=adapters, timing=timing, journal_gaps=tuple(journal_gaps), weather=weather), faults
+    )
 
 
 def _damage(plan: Plan, chance: random.Random) -> Plan:
@@ -229,9 +230,9 @@ def _damage(plan: Plan, chance: random.Random) -> Plan:
         faults.append(Fault(FaultKind.DAMAGE, at_ns, length_ns, chance.choice((*names, ACTIVE))))
     for _ in range(chance.choice((0, 1, 2))):
         at_ns, length_ns = chance.randrange(storm_ns), chance.choice((10, 50)) * MS
-        faults.append(Fault(FaultKind.CRASH, at_ns, length_ns, chance.choice(names), "", ALL_OF_IT))
+        faults.append(Fault(FaultKind.CRASH, at_ns, length_ns, chance.choice(names), "", WHOLE_JOURNAL))
     timing = replace(plan.timing, digest_interval_messages=chance.choice((4, 8)))
-    changed = replace(plan, adapters=adapters, storm_ns=storm_ns, timing=timing, holes=())
+    changed = replace(plan, adapters=adapters, storm_ns=storm_ns, timing=timing, journal_gaps=())
     return _with_faults(replace(changed, fail_policy=policy, fail_times=chance.choice((1, 1, 1, 2, 3))), faults)
 
 
@@ -245,7 +246,9 @@ def _flapping(plan: Plan, chance: random.Random) -> Plan:
         length_ns = silence_ns + chance.choice((5, 20, 60)) * MS
         faults.append(Fault(FaultKind.MUTE, at_ns, length_ns, chance.choice((whom, ACTIVE)), deaf))
         at_ns += length_ns + chance.choice((10, 40, 100)) * MS
-    return _with_faults(replace(plan, adapters=adapters, storm_ns=storm_ns, holes=()), [*plan.faults[:1], *faults])
+    return _with_faults(
+        replace(plan, adapters=adapters, storm_ns=storm_ns, journal_gaps=()), [*plan.faults[:1], *faults]
+    )
 
 
 def _restarts(plan: Plan, chance: random.Random) -> Plan:
@@ -259,7 +262,7 @@ def _restarts(plan: Plan, chance: random.Random) -> Plan:
     timing = replace(plan.timing, state_interval_ns=chance.choice((20, 50)) * MS)
     count = plan.message_count + 40
     return _with_faults(
-        replace(plan, adapters=adapters, storm_ns=storm_ns, timing=timing, message_count=count, holes=()), faults
+        replace(plan, adapters=adapters, storm_ns=storm_ns, timing=timing, message_count=count, journal_gaps=()), faults
     )
 
 
@@ -276,17 +279,17 @@ def _hand_overs(plan: Plan, chance: random.Random) -> Plan:
         length_ns, event_ns = chance.choice((50, 200)) * MS, chance.choice((1, 4)) * MS
         faults.append(Fault(FaultKind.SLOW, chance.randrange(storm_ns), length_ns, chance.choice(names), "", event_ns))
     weather = replace(plan.weather, loss=chance.choice((0.0, 0.05, 0.3)), delay_span_ns=chance.choice((3, 12)) * MS)
-    return _with_faults(replace(plan, adapters=adapters, weather=weather, holes=()), faults)
+    return _with_faults(replace(plan, adapters=adapters, weather=weather, journal_gaps=()), faults)
 
 
-_SCENES: dict[Scene, Callable[[Plan, random.Random], Plan]] = {
-    Scene.OUTAGES: _outages,
-    Scene.RESTORED: _restored,
-    Scene.ACKED: _acked,
-    Scene.COPIES: _copies,
-    Scene.HOLES: _holes,
-    Scene.DAMAGE: _damage,
-    Scene.FLAPPING: _flapping,
-    Scene.RESTARTS: _restarts,
-    Scene.HAND_OVERS: _hand_overs,
+_SCENARIOS: dict[Scenario, Callable[[Plan, random.Random], Plan]] = {
+    Scenario.OUTAGES: _outages,
+    Scenario.RESTORED: _restored,
+    Scenario.ACKED: _acked,
+    Scenario.COPIES: _copies,
+    Scenario.JOURNAL_GAPS: _journal_gaps,
+    Scenario.DAMAGE: _damage,
+    Scenario.FLAPPING: _flapping,
+    Scenario.RESTARTS: _restarts,
+    Scenario.HAND_OVERS: _hand_overs,
 }
