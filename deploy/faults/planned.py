@@ -51,7 +51,7 @@ def disk_full(scene: Scene) -> str:
     fill_disk(folder)
     # What the journal had reserved already is used up first.
     timeout_s = TAKEOVER_TIMEOUT_S + FILL_MESSAGES / scene.rate
-    process.await_log("packets go out without being kept", timeout_s, since=since)
+    process.await_log("disk full; not journaling packets", timeout_s, since=since)
     scene.say("the disk is full, nothing is kept")
     scene.hold(AFTERMATH_S)
     scene.mend()

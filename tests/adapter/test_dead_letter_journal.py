@@ -100,7 +100,7 @@ def test_refused_messages_are_appended_with_channel_time_and_bytes(
         DeadLetterRecord(1, 7, 20261121, 1, 10 + place, 5, 1_234, 99, "unknown_type", "", unknown(b"%04d" % place))
         for place in range(2)
     ]
-    assert (letters.kept_count, letters.unkept_count) == (2, 0)
+    assert (letters.appended_count, letters.dropped_count) == (2, 0)
 
 
 def test_a_second_life_appends_to_the_same_journal(converter: CompiledConverter, tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_journal_that_cannot_be_opened_is_told_once_and_counted(
         refuse(converter, 1 + first)
         letters.collect(first * COLLECT_INTERVAL_NS)
     letters.close()
-    assert (letters.kept_count, letters.unkept_count) == (0, 3)
-    assert errors(caplog) == ["dead letters are not kept; the stream goes on"]
+    assert (letters.appended_count, letters.dropped_count) == (0, 3)
+    assert errors(caplog) == ["cannot store dead letters; the stream continues"]
 
 
 def test_a_journal_that_another_appends_to_is_left_to_it(
@@ -158,7 +158,7 @@ def test_a_journal_that_another_appends_to_is_left_to_it(
         letters = DeadLetterJournal(tmp_path, 1, {1: converter})
         refuse(converter, 1)
         letters.close()
-    assert letters.unkept_count == 1
+    assert letters.dropped_count == 1
     assert len(errors(caplog)) == 1
 
 
@@ -175,13 +175,13 @@ def test_a_full_disk_is_told_once_and_appending_resumes_when_there_is_room(
         for first in range(3):
             refuse(converter, 1 + first)
             letters.collect(first * COLLECT_INTERVAL_NS)
-        wait_until(lambda: letters.unkept_count == 3)
+        wait_until(lambda: letters.dropped_count == 3)
         filler.unlink()
         refuse(converter, 4)
         letters.close()
         assert [each.source_seq for each in kept(disk / "dead")] == [4]
-    assert errors(caplog) == ["dead letters are not kept; the stream goes on"]
-    assert caplog.records[-1].message == "dead letters are kept again"
+    assert errors(caplog) == ["cannot store dead letters; the stream continues"]
+    assert caplog.records[-1].message == "dead letters are being stored again"
 
 
 class HeldUp:
@@ -216,11 +216,11 @@ def test_a_thread_that_is_held_up_never_holds_up_the_loop_and_what_is_left_out_i
     for number in range(1, WAITING_MAX + 4):
         converter.refuse()
         letters.collect(number * COLLECT_INTERVAL_NS)
-    assert letters.unkept_count == 3 * 2  # two samples in each
-    assert errors(caplog) == ["the dead-letter journal does not keep pace; dead letters are left out"]
+    assert letters.dropped_count == 3 * 2  # two samples in each
+    assert errors(caplog) == ["the dead-letter journal is too slow; dropping dead letters"]
     converter.let_go.set()
     letters.close()
-    assert letters.kept_count == 1 + WAITING_MAX
+    assert letters.appended_count == 1 + WAITING_MAX
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

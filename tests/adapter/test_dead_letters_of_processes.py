@@ -194,7 +194,7 @@ def test_an_adapter_whose_dead_letter_journal_cannot_be_written_serves_all_the_s
     port = start(cluster, "a", "--dead-letters", str(cluster.folder / "blocked" / "dead"))
     adapter, source = cluster.adapters["a"], cluster.source
     adapter.await_state("active")
-    adapter.await_log("dead letters are not kept; the stream goes on")
+    adapter.await_log("cannot store dead letters; the stream continues")
     with cluster.subscription() as subscription:
         source.send_frames(1, [*source.trades(1, 2), BAD[Reason.UNKNOWN_TYPE], BAD[Reason.WRONG_LENGTH]])
         source.send(1, 3)
@@ -202,4 +202,4 @@ def test_an_adapter_whose_dead_letter_journal_cannot_be_written_serves_all_the_s
     await_metric(port, "tandemfeed_dead_letters_unkept_total", 2)
     assert metrics_at(port)[0]["tandemfeed_dead_letters_kept_total"] == 0
     assert adapter.stop() == 0
-    assert len([log for log in adapter.logs if log.get("event", "").startswith("dead letters are not kept")]) == 1
+    assert len([log for log in adapter.logs if log.get("event", "").startswith("cannot store dead letters")]) == 1

@@ -54,5 +54,5 @@ def test_a_word_that_is_not_known_is_an_error_that_says_what_to_do(key: str, wor
     with pytest.raises(FeedSettingsUnknown) as unknown:
         engine_config(registered(**{key: word}))
     text = str(unknown.value)
-    assert f"feed equities: {key} = {word!r}" in text
+    assert f"feed equities: {key} is {word!r};" in text
     assert "cluster file" in text

@@ -198,7 +198,7 @@ def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeyp
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(300 << 10))
         first = 1
-        while not journal.unkept_count:
+        while not journal.dropped_count:
             journal.append(packet(1, first, 9))
             first += 9
         kept = replayed(journal, 1, 1, first)
@@ -206,7 +206,7 @@ def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeyp
         assert kept[-1] == (1, first - 18, 9)
         ballast.unlink()
         journal.append(packet(1, first, 9))  # not tried again so soon
-        assert journal.unkept_count == 2
+        assert journal.dropped_count == 2
         now_ns += 10**10
         journal.append(packet(1, first + 9, 9))
         assert replayed(journal, 1, 1, first + 20) == [*kept, (1, first + 9, 9)]

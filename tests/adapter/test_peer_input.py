@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from adapter.health import Health
-from adapter.peer_input import PeerInput, Seldom
+from adapter.peer_input import LogThrottle, PeerInput
 from adapter.translation import peer_state_to_proto, runs_to_proto, state_chunks
 from feedcore.counters import Counter, CounterSet
 from feedcore.replica.channel_state import ChannelStatus, PeerState, RunsReply
@@ -149,6 +149,6 @@ def test_a_refusal_is_counted_each_time_and_told_once_a_while(
 
 
 def test_what_happens_often_is_told_seldom_with_how_often_it_happened() -> None:
-    seldom = Seldom(every_ns=100)
-    assert [seldom.take("x", at_ns) for at_ns in (0, 50, 99, 100, 150)] == [1, None, None, 3, None]
-    assert seldom.take("y", 150) == 1
+    throttle = LogThrottle(interval_ns=100)
+    assert [throttle.take("x", at_ns) for at_ns in (0, 50, 99, 100, 150)] == [1, None, None, 3, None]
+    assert throttle.take("y", 150) == 1
