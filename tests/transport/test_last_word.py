@@ -84,4 +84,4 @@ def test_a_taken_port_is_no_reason_not_to_start(monkeypatch: pytest.MonkeyPatch)
         words = LastWords()
         words.listen(f"127.0.0.1:{taken.getsockname()[1]}", print)
         words.close()
-    assert told == ["no last words are heard: a kill of an adapter is noticed later"]
+    assert told == ["cannot receive last words; a killed adapter will be noticed later"]
