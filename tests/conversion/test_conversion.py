@@ -231,7 +231,7 @@ def test_a_bad_table_is_refused_with_file_line_and_reason(tmp_path: Path, old: s
         ("source-format.xml", 'type="uint32"', 'type="uint31"', "unknown type 'uint31'"),
         ("source-format.xml", 'name="trade" type="1"', 'name="trade" type="one"', "not an integer"),
         ("message-model.xml", 'type="Symbol"', 'type="Ticker"', "unknown type 'Ticker'"),
-        ("message-model.xml", 'presence="constant"', 'presence="constnat"', "none of required, optional"),
+        ("message-model.xml", 'presence="constant"', 'presence="constnat"', "not one of required, optional"),
         ("message-model.xml", '<field name="size" id="4" type="uint32"/>', '<data name="x" id="4"/>', "needs the"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_table_of_rows_does_not_become_messages_of_another_format(
     ticks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["file", *DOCUMENTS, str(ticks), "--reader", "tick-table", "--to", str(ticks.parent)]) == 2
-    assert "'tick-table', no other" in capsys.readouterr().err
+    assert "needs the source format 'tick-table'" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_an_error_not_a_traceback(ticks: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def test_a_real_morning_converts_whole() -> None:
 def test_the_command_takes_a_lobster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, folder = written(tmp_path, ROWS), tmp_path / "out"
     assert main(["file", "--shipped", "lobster", str(path), "--to", str(folder)]) == 2
-    assert "--session YYYYMMDD is needed" in capsys.readouterr().err
+    assert "give --session YYYYMMDD" in capsys.readouterr().err
     arguments = ["--session", str(SESSION), "--as", "csv", "--to", str(folder)]
     assert main(["file", "--shipped", "lobster", str(path), *arguments]) == 0
     with (folder / "OrderEvent.csv").open() as lines:
