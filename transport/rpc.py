@@ -156,8 +156,9 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
             return _refuse(handler, grpc.StatusCode.UNAUTHENTICATED, f"token refused: {refused}; authenticate again")
         needed = self._roles.get(service, frozenset())
         if not caller.roles & needed:
-            wanted = " or ".join(sorted(needed)) or "nobody"
-            text = f"{service} requires the role {wanted}; {caller.identity} has {sorted(caller.roles)}"
+            wanted = " or ".join(sorted(needed))
+            rule = f"requires the role {wanted}" if wanted else "is not listed and cannot be called"
+            text = f"{service} {rule}; {caller.identity} has {sorted(caller.roles)}"
             return _refuse(handler, grpc.StatusCode.PERMISSION_DENIED, text)
         return _with_caller(handler, caller)
 

@@ -106,7 +106,7 @@ def test_packets_whose_frames_do_not_add_up_are_found(
     assert not shared.check(packet(rows)[:-1])
 
 
-def test_a_converted_trade_is_this_to_the_byte(shared: CompiledConverter) -> None:
+def test_a_converted_trade_has_these_bytes(shared: CompiledConverter) -> None:
     compiled = fresh(shared)
     out = np.zeros(200, np.uint8)
     price = 101_250_000_000
@@ -214,7 +214,7 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
         ('name="size" function="copy" of="size"', 'name="size" function="copy" of="event_at_ns"', "can lose data"),
         ('of="size" by="symbol"', 'of="event_at_ns" by="symbol"', "is summed"),
         ('of="price" weight="size"', 'of="price" wait="size"', "no attribute 'wait'"),
-        ('function="peek" cell="last_price"', 'function="peek" cell="first_price"', "nobody keeps a cell"),
+        ('function="peek" cell="last_price"', 'function="peek" cell="first_price"', "no element keeps a cell"),
         ('sourceFormat="ticks"', 'sourceFormat="tocks"', "made for the source format 'tocks'"),
         ("</converterTable>", "", "not well-formed"),
     ],
