@@ -1,1 +1,1 @@
-"""Speed, measured side by side in one run; never part of a test. `./run bench NAME`."""
+"""Benchmarks: each measures alternatives side by side in one run. Tests never run them. `./run bench NAME`."""

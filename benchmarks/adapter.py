@@ -1,8 +1,8 @@
 """One adapter against a bare DGRAM forwarder: datagram rate when saturated, and latency at 1,000 packets a second.
 
-Source packets are MTU-size (36 trades, 1,328 bytes) and become two MTU-size output packets each. Both workers run in
-turn, A B A B, against the same load generator, which never has more datagrams under way than the kernel's buffer
-holds: what is measured is work, not loss.
+Source packets nearly fill a datagram (36 trades, 1,328 bytes); each becomes two output packets of about that size. The
+two workers run in turn, A B A B, with the same load generator. It never has more datagrams in flight than fit into the
+kernel's buffer, so that the benchmark measures work and not loss.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from transport.dgram import MulticastReceiver, MulticastSender
 
 TRADES_PER_PACKET = 36
 OUTPUTS = {"forwarder": 1, "adapter": 2}  # output datagrams per source datagram
-WINDOW = 40  # source datagrams under way; the kernel's default buffer holds some 90
-BREATH_S = 0.000_05
+WINDOW = 40  # source datagrams in flight; the kernel's default buffer has room for some 90
+FULL_WINDOW_PAUSE_S = 0.000_05
 PROBE_MS = 20
 SYMBOLS = 5_000
 PREPARED = 4_096
@@ -40,7 +40,7 @@ WAIT_MS = 5_000
 
 
 def _await_ready(process: subprocess.Popen[str], kind: str) -> None:
-    """Probe the worker's group until it says that it hears; what it makes of a probe does not matter."""
+    """Send probes to the worker's group until it reports that it receives them; it may do anything with a probe."""
     assert process.stdout is not None
     context: zmq.Context[Any] = zmq.Context()
     sender, poller = MulticastSender(context, INTERFACE), zmq.Poller()
@@ -49,11 +49,11 @@ def _await_ready(process: subprocess.Popen[str], kind: str) -> None:
         sender.send(SOURCE_GROUP.encode(), b"?")
     context.destroy(linger=0)
     if process.stdout.readline() != "ready\n":
-        raise RuntimeError(f"the {kind} ended with status {process.wait()}")
+        raise RuntimeError(f"the {kind} exited with status {process.wait()} before it was ready")
 
 
 class Load:
-    """Source datagrams, one behind the other in sequence; bodies are prepared, headers are made as they go."""
+    """Consecutive source datagrams. Bodies are prepared in advance; headers are encoded when sent."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(1)
@@ -89,7 +89,7 @@ class Load:
 
 @contextmanager
 def worker(kind: str, progress_path: Path) -> Iterator[Progress]:
-    """A forwarder or adapter process, ready."""
+    """Run a forwarder or adapter process; it is ready when the block begins."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.forwarder", kind, str(progress_path)], stdout=subprocess.PIPE, text=True
     )
@@ -102,7 +102,7 @@ def worker(kind: str, progress_path: Path) -> Iterator[Progress]:
 
 
 def saturated_rate(kind: str, seconds: float, folder: Path) -> tuple[float, float]:
-    """(source datagrams, output datagrams) a second through a saturated worker."""
+    """(source datagrams, output datagrams) per second through a saturated worker."""
     load, outputs = Load(), OUTPUTS[kind]
     context: zmq.Context[Any] = zmq.Context()
     sender, group = MulticastSender(context, INTERFACE), SOURCE_GROUP.encode()
@@ -117,10 +117,12 @@ def saturated_rate(kind: str, seconds: float, folder: Path) -> tuple[float, floa
                 if now_done != done:
                     done, stuck_at_ns = now_done, time.monotonic_ns()
                 elif time.monotonic_ns() - stuck_at_ns > WAIT_MS * 1_000_000:
-                    raise RuntimeError(f"the {kind} is stuck at {done} of {sent * outputs} datagrams: one was lost")
+                    raise RuntimeError(
+                        f"the {kind} sent {done} of {sent * outputs} datagrams, then nothing for {WAIT_MS} ms"
+                    )
                 room = WINDOW - (sent - done // outputs)
                 if room < WINDOW // 4:
-                    time.sleep(BREATH_S)  # a spinning generator would take a core that the worker's threads need
+                    time.sleep(FULL_WINDOW_PAUSE_S)  # spinning would take a core that the worker's threads need
                     continue
                 for _ in range(room):
                     sender.send(group, load.next())
@@ -152,7 +154,7 @@ def median_latency_us(kind: str, folder: Path) -> tuple[float, float]:
             sender.send(group, datagram)
             while heard < outputs:
                 if not receiver.socket.poll(WAIT_MS):
-                    raise RuntimeError(f"the {kind} lost a datagram")
+                    raise RuntimeError(f"the {kind} sent nothing for {WAIT_MS} ms: a datagram was lost")
                 while (output := receiver.receive()) is not None:
                     heard += len(output) > 200  # not a heartbeat
             took.append((time.monotonic_ns() - sent_ns) / 1_000)
@@ -162,7 +164,7 @@ def median_latency_us(kind: str, folder: Path) -> tuple[float, float]:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure. `arguments.pairs` A/B pairs of `arguments.seconds` each."""
+    """Measure both workers in turn, `arguments.pairs` times, for `arguments.seconds` each."""
     pairs, seconds = getattr(arguments, "pairs", 5), getattr(arguments, "seconds", 3.0)
     rates: dict[str, list[tuple[float, float]]] = {"forwarder": [], "adapter": []}
     latencies: dict[str, list[tuple[float, float]]] = {"forwarder": [], "adapter": []}
@@ -172,7 +174,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
                 rates[kind].append(saturated_rate(kind, seconds, Path(folder)))
             sys.stderr.write(
                 f"pair {pair + 1}/{pairs}: forwarder {rates['forwarder'][-1][1]:,.0f}, "
-                f"adapter {rates['adapter'][-1][1]:,.0f} datagrams a second\n"
+                f"adapter {rates['adapter'][-1][1]:,.0f} datagrams/s\n"
             )
         for pair in range(3):
             for kind in latencies:

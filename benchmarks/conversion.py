@@ -1,7 +1,7 @@
-"""The conversion's kernels by themselves: the tick table, ITCH with full order books, many symbols, a second start.
+"""The conversion kernels alone: the tick table, ITCH with full order books, many symbols, a second start.
 
-Packets are made beforehand; timed is `convert` alone, as the adapter calls it, once per packet, in seconds of
-the processor, so that whatever else runs on the machine counts little. State is warm.
+Only `convert` is timed, called once per packet as the adapter does, on packets made in advance and with warm state.
+Times are processor times, so that other load on the machine matters little.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ print(time.perf_counter() - began)
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Report progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def header(count: int) -> bytes:
-    """Of a source packet."""
+    """The header of a source packet."""
     return encode_source_header(
         feed_id=1, source_stream_id=1, message_count=count, session=20_261_121, first_source_seq=1, sent_at_ns=0
     )
 
 
 def converter_of(folder: Path) -> CompiledConverter:
-    """The converter of three documents."""
+    """The converter made of the three documents in a folder."""
     return CompiledConverter(table_of(folder))
 
 
 def table_of(folder: Path) -> ConverterTable:
-    """The table of three documents."""
+    """The converter table made of the three documents in a folder."""
     return load_checked_table(
         folder / "source-format.xml", folder / "converter-table.xml", folder / "message-model.xml"
     )
 
 
 def messages_per_s(converter: CompiledConverter, packets: list[bytes]) -> float:
-    """The median of a few rounds over the packets."""
+    """Messages converted per second: the median of a few rounds over the packets."""
     rates = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -74,7 +74,7 @@ def messages_per_s(converter: CompiledConverter, packets: list[bytes]) -> float:
 
 
 def tick_packets(symbols: int, count: int) -> list[bytes]:
-    """Trades of symbols by chance."""
+    """Packets of trades in random symbols."""
     random = np.random.default_rng(1)
     table = table_of(TICKS)
     trade = table.source_format.messages["trade"]
@@ -94,7 +94,7 @@ def tick_packets(symbols: int, count: int) -> list[bytes]:
 
 
 def tick_rate(symbols: int) -> float:
-    """Messages a second with state over so many symbols, all of them known before."""
+    """Messages per second with state for `symbols` symbols, all of which occurred before."""
     converter = converter_of(TICKS)
     packets = tick_packets(symbols, max(ROUND_PACKETS, 3 * symbols // MESSAGES_PER_PACKET))
     for packet in packets:
@@ -103,7 +103,7 @@ def tick_rate(symbols: int) -> float:
 
 
 def itch_messages(count: int, stocks: int = 500, alive_min: int = 5_000) -> list[bytes]:
-    """Orders as a day has them: added near the touch, cut down, replaced, deleted; each its ITCH 5.0 frame."""
+    """ITCH 5.0 frames of orders as on a trading day: added near the best price, executed, replaced, deleted."""
     random = np.random.default_rng(2)
     alive: list[tuple[int, int, int]] = []  # id, stock, price
     frames = []
@@ -136,7 +136,7 @@ def itch_messages(count: int, stocks: int = 500, alive_min: int = 5_000) -> list
 
 
 def itch_rate() -> float:
-    """Messages a second through the order books, each giving its stock's best bid and ask."""
+    """Messages per second through the order books; each message gives the best bid and ask of its stock."""
     frames = itch_messages(ROUND_PACKETS * MESSAGES_PER_PACKET)
     packets = [
         header(MESSAGES_PER_PACKET) + b"".join(frames[at : at + MESSAGES_PER_PACKET])
@@ -153,12 +153,12 @@ def itch_rate() -> float:
         rates.append(len(frames) / (time.process_time() - began))
     wrong = {reason: count for reason, count in converter.counts().items() if count}
     if wrong:
-        raise AssertionError(f"messages were not converted: {wrong}")
+        raise AssertionError(f"the converter refused messages; counts by reason: {wrong}")
     return statistics.median(rates)
 
 
 def second_start_s() -> float:
-    """From nothing imported to a converter, in a new process, when the kernel is on the disk."""
+    """Seconds a new process needs to import everything and load a converter that is compiled already."""
     code = SECOND_START.format(folder=str(TICKS))
     starts = [
         float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -168,17 +168,17 @@ def second_start_s() -> float:
 
 
 def run(_: argparse.Namespace) -> dict[str, object]:
-    """All figures."""
+    """Measure everything."""
     began = time.perf_counter()
     converter_of(TICKS)
     first = time.perf_counter() - began
-    say(f"kernel of the tick table there after {first:.2f} s (compiled if it was not on the disk)")
+    say(f"tick table: kernel ready after {first:.2f} s (compiled unless it was on the disk)")
     rate = tick_rate(SYMBOLS)
     say(f"tick table, {SYMBOLS:,} symbols: {rate:,.0f} messages/s")
     few, many = tick_rate(1_000), tick_rate(1_000_000)
-    say(f"1,000 symbols: {few:,.0f}; 1,000,000 symbols: {many:,.0f}")
+    say(f"tick table, 1,000 symbols: {few:,.0f} messages/s; 1,000,000 symbols: {many:,.0f} messages/s")
     book = itch_rate()
-    say(f"ITCH with books: {book:,.0f} messages/s")
+    say(f"ITCH with order books: {book:,.0f} messages/s")
     second = second_start_s()
     say(f"second start: {second:.2f} s, imports included")
     return {

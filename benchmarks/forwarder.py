@@ -1,8 +1,8 @@
-"""The yardstick and the thing measured, each as a process: a bare pyzmq DGRAM forwarder, and one adapter's hot path.
+"""The two worker processes of the adapter benchmark: a bare pyzmq DGRAM forwarder, and one adapter's hot path.
 
-The adapter is the real shell (receivers, loop, engine as active, compiled conversion, output journal, sealing, sender),
-only without an admin server: its lease is granted for the whole run. Both send through `CountingSender`, which tells
-the load generator how far they are.
+The adapter is the real one (receivers, loop, engine as active, compiled conversion, output journal, sealing, sender)
+without an admin server: it has a lease for the whole run. Both workers send through `CountingSender`, which reports
+their progress to the load generator.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEASE_NS = 3_600 * 1_000_000_000
 
 
 class Progress:
-    """How many datagrams a worker has sent, in a page both processes map."""
+    """The number of datagrams that a worker has sent, in a page of memory that both processes map."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -62,21 +62,21 @@ class Progress:
 
 
 class CountingSender(MulticastSender):
-    """A sender that keeps the shared count."""
+    """A sender that counts its datagrams in the shared page."""
 
     def __init__(self, context: zmq.Context[Any], progress: Progress) -> None:
         super().__init__(context, INTERFACE)
         self._progress, self._sent = progress, 0
 
     def send(self, group: bytes, datagram: bytes) -> None:
-        """Send, then count; signatures are sent beside what is measured."""
+        """Send, then count. Signatures do not count."""
         super().send(group, datagram)
         self._sent += datagram[:4] != SIGNATURE_MAGIC
         self._progress.count = self._sent
 
 
 def run_forwarder(progress_path: Path) -> None:
-    """Receive, send; nothing else."""
+    """Send every received datagram unchanged."""
     context: zmq.Context[Any] = zmq.Context()
     receiver = MulticastReceiver(context, INTERFACE, SOURCE_GROUP)
     sender = CountingSender(context, Progress(progress_path))
@@ -93,7 +93,7 @@ def run_forwarder(progress_path: Path) -> None:
 
 
 def run_adapter(progress_path: Path) -> None:
-    """One adapter's hot path, as `adapter.process` puts it together."""
+    """One adapter's hot path, assembled as in `adapter.process`."""
     context: zmq.Context[Any] = zmq.Context()
     converter = load_converter(
         DOCUMENTS / "source-format.xml", DOCUMENTS / "converter-table.xml", DOCUMENTS / "message-model.xml"
@@ -135,7 +135,7 @@ def run_adapter(progress_path: Path) -> None:
 
 
 def _say_ready(receiver: MulticastReceiver) -> None:
-    """Once the load generator's probes are heard: libzmq joins a group in a thread of its own, some time after bind."""
+    """Report readiness when a probe has arrived: libzmq joins the group in its own thread, some time after bind."""
     receiver.socket.poll()
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""The journal beside SQLite, LMDB, a plain file and memcpy: append, read, latency, durable puts, recovery.
+"""The journal compared with SQLite, LMDB, a plain file and memcpy: append, read, latency, durable puts, recovery.
 
-Everything in one run, in turns, on the file system of the temporary folder. Append rates are of appends alone, within a
-block that is there (blocks are made beside the appender); `append_sustained_msgs_per_s` is over many blocks, at the
-speed at which they can be made.
+All sides run in turn, on the file system of the temporary folder. Append rates are those of appends alone, within an
+existing block (another thread makes blocks in advance); `append_sustained_msgs_per_s` is the rate over many blocks,
+which includes making them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def _folder() -> Iterator[Path]:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Report progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def append_and_read(size: int) -> dict[str, float]:
-    """Rates at one record size, the journal's and memcpy's in turn, medians."""
+    """Median rates of the journal and of memcpy at one record size, measured in turn."""
     rows = np.random.default_rng(1).integers(0, 256, (max(BATCH_BYTES // size, 1), size), np.uint8)
     record = rows[0].tobytes()
     batches = BATCH_TOTAL // rows.nbytes
@@ -97,7 +97,7 @@ def append_and_read(size: int) -> dict[str, float]:
 
 
 def baselines(size: int) -> dict[str, float]:
-    """The others at one record size."""
+    """Rates of SQLite, LMDB and a plain file at one record size."""
     record, count, batch = bytes(size), max(BASELINE_TOTAL // size, 1_000), max(BATCH_BYTES // size, 1)
     with _folder() as folder:
         sqlite = sqlite_rates(folder, record, count, batch)
@@ -113,7 +113,7 @@ def baselines(size: int) -> dict[str, float]:
 
 
 def sustained_rate() -> float:
-    """Records of 96 bytes a second over a gigabyte, in blocks of the usual size."""
+    """Records of 96 bytes appended per second, over a gigabyte, in blocks of the default size."""
     rows = np.zeros((10_000, 96), np.uint8)
     with _folder() as folder, Journal.open(folder) as journal:
         batches = (1 << 30) // rows.nbytes
@@ -124,7 +124,7 @@ def sustained_rate() -> float:
 
 
 def append_latency_ns() -> list[float]:
-    """(p50, p99, p99.9) of one append of 96 bytes, the clock's own cost included."""
+    """(p50, p99, p99.9) of one append of 96 bytes, including the cost of reading the clock."""
     record, took = bytes(96), np.empty(LATENCY_COUNT, np.int64)
     with _folder() as folder, Journal.open(folder, block_size=BLOCK_SIZE) as journal:
         for place in range(LATENCY_COUNT):
@@ -151,7 +151,7 @@ print(*[took[len(took) * part // 1000] for part in (500, 990, 999)])
 
 
 def tail_latency_ns() -> list[float]:
-    """(p50, p99, p99.9) from before an append in one process to after the read in another that looks all the time."""
+    """(p50, p99, p99.9) from before an append in one process to after the read in another one, which polls."""
     with _folder() as folder, Journal.open(folder) as journal:
         command = [sys.executable, "-c", FOLLOWER, str(folder), str(TAIL_COUNT)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
@@ -166,7 +166,7 @@ def tail_latency_ns() -> list[float]:
 
 
 def durable_rates() -> tuple[float, float]:
-    """Durable puts a second of eight producers: (the queue's, SQLite's), medians of turns."""
+    """(queue, SQLite): median durable puts per second of eight producers, measured in turn."""
     record = bytes(96)
     ours, theirs = [], []
     for _ in range(ROUNDS):
@@ -178,7 +178,7 @@ def durable_rates() -> tuple[float, float]:
 
 
 def recovery_s() -> dict[str, float]:
-    """Seconds to open a queue of 1 GiB of pending items that its owner did not close, and a journal as large."""
+    """Seconds to open a queue with 1 GiB of pending items whose owner did not close it, and to get the first item."""
     body = bytes(96)
     with _folder() as folder:
         builder = (
@@ -203,13 +203,13 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     """Measure everything."""
     sizes: dict[str, dict[str, float]] = {}
     for size in SIZES:
-        say(f"{size} bytes: the journal and memcpy, then the others …")
+        say(f"measuring records of {size:,} bytes")
         sizes[str(size)] = {name: round(rate, 1) for name, rate in {**append_and_read(size), **baselines(size)}.items()}
-    say("latency …")
+    say("measuring latency")
     append_ns, tail_ns = append_latency_ns(), tail_latency_ns()
-    say("durable puts …")
+    say("measuring durable puts")
     ours, theirs = durable_rates()
-    say("recovery …")
+    say("measuring recovery")
     recovery = recovery_s()
     smallest = sizes[str(SIZES[0])]
     return {

@@ -1,4 +1,4 @@
-"""What the journal is measured beside: SQLite in WAL mode, LMDB, a plain file with write and fsync, and memcpy."""
+"""What the journal is compared with: SQLite in WAL mode, LMDB, a plain file with write and fsync, and memcpy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY_TIMEOUT_S = 60.0
 
 
 def memcpy_rate(batch: NDArray[np.uint8], total: int) -> float:
-    """Bytes a second of copying the batch again and again into memory that is mapped already."""
+    """Bytes per second of copying the batch repeatedly into memory that is mapped already."""
     target = np.ones(total, np.uint8)
     began = time.perf_counter()
     for start in range(0, total - batch.size + 1, batch.size):
@@ -29,7 +29,7 @@ def memcpy_rate(batch: NDArray[np.uint8], total: int) -> float:
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    """SQLite as one would use it for this: WAL, one table."""
+    """A database with a write-ahead log and one table."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={synchronous}")
@@ -38,7 +38,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
 
 
 def sqlite_rates(folder: Path, record: bytes, count: int, batch: int) -> tuple[float, float, float]:
-    """(batch append, single append, read) records a second: a transaction a batch, a transaction a record."""
+    """(batch append, single append, read) in records per second; each batch or single record is a transaction."""
     connection = connect(folder / "batch.sqlite", "NORMAL")
     rows = [(record,)] * batch
     began = time.perf_counter()
@@ -61,7 +61,7 @@ def sqlite_rates(folder: Path, record: bytes, count: int, batch: int) -> tuple[f
 
 
 def lmdb_rates(folder: Path, record: bytes, count: int, batch: int) -> tuple[float, float, float]:
-    """(batch append, single append, read) records a second, without waiting for the disk."""
+    """(batch append, single append, read) in records per second, without waiting for the disk."""
     environment = lmdb.open(str(folder / "lmdb"), map_size=LMDB_SIZE_MAX, sync=False, writemap=True)
     number = 0
     began = time.perf_counter()
@@ -88,7 +88,7 @@ def lmdb_rates(folder: Path, record: bytes, count: int, batch: int) -> tuple[flo
 
 
 def file_rates(folder: Path, record: bytes, count: int, batch: int) -> tuple[float, float]:
-    """(a write and fsync a batch, a write and fsync a record) records a second."""
+    """(batch append, single append) in records per second; each is one write and one fsync."""
     data = record * batch
     descriptor = os.open(folder / "plain", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     began = time.perf_counter()
@@ -107,7 +107,7 @@ def file_rates(folder: Path, record: bytes, count: int, batch: int) -> tuple[flo
 
 
 def producers_rate(producers: int, seconds: float, make: Callable[[int], Callable[[], object]]) -> float:
-    """Calls a second of several threads, each with a work of its own that returns when it is durable."""
+    """Calls per second of several threads. `make(number)` gives a thread its call, which returns when it is durable."""
     works = [make(number) for number in range(producers)]
     counts, start = [0] * producers, threading.Barrier(producers + 1)
     ends_at = 0.0
@@ -132,7 +132,7 @@ def producers_rate(producers: int, seconds: float, make: Callable[[int], Callabl
 
 
 def sqlite_durable_rate(folder: Path, record: bytes, producers: int, seconds: float) -> float:
-    """Puts a second of several threads, each on a connection of its own, each put flushed (synchronous=FULL)."""
+    """Puts per second of several threads, each with its own connection; every put is flushed (synchronous=FULL)."""
     path = folder / "durable.sqlite"
     connect(path, "FULL").close()
     connections = [connect(path, "FULL") for _ in range(producers)]

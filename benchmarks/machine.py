@@ -1,4 +1,4 @@
-"""What machine a benchmark ran on."""
+"""Describes the machine that a benchmark runs on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def describe_machine() -> dict[str, object]:
-    """Processor, cores, memory, system and the versions that matter."""
+    """Processor, cores, memory, load, operating system, and the versions of Python and the relevant packages."""
     cpu = platform.processor()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):

@@ -1,6 +1,7 @@
-"""The client's merge alone: microseconds a packet while two adapters send equal copies, and while boundaries differ.
+"""The client's merge alone: microseconds per packet when two adapters send equal copies, and when boundaries differ.
 
-Pure work of the core: no socket, no seal. Processor time, the best of several rounds, so that load shows less.
+Only the core runs, without sockets or seals. The figure is the least processor time of several rounds, so that other
+load matters little.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CHANNEL, EPOCH, SESSION = 1, 1, 20_261_121
 
 
 def packets_of(adapter_id: int, stream_count: int, first_size: int = MESSAGES_PER_PACKET) -> list[OutputPacket]:
-    """One adapter's packets, of one source stream each, in turn. `first_size`: shifts the packets' boundaries."""
+    """One adapter's packets, each of one source stream, in turn. `first_size` shifts the packets' boundaries."""
     found, next_sources, seq = [], dict.fromkeys(range(stream_count), 1), 1
     for number in range(PACKET_COUNT):
         count, stream = (MESSAGES_PER_PACKET if number else first_size), number % stream_count
@@ -38,7 +39,7 @@ def packets_of(adapter_id: int, stream_count: int, first_size: int = MESSAGES_PE
 
 
 def microseconds_per_packet(one: list[OutputPacket], other: list[OutputPacket]) -> float:
-    """Processor time of the merge for each packet of two streams that come in turn."""
+    """Processor time of the merge per packet, when the packets of two streams alternate."""
     lineage = Lineage((EpochStart(EPOCH, 1, 1),)).encode(100)
     beat = OutputPacket(OutputFlag.HEARTBEAT, 1, CHANNEL, 1, SESSION, EPOCH, 1, 1, 0, (), 0, 0, lineage)
     best = float("inf")
@@ -57,7 +58,7 @@ def microseconds_per_packet(one: list[OutputPacket], other: list[OutputPacket]) 
 
 
 def run(_arguments: argparse.Namespace) -> dict[str, object]:
-    """The figures."""
+    """Measure everything."""
     one = packets_of(1, 1)
     return {
         "messages_per_packet": MESSAGES_PER_PACKET,

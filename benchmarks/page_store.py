@@ -1,10 +1,10 @@
-"""SQLite against LMDB under the transactional store: durable transactions a second, group commit in both.
+"""SQLite and LMDB as page stores of the transactional store: durable transactions per second, both with group commit.
 
-Producers put transactions into one queue; one writer merges whatever is there into one transaction of the page store
-and makes it durable. A transaction puts a message, and removes the one that was put `BACKLOG` messages ago: a queue
-that is consumed as fast as it is filled. What differs between the sides is the page store alone. Beside them:
-`TransactionalStore` with its locks, indexes and futures, doing the same; large groups without threads, where the page
-store is all there is; reads of one message; and the size on the disk.
+Producers put transactions into one queue; one writer merges all that wait into one durable transaction of the page
+store. A transaction puts one message and removes the one that was put `BACKLOG` messages before, as in a queue that is
+consumed as fast as it is filled. The two sides differ only in the page store. Also measured: the same work on
+`TransactionalStore`, with its locks, indexes and futures; large groups from one thread, where only the page store
+works; reads of single messages; and the size on the disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from journal.transactional import TransactionalStore
 BODY_SIZES = (96, 1024)
 PRODUCERS = (1, 4, 16)
 BACKLOG = 1_000
-LOG_BYTES = 32 << 20  # of SQLite's log, before a checkpoint
+LOG_BYTES = 32 << 20  # size of SQLite's log that leads to a checkpoint
 CACHE_BYTES = 16 << 20
 MAP_BYTES = 4 << 30
 GROUP_MAX = 1_000
@@ -40,20 +40,20 @@ Measured = TypeVar("Measured")
 
 
 class PageStore(Protocol):
-    """What a group commit asks of a page store."""
+    """What a group commit needs of a page store."""
 
     def write(self, put: Sequence[tuple[int, bytes]], removed: Sequence[int]) -> None:
-        """Durable on return."""
+        """Put and remove messages; durable on return."""
 
     def read(self, number: int) -> bytes:
-        """One message."""
+        """Read one message."""
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
 class SqlitePages:
-    """A row a message, write-ahead log, one flush a group."""
+    """One row per message, a write-ahead log, one flush per group."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "pages.db"
@@ -65,7 +65,7 @@ class SqlitePages:
         self._log = Path(f"{self._path}-wal")
 
     def write(self, put: Sequence[tuple[int, bytes]], removed: Sequence[int]) -> None:
-        """Durable on return."""
+        """Put and remove messages; durable on return."""
         self._db.execute("BEGIN IMMEDIATE")
         self._db.executemany("INSERT INTO message VALUES (?, ?)", put)
         self._db.executemany("DELETE FROM message WHERE id = ?", ((number,) for number in removed))
@@ -74,24 +74,24 @@ class SqlitePages:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def read(self, number: int) -> bytes:
-        """One message."""
+        """Read one message."""
         body: bytes = self._db.execute("SELECT body FROM message WHERE id = ?", (number,)).fetchone()[0]
         return body
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._db.close()
 
 
 class LmdbPages:
-    """A key a message, appended in order; copy on write, no log, two flushes a group (pages, then the root)."""
+    """One key per message, in order; copy on write, no log, two flushes per group (pages, then the root)."""
 
     def __init__(self, folder: Path) -> None:
-        lmdb: Any = importlib.import_module("lmdb")  # a development dependency: nothing but this benchmark uses it
+        lmdb: Any = importlib.import_module("lmdb")  # a development dependency, which only benchmarks use
         self._environment = lmdb.open(str(folder / "pages"), map_size=MAP_BYTES, sync=True, metasync=True)
 
     def write(self, put: Sequence[tuple[int, bytes]], removed: Sequence[int]) -> None:
-        """Durable on return."""
+        """Put and remove messages; durable on return."""
         with self._environment.begin(write=True) as transaction:
             with transaction.cursor() as cursor:
                 cursor.putmulti([(number.to_bytes(8, "big"), body) for number, body in put], append=True)
@@ -99,13 +99,13 @@ class LmdbPages:
                 transaction.delete(number.to_bytes(8, "big"))
 
     def read(self, number: int) -> bytes:
-        """One message."""
+        """Read one message."""
         with self._environment.begin() as transaction:
             body: bytes = transaction.get(number.to_bytes(8, "big"))
             return body
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._environment.close()
 
 
@@ -114,7 +114,7 @@ SIDES: dict[str, Side] = {"sqlite": SqlitePages, "lmdb": LmdbPages}
 
 
 class GroupCommit:
-    """The writer thread; the same for both sides."""
+    """The writer thread, the same for both sides."""
 
     def __init__(self, pages: PageStore) -> None:
         self._pages = pages
@@ -123,7 +123,7 @@ class GroupCommit:
         self._thread.start()
 
     def commit(self, body: bytes) -> None:
-        """One transaction; durable on return."""
+        """Put a message; durable on return."""
         done = threading.Event()
         self._work.put((body, done))
         done.wait()
@@ -149,7 +149,7 @@ class GroupCommit:
 
 
 def transactions_per_s(commit: Callable[[], object], producers: int, seconds: float) -> float:
-    """Of so many threads that commit one behind the other."""
+    """Transactions per second of `producers` threads, each of which commits one after another."""
     stop, counts = threading.Event(), [0] * producers
 
     def produce(place: int) -> None:
@@ -168,8 +168,8 @@ def transactions_per_s(commit: Callable[[], object], producers: int, seconds: fl
     return sum(counts) * 1e9 / (time.monotonic_ns() - began_ns)
 
 
-def with_producers(side: Side, size: int, producers: int, seconds: float, folder: Path) -> float:
-    """Transactions a second of one side."""
+def side_rate(side: Side, size: int, producers: int, seconds: float, folder: Path) -> float:
+    """Transactions per second of one side."""
     pages = side(folder)
     writer, body = GroupCommit(pages), bytes(size)
     rate = transactions_per_s(lambda: writer.commit(body), producers, seconds)
@@ -178,8 +178,8 @@ def with_producers(side: Side, size: int, producers: int, seconds: float, folder
     return rate
 
 
-def of_the_store(size: int, producers: int, seconds: float, folder: Path) -> float:
-    """Transactions a second of the transactional store: each takes a message, acknowledges it and puts another."""
+def store_rate(size: int, producers: int, seconds: float, folder: Path) -> float:
+    """Transactions per second of the transactional store: each takes a message, acknowledges it and puts another."""
     body = bytes(size)
     with TransactionalStore.open(folder / "store") as store:
         store.create_queue("queue")
@@ -197,8 +197,8 @@ def of_the_store(size: int, producers: int, seconds: float, folder: Path) -> flo
         return transactions_per_s(commit, producers, seconds)
 
 
-def in_large_groups(side: Side, size: int, seconds: float, folder: Path) -> dict[str, float]:
-    """One thread, groups of `LARGE_GROUP` messages put and as many removed; then reads."""
+def large_group_figures(side: Side, size: int, seconds: float, folder: Path) -> dict[str, float]:
+    """One thread puts groups of `LARGE_GROUP` messages and removes as many; then it reads single messages."""
     pages, body, number = side(folder), bytes(size), 0
     began_ns = time.monotonic_ns()
     while (took_ns := time.monotonic_ns() - began_ns) < seconds * 1e9:
@@ -218,14 +218,14 @@ def in_large_groups(side: Side, size: int, seconds: float, folder: Path) -> dict
     }
 
 
-def fresh(measure: Callable[[Path], Measured]) -> Measured:
-    """In a folder of its own."""
+def in_temporary_folder(measure: Callable[[Path], Measured]) -> Measured:
+    """Call `measure` with a new temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as folder:
         return measure(Path(folder))
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure. `arguments.pairs` rounds of `arguments.seconds` on each side, for each size and number of producers."""
+    """Measure each size and number of producers, on each side, `arguments.pairs` times for `arguments.seconds`."""
     pairs, seconds = getattr(arguments, "pairs", 1), getattr(arguments, "seconds", 1.0)
     figures: dict[str, object] = {}
 
@@ -238,11 +238,13 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
             rates: dict[str, list[float]] = {"sqlite": [], "lmdb": [], "store": []}
             for _ in range(pairs):
                 for name, side in SIDES.items():
-                    rates[name].append(fresh(partial(with_producers, side, size, producers, seconds)))
-                rates["store"].append(fresh(partial(of_the_store, size, producers, seconds)))
+                    rates[name].append(in_temporary_folder(partial(side_rate, side, size, producers, seconds)))
+                rates["store"].append(in_temporary_folder(partial(store_rate, size, producers, seconds)))
             medians = {name: round(statistics.median(measured)) for name, measured in rates.items()}
             note(f"{size}_bytes_{producers}_producers_transactions_per_s", medians)
-        large = {name: fresh(partial(in_large_groups, side, size, seconds)) for name, side in SIDES.items()}
+        large = {
+            name: in_temporary_folder(partial(large_group_figures, side, size, seconds)) for name, side in SIDES.items()
+        }
         note(f"{size}_bytes_groups_of_{LARGE_GROUP}", large)
     return figures
 

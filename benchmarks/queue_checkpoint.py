@@ -1,8 +1,8 @@
-"""What the checkpoint interval of a persistent queue costs and brings: items a second against recovery time.
+"""Checkpoint intervals of a persistent queue: items per second and recovery time.
 
-A process fills and drains a queue and is killed; another one opens what is left. Checkpoints are taken by items alone,
-so that the interval is what recovery may have to walk. Short intervals flush state areas often, long ones leave much to
-walk. Every interval is measured in turn, round by round.
+A process fills and drains a queue and is killed; another one opens the queue. Checkpoints depend on the number of
+items alone, so the interval bounds what recovery must walk. Short intervals flush state areas often; long ones make
+recovery walk more. Every round measures every interval.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from journal.persistent_queue import PersistentQueue
 
 INTERVALS_ITEMS = (1_000, 10_000, 100_000, 1_000_000)
 ITEM_SIZE = 96
-BATCH = 50  # items of a put: orders come in bursts
+BATCH = 50  # items per put: orders come in bursts
 PRODUCERS = 4
-KEPT_SHARE = 4  # one of so many items stays in flight, so that blocks stay
+KEPT_SHARE = 4  # one item in four stays in flight, so that its block is kept
 WARM_UP_S = 0.5
 
 
@@ -34,7 +34,7 @@ def _open(folder: Path, interval_items: int) -> PersistentQueue:
 
 
 def _work(folder: Path, interval_items: int, seconds: float, pipe: Connection) -> None:
-    """Put and take for so long, tell (items a second, checkpoints), and die."""
+    """Put and take for `seconds`, send (items per second, checkpoints), and kill this process."""
     queue = _open(folder, interval_items)
     is_over = threading.Event()
 
@@ -60,7 +60,7 @@ def _work(folder: Path, interval_items: int, seconds: float, pipe: Connection) -
 
 
 def measure(folder: Path, interval_items: int, seconds: float) -> tuple[float, int, float, int]:
-    """(items a second, checkpoints, recovery in ms, changes replayed) with an interval."""
+    """(items per second, checkpoints, recovery in ms, changes replayed) with one interval."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(folder, interval_items, seconds, sender))
@@ -74,11 +74,11 @@ def measure(folder: Path, interval_items: int, seconds: float) -> tuple[float, i
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure. `arguments.pairs` rounds over all intervals of `arguments.seconds` each."""
+    """Measure every interval, `arguments.pairs` times for `arguments.seconds`."""
     rounds, seconds = getattr(arguments, "pairs", 3), getattr(arguments, "seconds", 3.0)
     found: dict[int, list[tuple[float, int, float, int]]] = {interval: [] for interval in INTERVALS_ITEMS}
     with tempfile.TemporaryDirectory(prefix="tandemfeed-bench-") as root:
-        _open(Path(root) / "warm", 1).close()  # the compiled parts are loaded once, and by nobody's recovery
+        _open(Path(root) / "warm", 1).close()  # loads the compiled code before any recovery is timed
         with _open(Path(root) / "warm", 1) as queue:
             queue.put(b"")
         for number in range(rounds):
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
                 found[interval].append(measure(Path(root) / f"{interval}-{number}", interval, seconds))
                 rate, count, recovery_ms, _ = found[interval][-1]
                 sys.stderr.write(
-                    f"round {number + 1}/{rounds}, every {interval:,} items: {rate:,.0f} items a second, "
+                    f"round {number + 1}/{rounds}, checkpoint every {interval:,} items: {rate:,.0f} items/s, "
                     f"{count} checkpoints, recovery {recovery_ms:.1f} ms\n"
                 )
     return {
