@@ -391,9 +391,7 @@ class ConversionLoader:
         if not any(action.book == number for action in self._orders):
             key = self.key(node.need("by"), node)
             if type_of(key).text_size > 8:
-                raise node.error(
-                    f"by is {node.need('by')!r}; a book's key must be a number or a text of at most 8 bytes"
-                )
+                raise node.error(f"by is {node.need('by')!r}; a book's key must be a number or a text up to 8 bytes")
             if (number, key) not in self._book_reads:
                 if any(other == number for other, _ in self._book_reads):
                     raise node.error(f"book {name!r} has a different key in the same <convert>")

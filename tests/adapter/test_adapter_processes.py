@@ -147,7 +147,7 @@ def test_an_adapter_that_waits_for_the_admin_server_stops_on_sigterm(server: Adm
         adapter = AdapterUnderTest(
             server, "a", tmp_path, admin=f"127.0.0.1:{nobody.getsockname()[1]}", is_awaited=False
         )
-        adapter.await_log("the admin server does not answer; trying again")
+        adapter.await_log("the admin server does not answer; retrying")
         assert adapter.stop() == 0
 
 

@@ -109,7 +109,7 @@ def test_a_different_journal_is_refused_with_a_reason(tmp_path: Path, capsys: py
     with Journal.open(tmp_path / "other") as journal:
         journal.append(b"TFO1 and so on")
     for folder, text in (
-        (tmp_path / "other", "no dead letter: it begins with b'TFO1'"),
+        (tmp_path / "other", "not a dead letter: it begins with b'TFO1'"),
         (tmp_path, "is no journal"),
         (tmp_path / "nowhere", "no such folder"),
     ):
