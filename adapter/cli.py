@@ -18,47 +18,52 @@ from transport.login import AuthenticationRefused
 from transport.process_shell import StopSignal, add_connection_arguments, configure_logging, connection_from
 from transport.scheduling import prefer_short_turns
 
-REPLACED_STATUS = 3  # another process runs as this adapter: starting this one again will not help
+REPLACED_STATUS = 3  # another process runs as this adapter; restarting this one does not help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a feed adapter until SIGTERM: it registers, joins as backup, and is active when the lease is granted."""
+    """Run a feed adapter until SIGTERM. It registers, joins as a backup, and becomes active when granted the lease."""
     parser = argparse.ArgumentParser(prog="tandemfeed adapter", description=main.__doc__)
-    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed, as the admin server knows it")
+    parser.add_argument("--feed", required=True, metavar="NAME", help="the feed's name in the cluster file")
     parser.add_argument("--name", required=True, metavar="NAME", help="this adapter's name in the feed")
     parser.add_argument("--source-format", required=True, type=Path, metavar="FILE", help="source format (XML)")
     parser.add_argument("--table", required=True, type=Path, metavar="FILE", help="converter table (XML)")
-    parser.add_argument("--journal", required=True, type=Path, metavar="DIR", help="output journal, made if missing")
+    parser.add_argument(
+        "--journal", required=True, type=Path, metavar="DIR", help="folder of the output journal, created if missing"
+    )
     parser.add_argument(
         "--dead-letters",
         type=Path,
         metavar="DIR",
-        help="journal of refused source messages (default: beside the output journal, DIR-dead-letters)",
+        help="folder of the journal of refused source messages (default: the folder of --journal plus -dead-letters)",
     )
     parser.add_argument(
-        "--rpc-listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default %(default)s: any port"
+        "--rpc-listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="address to serve gRPC on; port 0 means any free port (default: %(default)s)",
     )
-    parser.add_argument("--tls-cert", required=True, type=Path, metavar="FILE", help="certificate to serve with (PEM)")
-    parser.add_argument("--tls-key", required=True, type=Path, metavar="FILE", help="its private key (PEM)")
+    parser.add_argument("--tls-cert", required=True, type=Path, metavar="FILE", help="this adapter's certificate (PEM)")
+    parser.add_argument("--tls-key", required=True, type=Path, metavar="FILE", help="the certificate's key (PEM)")
     parser.add_argument(
-        "--moldudp64", action="store_true", help="the source streams are an exchange's own, over MoldUDP64"
+        "--moldudp64", action="store_true", help="receive the source streams as an exchange's own MoldUDP64 streams"
     )
     parser.add_argument(
         "--line",
         action="append",
         default=[],
         metavar="STREAM=GROUP",
-        help="a further MoldUDP64 line of a source stream",
+        help="a second or further MoldUDP64 line of a source stream",
     )
     parser.add_argument(
         "--request-server",
         action="append",
         default=[],
         metavar="STREAM=HOST:PORT",
-        help="where the venue answers MoldUDP64 requests for a source stream",
+        help="the venue's MoldUDP64 request server for a source stream",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="take the place of a process that runs as this adapter: that one ends"
+        "--replace", action="store_true", help="replace the process that runs as this adapter now; that process ends"
     )
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -95,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _mold_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> MoldOptions | None:
     if not arguments.moldudp64:
         if arguments.line or arguments.request_server:
-            parser.error("--line and --request-server are of MoldUDP64 streams: give --moldudp64 too")
+            parser.error("--line and --request-server apply to MoldUDP64 streams only; add --moldudp64")
         return None
     lines = tuple(_of_stream(parser, "--line", text) for text in arguments.line)
     servers = dict(_of_stream(parser, "--request-server", text) for text in arguments.request_server)
@@ -105,5 +110,5 @@ def _mold_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace
 def _of_stream(parser: argparse.ArgumentParser, option: str, text: str) -> tuple[int, str]:
     stream, separator, place = text.partition("=")
     if not separator or not stream.isdigit():
-        parser.error(f"{option} {text!r}: a source stream's number, =, then its address, such as 1=239.192.1.1:5001")
+        parser.error(f"{option} is {text!r}; it must be STREAM=ADDRESS, such as 1=239.192.1.1:5001")
     return int(stream), place

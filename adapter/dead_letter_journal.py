@@ -1,8 +1,8 @@
-"""The dead-letter journal: samples of the source messages that the converters refused, for whoever must find out why.
+"""The dead-letter journal: samples of the source messages that the converters refused, to find out why.
 
-The loop looks once a turn whether there are any, and hands over, ten times a second at most, the packets that they are
-in; a thread beside it reads the messages out of them and appends. It must never hold up a stream, or end one: a journal
-that cannot be opened or written is told once in the log, and what it does not take is counted.
+Once a turn, the loop checks for refused messages. At most ten times a second, it hands their packets to a second
+thread, which extracts the messages and appends them. The journal must never delay or end a stream: if it cannot be
+opened or written, the log says so once, and a counter counts the messages that it drops.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from journal import Journal, JournalError, Retention, Upkeep
 LOG = logging.getLogger("adapter.dead_letters")
 BLOCK_SIZE = 4 << 20
 MAPPED_AHEAD = 256 << 10
-RETAIN_SIZE = 64 << 20  # some 400,000 messages of 100 bytes; at a few a day, the last 16 days that had any
-COLLECT_INTERVAL_NS = 100_000_000  # so a source gone wrong costs 2,560 messages a second and channel, and no more
-WAITING_MAX = 16  # handed over and not appended: more than a second's, of 256 packets each
-RETRY_INTERVAL_NS = 1_000_000_000  # as the output journal's
-CLOSE_TIMEOUT_S = 2.0  # a disk that hangs must not keep the adapter from ending
+RETAIN_SIZE = 64 << 20  # about 400,000 messages of 100 bytes; at a few a day, the last 16 days that had any
+COLLECT_INTERVAL_NS = 100_000_000  # a broken source costs at most 2,560 messages a second per channel
+WAITING_MAX = 16  # handed over and not appended yet: more than a second's, of 256 packets each
+RETRY_INTERVAL_NS = 1_000_000_000  # the same as the output journal's
+CLOSE_TIMEOUT_S = 2.0  # a hanging disk must not prevent the adapter from ending
 
 
 class Refusing(Protocol):
-    """What is asked of a converter."""
+    """The part of a converter that this journal uses."""
 
     @property
     def refused(self) -> Sequence[RefusedPacket]:
         """Packets with refused messages."""
 
     def take_refused(self) -> list[RefusedPacket]:
-        """The packets in `refused`, which is empty then."""
+        """Return the packets in `refused` and empty it."""
 
     def dead_letters_in(self, packets: Sequence[RefusedPacket]) -> list[DeadLetter]:
-        """The refused messages in them; any thread may ask."""
+        """The refused messages in these packets. May be called from any thread."""
 
 
 class Refused(NamedTuple):
-    """What one channel's converter refused since it was last asked."""
+    """The packets that one channel's converter refused since the last hand-over."""
 
     channel_id: int
     refused_at_ns: int
@@ -52,20 +52,20 @@ class Refused(NamedTuple):
 
 
 class DeadLetterJournal:
-    """Appended to by one adapter process, from a thread of its own.
+    """One adapter process appends to it, from a dedicated thread.
 
     Args:
-        path: the journal's folder, made if missing.
+        path: the journal's folder, created if missing.
         converters: by channel_id.
 
     Attributes:
-        kept_count: messages appended.
+        appended_count: messages appended.
     """
 
     def __init__(self, path: Path, feed_id: int, converters: Mapping[int, Refusing]) -> None:
-        self.kept_count = 0
-        self._failed_count = 0  # the thread's to change
-        self._left_count = 0  # the loop's
+        self.appended_count = 0
+        self._failed_count = 0  # changed by the journal's thread only
+        self._skipped_count = 0  # changed by the loop only
         self._path, self._feed_id, self._converters = path, feed_id, tuple(converters.items())
         self._collect_at_ns = 0
         self._waiting: SimpleQueue[Refused | None] = SimpleQueue()
@@ -76,12 +76,12 @@ class DeadLetterJournal:
         self._thread.start()
 
     @property
-    def unkept_count(self) -> int:
-        """Messages that were sampled and not appended."""
-        return self._failed_count + self._left_count
+    def dropped_count(self) -> int:
+        """Messages that were sampled but not appended."""
+        return self._failed_count + self._skipped_count
 
     def collect(self, now_ns: int) -> None:
-        """Hand over what was refused since the last time, if it is time; for the loop, once a turn."""
+        """Hand over what was refused since the last time, if the interval has passed. The loop calls it each turn."""
         if now_ns < self._collect_at_ns:
             return
         for channel_id, converter in self._converters:
@@ -90,12 +90,12 @@ class DeadLetterJournal:
                 self._hand_over(Refused(channel_id, time.time_ns(), converter.take_refused()))
 
     def close(self) -> None:
-        """Append what is left and close; the loop has ended."""
+        """Append what is left, and close. Call it after the loop has ended."""
         self.collect(self._collect_at_ns)
         self._waiting.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
-            LOG.error("the dead-letter journal does not come to an end; left behind", extra={"path": str(self._path)})
+            LOG.error("the dead-letter journal did not close in time; abandoned", extra={"path": str(self._path)})
 
     # ---- the loop's thread ----
 
@@ -104,14 +104,14 @@ class DeadLetterJournal:
         if not self._is_behind:
             self._waiting.put(refused)
             return
-        self._left_count += min(SAMPLES_KEPT_MAX, sum(packet.sample_count for packet in refused.packets))
+        self._skipped_count += min(SAMPLES_KEPT_MAX, sum(packet.sample_count for packet in refused.packets))
         if not is_behind:
-            LOG.error("the dead-letter journal does not keep pace; dead letters are left out")
+            LOG.error("the dead-letter journal is too slow; dropping dead letters")
 
-    # ---- the thread beside it ----
+    # ---- the journal's thread ----
 
     def _run(self) -> None:
-        self._append([])  # so that a journal that cannot be opened is told at the start, and an empty one can be read
+        self._append([])  # opens the journal now: a failure shows at start, and readers find an empty journal
         converters = dict(self._converters)
         while (refused := self._waiting.get()) is not None:
             channel_id, at_ns, packets = refused
@@ -122,7 +122,7 @@ class DeadLetterJournal:
             if self._journal is not None:
                 self._journal.close()
         except (JournalError, OSError) as failed:
-            self._tell(failed)
+            self._log_failure(failed)
 
     def _append(self, records: list[bytes]) -> None:
         if time.monotonic_ns() < self._retry_at_ns:
@@ -137,15 +137,15 @@ class DeadLetterJournal:
         except (JournalError, OSError) as failed:
             self._failed_count += len(records)
             self._retry_at_ns = time.monotonic_ns() + RETRY_INTERVAL_NS
-            self._tell(failed)
+            self._log_failure(failed)
             return
-        self.kept_count += len(records)
+        self.appended_count += len(records)
         if self._is_failing and records:
             self._is_failing = False
-            LOG.info("dead letters are kept again", extra={"unkept": self.unkept_count})
+            LOG.info("dead letters are being stored again", extra={"dropped": self.dropped_count})
 
-    def _tell(self, failed: Exception) -> None:
-        """Once, until something is kept again."""
+    def _log_failure(self, failed: Exception) -> None:
+        """Log once until an append succeeds again."""
         if not self._is_failing:
             self._is_failing = True
-            LOG.error("dead letters are not kept; the stream goes on", extra={"why": str(failed)})
+            LOG.error("cannot store dead letters; the stream continues", extra={"why": str(failed)})

@@ -1,4 +1,4 @@
-"""A dead letter as a record of the dead-letter journal: one source message that was refused, by whom, when and why.
+"""A dead letter as a record of the dead-letter journal: one refused source message, with the adapter, time and reason.
 
 Layout (little-endian)::
 
@@ -14,11 +14,10 @@ Layout (little-endian)::
     48 reason_size      u16
     50 name_size        u16
     52 reason           ASCII: `adapter.conversion.reasons.Reason`, in lower case
-    .. name             UTF-8: of the source message, empty if the source format has none of this type
+    .. name             UTF-8: the source message's name, empty if the source format lacks this type
     .. frame            the message as the venue framed it, to the record's end
 
-The reason is a word and no number, so that a release with more reasons reads the records of one with fewer, and the
-other way round.
+The reason is a word, not a number, so that releases with different reasons can read each other's records.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class DeadLetterRecord(NamedTuple):
 
     @classmethod
     def of(cls, letter: DeadLetter, feed_id: int, channel_id: int, refused_at_ns: int) -> DeadLetterRecord:
-        """What a converter refused."""
+        """The record of a message that a converter refused."""
         return cls(
             feed_id,
             channel_id,
@@ -74,24 +73,24 @@ class DeadLetterRecord(NamedTuple):
 
 
 def encode_dead_letter(record: DeadLetterRecord) -> bytes:
-    """As a record."""
+    """Encode a dead letter as a record."""
     reason, name = record.reason.encode("ascii"), record.message.encode()[:NAME_SIZE_MAX]
     return HEAD.pack(MAGIC, *record[:8], len(reason), len(name)) + reason + name + record.frame
 
 
 def decode_dead_letter(record: bytes) -> DeadLetterRecord:
-    """From a record.
+    """Decode a record.
 
     Raises:
-        ValueError: it is none; the text says why.
+        ValueError: it is not a dead letter; the text says why.
     """
     if len(record) < HEAD.size or record[:4] != MAGIC:
-        raise ValueError(f"no dead letter: it begins with {record[:4]!r}")
+        raise ValueError(f"not a dead letter: it begins with {record[:4]!r}")
     _, feed, channel, session, stream, seq, sent, refused, kind, reason_size, name_size = HEAD.unpack_from(record)
     name_at = HEAD.size + reason_size
     frame_at = name_at + name_size
     if len(record) < frame_at:
-        raise ValueError(f"a dead letter with these sizes has at least {frame_at} bytes, not {len(record)}")
+        raise ValueError(f"a dead letter of {len(record)} bytes is cut short; its sizes need at least {frame_at}")
     reason = record[HEAD.size : name_at].decode("ascii", "backslashreplace")
     name = record[name_at:frame_at].decode("utf-8", "replace")
     return DeadLetterRecord(feed, channel, session, stream, seq, sent, refused, kind, reason, name, record[frame_at:])

@@ -1,7 +1,7 @@
-"""From what the admin server says at registration to what the engine is made with: the feed, its times, its protocol.
+"""Makes the engine's configuration from the admin server's reply to the registration.
 
-The words of `FeedProtocol` are the admin server's settings; one that this adapter does not know ends its start, because
-two adapters of a feed that behave differently are worse than one adapter less.
+The values in `FeedProtocol` are the admin server's settings. An adapter that does not know a value refuses to start,
+because two adapters of a feed that behave differently are worse than one adapter fewer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 class FeedSettingsUnknown(ValueError):
-    """The admin server asks for a behaviour that this adapter does not have; the text says which, and what to do."""
+    """The feed's settings have a value that this adapter cannot use; the text says which, and what to do."""
 
 
 def engine_config(
@@ -28,11 +28,11 @@ def engine_config(
     """The engine's configuration.
 
     Args:
-        session: to begin in; 0: the one that the admin server describes.
+        session: the session to start in; 0: the one that the admin server gives.
         former_life_ended_ns: as in `EngineConfig`.
 
     Raises:
-        FeedSettingsUnknown: a word of the feed's protocol, or a threshold, that cannot be used.
+        FeedSettingsUnknown: this adapter cannot use a setting of the feed.
     """
     feed = registered.feed
     protocol = registered.protocol if registered.HasField("protocol") else None
@@ -65,7 +65,7 @@ def _fail_config(protocol: admin_pb2.FeedProtocol, feed: str) -> FailConfig:
     policy = _known(FailPolicy, protocol.fail_policy, "fail_policy", feed)
     if not 0 <= protocol.fail_threshold <= 1:
         raise FeedSettingsUnknown(
-            f"feed {feed}: fail_threshold = {protocol.fail_threshold}: a health score is within 0 and 1; "
+            f"feed {feed}: fail_threshold is {protocol.fail_threshold}; it must be from 0 to 1; "
             "correct it in the admin server's cluster file"
         )
     return FailConfig(policy, protocol.fail_threshold)
@@ -77,6 +77,6 @@ def _known(words: type[Word], word: str, key: str, feed: str) -> Word:
     except ValueError:
         known = ", ".join(repr(each.value) for each in words)
         raise FeedSettingsUnknown(
-            f"feed {feed}: {key} = {word!r} is not known to this adapter, which knows {known}; correct the admin "
-            "server's cluster file, or run admin server and adapters of one version"
+            f"feed {feed}: {key} is {word!r}; this adapter knows {known}; correct the admin server's cluster file, "
+            "or run the admin server and the adapters in the same version"
         ) from None

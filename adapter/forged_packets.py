@@ -1,11 +1,11 @@
-"""Senders that impersonate an adapter of the feed: what an operator learns about a forger.
+"""Senders that impersonate an adapter of the feed: what an operator can learn about a forger.
 
-A packet without a valid decision tag was not made by an adapter. It names the start that it impersonates, and the
-network names the address it came from. Neither proves who sent it: a reader of the channel can make such a packet, and
-so can any host of the network that has heard one, and both can send from any address. It is where to look first.
+No adapter made a packet without a valid decision tag. The packet names the adapter start that it impersonates, and the
+network gives the sender's address. Neither proves who sent it: any reader of the channel, and any host that has
+received such a packet, can make one and send it from any address. The address only shows where to look first.
 
-Bounded, whatever is heard: ADDRESSES_MAX senders, the newest; and one count for each adapter impersonated, which only
-announced starts can be. Only what is refused comes by here, never a packet that is believed.
+The memory is bounded: the newest ADDRESSES_MAX senders, and one count per impersonated adapter, which must be an
+announced start. Only refused packets come here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from tandemfeed.v1 import common_pb2
 
-ADDRESSES_MAX = 16  # a screen of them; a forger that changes its address pushes out older ones, not its count
+ADDRESSES_MAX = 16  # one screen; a forger that changes its address pushes out older addresses, but not its count
 
 
 @dataclass(slots=True)
 class _Sender:
-    """What came from one address as one start."""
+    """The packets from one address that impersonate one start."""
 
     count: int
     first_unix_ns: int
@@ -28,18 +28,18 @@ class _Sender:
 
 
 class ForgedPackets:
-    """What one adapter has refused. `note` and `newest` in the loop's thread, `counts` from any."""
+    """The forged packets that one adapter refused. Call `note` and `newest` in the loop's thread, `counts` in any."""
 
     def __init__(self) -> None:
-        self._senders: dict[tuple[int, int, str], _Sender] = {}  # in the order of their newest packets
+        self._senders: dict[tuple[int, int, str], _Sender] = {}  # in the order of their newest packet
         self._counts: dict[int, int] = {}  # adapter_id
 
     def note(self, adapter_id: int, incarnation: int, address: str, now_unix_ns: int) -> None:
-        """A packet was refused.
+        """Note a refused packet.
 
         Args:
             adapter_id, incarnation: the start that it impersonates.
-            address: where it came from.
+            address: the sender's address.
             now_unix_ns: the wall clock.
         """
         self._counts[adapter_id] = self._counts.get(adapter_id, 0) + 1
@@ -52,7 +52,7 @@ class ForgedPackets:
             del self._senders[next(iter(self._senders))]
 
     def newest(self) -> list[common_pb2.ForgedPackets]:
-        """The senders known, the one heard last at the end."""
+        """The known senders, the latest last."""
         return [
             common_pb2.ForgedPackets(
                 adapter_id=adapter_id,
@@ -66,5 +66,5 @@ class ForgedPackets:
         ]
 
     def counts(self) -> Mapping[int, int]:
-        """By adapter_id impersonated, packets from all addresses, also those forgotten."""
+        """Packets by impersonated adapter_id, from all addresses, forgotten ones included."""
         return dict(self._counts)

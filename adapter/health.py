@@ -1,7 +1,7 @@
 """Health state: how fit this adapter is to serve, as parts and as one score.
 
-Backups compare scores when one of them has to leave (docs/protocol.md clause 5.8), and the admin server prefers the
-healthier of two equal candidates; so what counts is what makes an adapter a worse active than another.
+Backups compare scores when one of them must leave (docs/protocol.md clause 5.8), and the admin server prefers the
+healthier of two equal candidates. So the score measures what makes one adapter a worse active than another.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import psutil
 MEMORY_COMFORTABLE = 0.25  # of all memory still available: more adds nothing
 LAG_HOPELESS_MESSAGES = 100_000  # about five seconds behind at 20,000 messages a second
 ERRORS_HOPELESS = 1_000  # within the window
-ERROR_WINDOW_NS = 60_000_000_000  # an old trouble that is over says nothing about now
+ERROR_WINDOW_NS = 60_000_000_000  # errors before that say nothing about the present
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The parts.
+    """The parts of the score.
 
     Attributes:
         memory_available_ratio: 0 to 1, of the host.
         cpu_ratio: 0 to 1, of the host, since the last sample.
-        error_count: what went wrong since start (`Counts.error_count`).
+        error_count: errors since the start (`Counts.error_count`).
         messages_per_second: transmitted, since the last sample.
-        source_lag_messages: known to exist and not yet converted.
+        source_lag_messages: known to exist but not yet converted.
         recent_error_count: of `error_count`, within the last minute.
     """
 
@@ -41,9 +41,9 @@ class Health:
     def score(self) -> float:
         """0 (unfit) to 1 (idle and current): the product of how good each part is.
 
-        A product, because one hopeless part makes the whole unfit, however good the others are. Three parts halve it
-        at most: a busy host still serves, errors may be the network's, and who transmits nothing while messages wait
-        may be waiting for decisions.
+        It is a product because one very bad part makes the adapter unfit, however good the others are. Three parts can
+        at most halve it: a busy host still serves, the network may cause the errors, and an adapter that transmits
+        nothing while messages wait may be waiting for decisions.
         """
         memory = min(1.0, max(0.0, self.memory_available_ratio) / MEMORY_COMFORTABLE)
         cpu = 1.0 - 0.5 * min(1.0, max(0.0, self.cpu_ratio))
@@ -58,9 +58,9 @@ class Counts:
     """What the adapter itself counts.
 
     Attributes:
-        message_count: transmitted since start.
-        error_count: since start: packets and messages refused as damaged, conversion states that differed from the
-            active's, source messages lost.
+        message_count: transmitted since the start.
+        error_count: since the start: packets and messages refused as damaged, conversion states that differed from the
+            active's, lost source messages.
         source_lag_messages: as in `Health`.
     """
 
@@ -70,16 +70,16 @@ class Counts:
 
 
 class HealthSampler:
-    """Samples the host; call about once a second, it costs a millisecond."""
+    """Samples the host. Call it about once a second; a sample takes a millisecond."""
 
     def __init__(self) -> None:
         psutil.cpu_percent(None)
         self._messages = 0
         self._sampled_at_ns: int | None = None
-        self._errors: deque[tuple[int, int]] = deque()  # sampled at, error_count then; the window and one before it
+        self._errors: deque[tuple[int, int]] = deque()  # (sampled at, error_count); the window and one before
 
     def sample(self, counts: Counts, now_ns: int) -> Health:
-        """Parts from the host and from the counts given."""
+        """Take the parts from the host and from these counts."""
         memory = psutil.virtual_memory()
         cpu = psutil.cpu_percent(None) / 100
         recent = self._recent_errors(counts.error_count, now_ns)

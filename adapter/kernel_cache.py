@@ -1,9 +1,10 @@
-"""Compiled kernels on disk: numba's njit, cached in a folder named by the digest of everything that goes into them.
+"""Compiled kernels on disk: numba's njit, cached in a folder named by the digest of all its inputs.
 
-Numba itself asks only whether a function's own file changed, and freezes what it calls into what it compiles. So the
-folder's name carries the digest of the engine's sources, and a generated kernel's entries that of its own source: a
-second start compiles nothing, and another release compiles anew. The source itself is never read from the disk: what is
-run is what was generated in this process. The folder is private to its owner (`journal.private_cache`).
+Numba itself checks only whether a function's own file changed, although the compiled code contains the functions that
+it calls. So the folder's name carries the digest of the engine's sources, and a generated kernel's entries carry the
+digest of the kernel's source. A second start compiles nothing; a different release compiles again. The source is never
+read from the disk: the process runs only what it generated. The folder is private to its owner
+(`journal.private_cache`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from journal.compiling import compile_into, kernel_folder, user_cache
 
 ENGINE = Path(__file__).parent / "conversion"
 MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules
-FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # where compiled kernels shall lie, instead of the places below
+FOLDER_VARIABLE = "TANDEMFEED_KERNEL_CACHE"  # its folder replaces the places below
 
 
 def _engine_digest() -> str:
@@ -34,7 +35,7 @@ def _engine_digest() -> str:
 
 
 def _parents() -> tuple[Path, ...]:
-    """Where to look for a folder: beside the package, else the user's cache."""
+    """Where the folder may be: next to the package, else in the user's cache."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     return (Path(chosen),) if chosen else (ENGINE / "__pycache__", user_cache("tandemfeed-conversion"))
 
@@ -43,22 +44,22 @@ CACHE_FOLDER = kernel_folder(_engine_digest(), *_parents())
 
 
 def compiled(signature: object = None) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function, or load what was compiled before.
+    """Compile a function, or load it if it was compiled before.
 
     Args:
-        signature: its types, to have it compiled or loaded at once; None: at the first call.
+        signature: its types, to compile or load it now; None: at the first call.
     """
     arguments = () if signature is None else (signature,)
     return lambda function: compile_into(CACHE_FOLDER, function, *arguments)
 
 
 def load_generated(source: str) -> ModuleType:
-    """The module with this source; its compiled functions come from the disk if it was loaded before."""
+    """The module with this source. If it was compiled before, its functions come from the disk."""
     name = f"{MODULE_PREFIX}{hashlib.sha256(source.encode()).hexdigest()[:24]}"
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
-    file = f"<{name}>"  # no file: here tracebacks find the lines, and the cache what its entries must be compiled from
+    file = f"<{name}>"  # no file: tracebacks and the cache find the source here
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[name] = module
     try:

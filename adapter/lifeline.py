@@ -1,12 +1,12 @@
-"""A small process beside the adapter's that tells the admin server of the adapter's death at once.
+"""A small process next to the adapter's that reports the adapter's death to the admin server immediately.
 
-When a process is killed, the kernel frees its memory before it closes its sockets: tens of milliseconds for the
-hundreds of megabytes of an adapter, in which the admin server hears nothing. What the kernel does first of all is mark
-the robust mutexes that the dead thread held (set_robust_list(2)) and wake whoever waits for one. So the adapter's main
-thread holds such a mutex in shared memory, and this process waits for it. An adapter that ends in order unlocks it, and
-nobody is told anything: its stream ends.
+When a process is killed, the kernel frees its memory before it closes its sockets. For the hundreds of megabytes of an
+adapter this takes tens of milliseconds, in which the admin server notices nothing. But first of all, the kernel marks
+the robust mutexes that the dead thread held (set_robust_list(2)) and wakes the threads that wait for one. So the
+adapter's main thread holds such a mutex in shared memory, and this process waits for it. An adapter that ends in order
+unlocks the mutex, and this process reports nothing: the end of the adapter's stream suffices.
 
-Without it (another C library, no memory for the process) nothing is lost but those milliseconds.
+Without this process (another C library, or too little memory) only those milliseconds are lost.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from transport.scheduling import yield_to_others
 
 LOG = logging.getLogger("adapter.lifeline")
 PAGE_SIZE = 4096
-INCARNATION_OFFSET = 1024  # behind the mutex, which has 40 bytes on x86-64 and 48 on AArch64
+INCARNATION_OFFSET = 1024  # after the mutex, which has 40 bytes on x86-64 and 48 on AArch64
 KEY_OFFSET = INCARNATION_OFFSET + 64
 MUTEX_SIZE_MAX = 128
 PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST = 1, 1  # pthread.h of the GNU C library
-TOLD_TIMEOUT_S = 2.0
+REPORT_TIMEOUT_S = 2.0
 _Messages = queue.SimpleQueue[admin_pb2.AdapterEnded | None]
 
 
 class LifelineUnavailable(Exception):
-    """This system has no robust mutexes, or no memory for the process."""
+    """This system has no robust mutexes, or too little memory for the process."""
 
 
 class _SharedPage:
-    """A mutex, the adapter's incarnation and the key of its last word, in memory that both processes map."""
+    """A mutex, the adapter's incarnation and its last-word key, in memory that both processes map."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, PAGE_SIZE)
@@ -57,7 +57,7 @@ class _SharedPage:
 
     @property
     def incarnation(self) -> int:
-        """The start of the adapter that the admin server knows."""
+        """The adapter start that the admin server knows."""
         return int(self._incarnation.value)
 
     @incarnation.setter
@@ -66,15 +66,15 @@ class _SharedPage:
 
     @property
     def key(self) -> bytes:
-        """What this start's last word is said under."""
+        """The key that authenticates this start's last word."""
         return self._map[KEY_OFFSET : KEY_OFFSET + KEY_SIZE]
 
     @key.setter
     def key(self, value: bytes) -> None:
-        self._map[KEY_OFFSET : KEY_OFFSET + KEY_SIZE] = value.ljust(KEY_SIZE, b"\0")  # a server may give none
+        self._map[KEY_OFFSET : KEY_OFFSET + KEY_SIZE] = value.ljust(KEY_SIZE, b"\0")  # a server may send no key
 
     def initialise(self) -> None:
-        """Make the mutex, before anybody else maps the page."""
+        """Create the mutex, before another process maps the page."""
         attributes = ctypes.create_string_buffer(MUTEX_SIZE_MAX)
         self._call("pthread_mutexattr_init", attributes)
         self._call("pthread_mutexattr_setpshared", attributes, PTHREAD_PROCESS_SHARED)
@@ -100,10 +100,10 @@ class _SharedPage:
 
 
 class Lifeline:
-    """The adapter's side. Made, and closed, in the thread that lives as long as the process: the main one.
+    """The adapter's side. Create and close it in the main thread, which lives as long as the process.
 
     Raises:
-        LifelineUnavailable: the adapter can do without; the text says why.
+        LifelineUnavailable: the text says why; the adapter can run without a lifeline.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -134,45 +134,45 @@ class Lifeline:
         self._process.stdin.close()
 
     def use_incarnation(self, incarnation: int, last_word_key: bytes) -> None:
-        """Which start of the adapter the admin server is to be told of, and the key that it gave to this start."""
+        """Set the adapter start to report, and the key that the admin server gave to this start."""
         self._page.key = last_word_key
         self._page.incarnation = incarnation
 
     def close(self) -> None:
-        """The adapter ends in order: nobody is to be told anything."""
+        """The adapter ends in order: end the process without a report."""
         self._page.incarnation = 0
         self._page.unlock()
         try:
-            self._process.wait(TOLD_TIMEOUT_S)
+            self._process.wait(REPORT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
 class _Guard:
-    """The lifeline's side: keeps a call open at the active admin server, so that one message is enough; and has the
-    address for a datagram, which is there sooner."""
+    """The lifeline's side. It keeps a call to the active admin server open, so that one message is enough, and knows
+    the address for a datagram, which arrives sooner."""
 
     def __init__(self, connection: Connection) -> None:
         self._servers = AdminServers(connection.admin)
         self._ca_pem = connection.ca_pem
         self._token = TokenSource(self._servers, connection.ca_pem, connection.identity, connection.secret)
-        self._messages = _Messages()  # of the call that is open
+        self._messages = _Messages()  # of the open call
         self._sender: LastWordSender | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_calling, name="guard", daemon=True)
         self._thread.start()
 
-    def tell(self, incarnation: int, key: bytes) -> None:
-        """The adapter has ended."""
+    def report_end(self, incarnation: int, key: bytes) -> None:
+        """Report that the adapter has ended."""
         with self._lock:
             if self._sender is not None:
                 self._sender.say(key, incarnation)
             self._over.set()
             self._messages.put(admin_pb2.AdapterEnded(incarnation=incarnation))
             self._messages.put(None)
-        self._thread.join(TOLD_TIMEOUT_S)
+        self._thread.join(REPORT_TIMEOUT_S)
 
     def _keep_calling(self) -> None:
         while True:
@@ -183,7 +183,7 @@ class _Guard:
                     call = stub.Guard.future(
                         iter(self._messages.get, None), wait_for_ready=not self._servers.are_several
                     )
-                    call.initial_metadata()  # the server is there
+                    call.initial_metadata()  # waits until the server answers
                     self._find(address)
                     LOG.info("guarded", extra={"server": address})
                     self._servers.answered(address)
@@ -193,7 +193,7 @@ class _Guard:
                 pause_s = self._servers.move_on(address, refused)
             with self._lock:
                 if self._over.is_set():
-                    return  # what was said has been lost with the call: the adapter's stream tells in its time
+                    return  # the report was lost with the call; the end of the adapter's stream comes later
                 self._messages.put(None)  # ends the broken call's reader
                 self._messages = _Messages()
             self._over.wait(pause_s)
@@ -206,18 +206,18 @@ class _Guard:
                 self._sender = LastWordSender(address)
             except OSError as unknown:
                 self._sender = None
-                LOG.warning("no last word can be said: a kill is noticed later", extra={"why": str(unknown)})
+                LOG.warning("cannot send a last word; a kill will be noticed later", extra={"why": str(unknown)})
 
 
 def main() -> int:
-    """Wait for the adapter's end."""
+    """Wait for the adapter's end, and report it."""
     configure_logging("lifeline", "info")
     page = _SharedPage(int(sys.argv[1]))
     words = json.load(sys.stdin)
     guard = _Guard(Connection(words["admin"], words["ca"].encode(), words["identity"], words["secret"], ""))
     if page.lock() and page.incarnation:
-        guard.tell(page.incarnation, page.key)
-        # All is said. The interpreter would now take itself apart for some 25 ms, beside those that take over.
+        guard.report_end(page.incarnation, page.key)
+        # The report is out. A normal interpreter exit takes some 25 ms of processor time, which a takeover needs now.
         yield_to_others()
         os._exit(0)
     return 0

@@ -40,18 +40,18 @@ from transport.process_shell import StopSignal
 from transport.sealing import NoKey, NonceExhausted, Sealer
 
 LOG = logging.getLogger("adapter.loop")
-# Datagrams per socket and turn: nothing waits long after a flood, and sending keeps pace with hearing.
+# Datagrams per socket and turn: after a flood nothing waits long, and sending keeps pace with receiving.
 DRAIN_COUNT_MAX = 8
 POLL_MS_MAX = 100
 
 
 class SourceLine(Protocol):
-    """Where datagrams of a source stream come from."""
+    """A source of a source stream's datagrams."""
 
     socket: Any
 
     def receive(self) -> bytes | None:
-        """The next source packet; None if none waits."""
+        """The next source packet; None if there is none."""
 
     def close(self) -> None:
         """Stop hearing."""
@@ -62,11 +62,11 @@ class AdapterLoop:
 
     Args:
         groups: channel_id -> this adapter's own multicast group.
-        ask_server: tells the admin server what an effect asks of it, from the loop's thread, without blocking.
-        report_interval_ns: `on_report_due` is called this often.
-        ask_source: asks the feed source itself for messages; None: its journal is asked, through `peers`.
-        collect_refused: looks whether source messages were refused; once a turn.
-        forged: notes who sends packets as an adapter of the feed; None: only counted, as every refusal is.
+        ask_server: sends an effect's request to the admin server. Called in the loop's thread; must not block.
+        report_interval_ns: the interval between calls of `on_report_due`.
+        ask_source: requests messages from the feed source itself; None: `peers` requests them from its journal.
+        collect_refused: collects refused source messages; called once a turn.
+        forged: notes the senders of forged packets; None: they are only counted, as every refusal is.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class AdapterLoop:
         self._forged = forged
         self._sources: dict[Any, SourceLine] = {}
         self._outputs: dict[Any, MulticastReceiver] = {}
-        self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, to be sent in this turn
-        self._moves: list[StateMoved] = []  # to be logged and reported after what is to be sent
+        self._outgoing: list[tuple[bytes, bytes]] = []  # sealed, sent in this turn
+        self._moves: list[StateMoved] = []  # logged and reported after this turn's packets are sent
         self._ask_server = ask_server
         self._poller = zmq.Poller()
         self._poller.register(mailbox.fileno(), zmq.POLLIN)
@@ -136,7 +136,7 @@ class AdapterLoop:
         self._report_moves()
 
     def hear_outputs(self, receivers: list[MulticastReceiver]) -> None:
-        """Hear these groups of other adapters from now on, beside those heard already; from the loop's thread."""
+        """Receive these groups of other adapters too. Call it in the loop's thread."""
         for receiver in receivers:
             self._outputs[receiver.socket] = receiver
             self._poller.register(receiver.socket, zmq.POLLIN)
@@ -155,15 +155,15 @@ class AdapterLoop:
     # ---- inside ----
 
     def _perform(self, effects: list[AdapterEffect]) -> None:
-        """In their order, but what is to be sent waits for the end of the turn, or for the next effect of another kind.
+        """In their order. Packets are sent at the end of the turn, or before the next effect of another kind.
 
-        ZeroMQ wakes its I/O thread for a datagram that finds it asleep, which costs more than the sending: consecutive
+        A datagram that finds ZeroMQ's I/O thread asleep wakes it, which costs more than the sending. Consecutive
         datagrams wake it once.
         """
         perform(effects, self)
 
     def _flush(self) -> None:
-        """Send what was sealed, in order; then the signatures that are due: one takes as long as fifty packets."""
+        """Send the sealed packets in order, then the signatures that are due: one takes as long as fifty packets."""
         outgoing = self._outgoing
         if outgoing:
             send = self._sender.send
@@ -205,7 +205,7 @@ class AdapterLoop:
                 self._on_refused(refused, receiver)
                 continue
             if packet is None:
-                continue  # a signature: for readers
+                continue  # a signature, which is for readers
             effects = self._engine.on_output_packet(packet, now_ns)
             if effects:
                 self._perform(effects)
@@ -223,7 +223,7 @@ class AdapterLoop:
         self._journal.append(packet)
 
     def transmit(self, packet: OutputPacket) -> None:
-        """Seal now, send with the turn's others."""
+        """Seal now; send with the turn's other packets."""
         try:
             datagram = self._sealer.seal(packet, time.time_ns())
         except (NoKey, NonceExhausted) as missing:
@@ -284,7 +284,7 @@ class AdapterLoop:
         self._moves.append(moved)
 
     def on_session_begun(self, begun: SessionBegun) -> None:
-        """Logged and reported: the admin server describes the feed by it."""
+        """Logged, and reported to the admin server, which describes the feed with it."""
         self._flush()
         LOG.warning(
             "the session has changed",
@@ -303,10 +303,10 @@ class AdapterLoop:
     # ---- the end of a turn ----
 
     def _report_moves(self) -> None:
-        """Log the turn's moves and report what came of them.
+        """Log the turn's moves and report the result.
 
-        At the end of the turn: this takes as long as sending a hundred packets, and everybody waits for what a new
-        active has to send.
+        This takes as long as sending a hundred packets, and all receivers wait for a new active's packets. So it comes
+        at the end of the turn.
         """
         for move in self._moves:
             LOG.info(

@@ -1,4 +1,4 @@
-"""How other threads reach the loop: they post, the loop runs. The engine is never touched from outside its thread."""
+"""How other threads reach the loop: they post events, and the loop runs them. Only the loop touches the engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from feedcore.replica.effects import AdapterEffect
 
 Answer = TypeVar("Answer")
 Event = Callable[[int], list[AdapterEffect]]  # takes now_ns
-ASK_TIMEOUT_S = 2.0  # a loop that does not answer for this long is as good as dead
+ASK_TIMEOUT_S = 2.0  # a loop that does not answer for this long counts as dead
 
 
 class Mailbox:
-    """Events for the loop, with a file descriptor that is readable while there are any."""
+    """Events for the loop. Its file descriptor is readable while events wait."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -34,7 +34,7 @@ class Mailbox:
         os.eventfd_write(self._fd, 1)
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Have the loop answer a question between two events; what the question raises is raised here.
+        """Have the loop answer a question between two events. An exception of the question is raised here.
 
         Raises:
             TimeoutError: the loop did not answer in time, or has ended.
@@ -45,7 +45,7 @@ class Mailbox:
         def run(_now_ns: int) -> list[AdapterEffect]:
             try:
                 answer.set_result(question())
-            except Exception as raised:  # noqa: BLE001 - handed to whoever asked
+            except Exception as raised:  # noqa: BLE001 - raised in the asking thread
                 answer.set_exception(raised)
             return []
 
@@ -60,13 +60,13 @@ class Mailbox:
             self._unanswered.discard(answer)
 
     def close(self) -> None:
-        """The loop has ended: whoever waits for an answer, or will ask, is told so at once."""
-        self._is_closed = True  # first: who asks from now on sees it, who asked before is in the set
+        """The loop has ended: raise TimeoutError in every thread that waits for an answer or asks later."""
+        self._is_closed = True  # first: later questions see it, earlier ones are in the set
         for answer in list(self._unanswered):
             answer.cancel()
 
     def take(self) -> list[Event]:
-        """Everything posted so far; the loop's side."""
+        """Take everything posted so far. For the loop."""
         try:
             os.eventfd_read(self._fd)
         except BlockingIOError:

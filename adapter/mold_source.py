@@ -1,7 +1,7 @@
-"""Source streams as an exchange sends them over MoldUDP64, heard by the adapter itself: a shell around the translation.
+"""Source streams that the adapter receives directly from an exchange over MoldUDP64: a shell around the translation.
 
-A line hears one multicast group of one stream; several lines of a stream fill each other's holes. What the engine asks
-for goes to the venue's request server, whose answers come in like any other packet.
+A line receives one multicast group of one stream; several lines of a stream fill each other's gaps. The engine's
+requests go to the venue's request server, and the answers come in like any other packet.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from transport.request_socket import RequestSocket
 
 
 class Heard(Protocol):
-    """What a line hears datagrams from."""
+    """A source of a line's datagrams."""
 
     @property
     def socket(self) -> Any:
-        """To wait for."""
+        """The socket to poll."""
 
     def receive(self) -> bytes | None:
-        """The next datagram; None if none waits."""
+        """The next datagram; None if there is none."""
 
     def close(self) -> None:
         """Stop hearing."""
@@ -39,7 +39,7 @@ class MoldLine:
         self.socket = heard.socket
 
     def receive(self) -> bytes | None:
-        """The next source packet, or None if no datagram waits."""
+        """The next source packet; None if no datagram is left."""
         while (datagram := self._heard.receive()) is not None:
             packet = self._translation.source_packet(datagram)
             if packet is not None:
@@ -57,7 +57,8 @@ class MoldSource:
     Args:
         groups: source_stream_id -> the multicast groups of its lines.
         session: trading day, YYYYMMDD.
-        request_servers: source_stream_id -> "IPV4:PORT" of the venue's request server; without one nothing is asked.
+        request_servers: source_stream_id -> "IPV4:PORT" of the venue's request server; a stream without one requests
+            nothing.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class MoldSource:
                 self.lines.append(MoldLine(asking, translation))
 
     def request(self, effect: RequestSource) -> None:
-        """Ask the venue for what the engine misses; the engine asks again for what does not come."""
+        """Request missing messages from the venue. The engine repeats requests that get no answer."""
         found = self._requests.get(effect.source_stream_id)
         if found is not None:
             translation, asking = found

@@ -1,9 +1,9 @@
-"""The output journal: every output packet this adapter transmitted, in plaintext, found again by `input_seq` or
-`message_seq`; and, now and then, the state of its channels, from which a restart goes on.
+"""The output journal: every output packet that this adapter transmitted, in plaintext, indexed by `input_seq` and
+`message_seq`; and, at intervals, the state of its channels, from which a restart continues.
 
-The loop's thread appends; replay threads look up. The journal itself is the index: in memory are the places of some
-packets, from which a lookup reads on (`SequenceMarks`). A newer epoch's numbering replaces an older one's from where it
-begins, so a lookup never serves a packet that a newer epoch superseded here.
+The loop's thread appends; replay threads look up. The journal itself is the index: the memory holds the places of some
+packets, and a lookup reads forward from there (`SequenceMarks`). A newer epoch's numbers replace an older epoch's from
+where the newer one begins, so a lookup never serves a packet that a newer epoch superseded here.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ LOG = logging.getLogger("adapter.output_journal")
 BLOCK_SIZE = 32 << 20
 RETAIN_BLOCKS = 64  # 2 GiB: at 20,000 messages of 74 bytes a second, more than twenty minutes
 assert BLOCK_SIZE >= 2 * STATE_SIZE_MAX  # saving a state takes no block of its own
-MAPPED_AHEAD = 1 << 20  # what a killed adapter has mapped is let go beside those that take over
-TAILERS_KEPT = 4  # for replays to come: a new one first looks at every block, some milliseconds in all
-READ_COUNT = 4 * MARK_EVERY  # packets a lookup takes at once
+MAPPED_AHEAD = 1 << 20  # the kernel unmaps a killed adapter's memory during the takeover
+TAILERS_KEPT = 4  # for later replays: a new tailer first reads every block, which takes some milliseconds
+READ_COUNT = 4 * MARK_EVERY  # packets that a lookup reads in one call
 SCAN_COUNT = 16_384
-RETRY_WHEN_FULL_NS = 1_000_000_000  # finding out that a disk is still full takes too long to do it for every packet
+RETRY_WHEN_FULL_NS = 1_000_000_000  # an attempt on a full disk takes too long to repeat it for every packet
 HEADER_NUMBERS = ("channel_id", "epoch", "first_input_seq", "first_message_seq")
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages
 HEADER_FIELDS = OUTPUT_LAYOUT.dtype(
@@ -58,7 +58,7 @@ Place = tuple[int, int]  # session, channel_id: each session numbers from 1
 
 
 class ChannelMarks:
-    """Where one channel's numbered packets lie. Not for several threads at once."""
+    """Where one channel's numbered packets are. Not thread-safe."""
 
     def __init__(self) -> None:
         self.by_input = SequenceMarks()
@@ -66,7 +66,7 @@ class ChannelMarks:
         self._epoch = self._input_seq = self._unmarked_count = 0
 
     def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
-        """The next packet. Within an epoch packets ascend; a new one may begin before what the old one ended with."""
+        """Note the next packet. Packets of an epoch ascend; a new epoch may begin before the end of the old one."""
         if epoch == self._epoch and first_input_seq > self._input_seq and self._unmarked_count < MARK_EVERY:
             self._unmarked_count += 1
         else:
@@ -76,25 +76,25 @@ class ChannelMarks:
         self._input_seq = first_input_seq
 
     def release(self, first_index: int) -> None:
-        """Forget what is before the journal's first record."""
+        """Forget packets before the journal's first record."""
         self.by_input.release(first_index)
         self.by_message.release(first_index)
 
 
 class OutputJournal:
-    """Opened by one adapter process; refuses a second one.
+    """One adapter process opens it; a second one is refused.
 
     Attributes:
-        held_since_ns: since then, by the monotonic clock, no other process has had it.
-        newest_session: of any packet in it; 0: there is none.
-        unkept_count: records that found the disk full; clients cannot ask for them again here.
+        held_since_ns: no other process has had the journal since then, by the monotonic clock.
+        newest_session: the newest session of any packet in it; 0: there is no packet.
+        dropped_count: records dropped because the disk was full; clients cannot request them here.
 
     Raises:
         JournalError: the journal cannot be opened; the text says why and what to do.
     """
 
     def __init__(self, path: Path, *, block_size: int = BLOCK_SIZE, retain_blocks: int = RETAIN_BLOCKS) -> None:
-        self.unkept_count = 0
+        self.dropped_count = 0
         self._full_until_ns = 0
         self._has_released = False
         upkeep = Upkeep(
@@ -106,7 +106,7 @@ class OutputJournal:
         self._states: dict[int, int] = {}  # channel_id -> place of its newest saved state
         self._last_words: dict[Place, int] = {}
         self._provisional: dict[Place, ProvisionalIndex] = {}
-        self.newest_session = 0  # of any packet; 0: there is none
+        self.newest_session = 0  # of any packet; 0: there is no packet
         self._lock = threading.Lock()
         self._tailers: list[Tailer] = []
         with self._journal.tailer() as tailer:
@@ -114,7 +114,7 @@ class OutputJournal:
                 self._scan(batch)
 
     def append(self, packet: OutputPacket) -> None:
-        """Append; visible to replay when this returns. While the disk is full the stream goes on without being kept."""
+        """Append; replays see the packet when this returns. While the disk is full, packets are dropped and counted."""
         index = self._append(encode_output_packet(packet))
         if index is None:
             return
@@ -130,8 +130,8 @@ class OutputJournal:
     def commit_provisional(
         self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int = 0
     ) -> None:
-        """The newest provisional packets of a session (0: the newest) within these `input_seq` are now decisions of an
-        epoch."""
+        """Turn the newest provisional packets of a session (0: the newest) within these `input_seq` into decisions of
+        an epoch."""
         with self._lock:
             where = session or self.newest_session, channel_id
             provisional = self._provisional_of(where)
@@ -156,14 +156,14 @@ class OutputJournal:
             try:
                 state = decode_saved_state(self._journal.read(index))
             except (NoSuchRecord, ValueError) as unreadable:
-                LOG.warning("a saved state cannot be used", extra={"index": f"{index:#x}", "why": str(unreadable)})
+                LOG.warning("cannot use a saved state", extra={"index": f"{index:#x}", "why": str(unreadable)})
                 continue
             if (state.feed_id, state.session) == (feed_id, session):
                 found.append((state.snapshot, self._runs_after(index, state.snapshot.channel_id, session)))
         return found
 
     def last_words(self, feed_id: int, session: int) -> list[OutputPacket]:
-        """What this adapter said last in the sessions before this one: heartbeats that say their ends."""
+        """The last heartbeats of this adapter in earlier sessions, which give the ends of those sessions."""
         words = []
         for index in self._last_words.values():
             with contextlib.suppress(NoSuchRecord, PacketRefused):  # retention may have released it
@@ -189,8 +189,8 @@ class OutputJournal:
         return runs
 
     def replay(self, channel_id: int, first_input_seq: int, end_input_seq: int, session: int = 0) -> Iterator[bytes]:
-        """The packets of a session (0: the newest) that cover any `input_seq` of this range, as retransmissions; what
-        is not here is left out."""
+        """The packets of a session (0: the newest) that cover any `input_seq` of this range, as retransmissions.
+        Packets that are not here are left out."""
         for packet in self._lookup(session, channel_id, first_input_seq, end_input_seq, by_message=False):
             if packet.first_input_seq >= end_input_seq:
                 return
@@ -255,7 +255,7 @@ class OutputJournal:
 
     @contextlib.contextmanager
     def _lent_tailer(self) -> Iterator[Tailer]:
-        """One of those kept for replays, or a new one."""
+        """A tailer kept for replays, or a new one."""
         with self._lock:
             tailer = self._tailers.pop() if self._tailers else None
         tailer = tailer or self._journal.tailer()
@@ -272,15 +272,15 @@ class OutputJournal:
     def _append(self, record: bytes) -> int | None:
         if self._full_until_ns:
             if time.monotonic_ns() < self._full_until_ns:
-                self.unkept_count += 1
+                self.dropped_count += 1
                 return None
-            self._full_until_ns = 0  # try again, and say so only if it is still full
+            self._full_until_ns = 0  # try again; log only if the disk is still full
         try:
             return self._journal.append(record)
         except DiskFull as full:
-            self.unkept_count += 1
+            self.dropped_count += 1
             self._full_until_ns = time.monotonic_ns() + RETRY_WHEN_FULL_NS
-            LOG.error("packets go out without being kept", extra={"why": str(full), "unkept": self.unkept_count})
+            LOG.error("disk full; not journaling packets", extra={"why": str(full), "dropped": self.dropped_count})
             return None
 
     def _note(self, where: Place, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
@@ -297,7 +297,7 @@ class OutputJournal:
                     each.release(first_index)
 
     def _scan(self, batch: Batch) -> None:
-        """Note what a former process appended."""
+        """Note what an earlier process appended."""
         headers = batch.heads(OUTPUT_HEADER_SIZE).view(HEADER_FIELDS).reshape(-1)
         for place in np.flatnonzero(headers["magic"] == int.from_bytes(STATE_MAGIC, "little")).tolist():
             head = batch[place][: STATE_HEAD.size].tobytes()
@@ -322,7 +322,7 @@ class OutputJournal:
                 self._note((session, channel_id), epoch, first_input, first_message, index)
 
     def _scan_rare(self, record: bytes, index: int) -> None:
-        """A provisional packet, a commit of some, or the last word of a session."""
+        """A provisional packet, a commit, or the last heartbeat of a session."""
         try:
             if not record.startswith(COMMIT_MAGIC):
                 packet = decode_output_packet(record)
@@ -344,7 +344,7 @@ class OutputJournal:
         return self._provisional.setdefault(where, ProvisionalIndex())
 
     def _on_released(self, _path: Path) -> None:
-        self._has_released = True  # the keeper's thread: the marks are the loop's to change
+        self._has_released = True  # called in the upkeep thread, and only the loop changes the marks
 
 
 def _retransmission(packet: OutputPacket) -> bytes:
@@ -354,7 +354,7 @@ def _retransmission(packet: OutputPacket) -> bytes:
 def _packets(
     tailer: Tailer, begin_index: int, where: Place, provisional: ProvisionalIndex | None
 ) -> Iterator[OutputPacket]:
-    """The channel's packets from a place in the journal on, those that were provisional as they were committed."""
+    """The channel's packets from a place in the journal on. Provisional packets appear as committed."""
     try:
         tailer.to_index(begin_index)
     except NoSuchRecord:

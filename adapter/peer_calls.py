@@ -1,7 +1,8 @@
-"""The calls an adapter makes to its peers and to the feed source, in threads beside the loop; answers are posted to it.
+"""The calls that an adapter makes to its peers and to the feed source. Threads wait for the answers and post them to
+the loop.
 
-No decision here: what to ask and whom is the engine's word, and it asks again for what does not come. Every peer is
-followed for as long as it is one.
+This module decides nothing: the engine says what to request and from which adapter, and repeats requests that get no
+answer. The adapter follows each of its peers for as long as it is a peer.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from transport.rpc import open_channel
 
 QUICK_TIMEOUT_S = 1.0  # decisions and buckets: some milliseconds' work
 BULK_TIMEOUT_S = 10.0  # a snapshot of hundreds of megabytes takes seconds
-SNAPSHOT_SIZE_MAX = 1 << 30  # bytes; a conversion state beyond is nobody's
+SNAPSHOT_SIZE_MAX = 1 << 30  # bytes; no conversion state is larger
 
 
 class PeerCalls:
-    """Outgoing calls of one adapter. To be used from the loop's thread."""
+    """Outgoing calls of one adapter. Use it in the loop's thread."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class PeerCalls:
     # ---- the cluster ----
 
     def set_peers(self, endpoints: dict[int, str]) -> None:
-        """Where the peers are now: every one of them is followed, and who is gone is forgotten."""
+        """Set the peers' present addresses: follow each of them, and drop the peers that are gone."""
         for adapter_id in [known for known, (endpoint, _) in self._links.items() if endpoints.get(known) != endpoint]:
             self._links.pop(adapter_id)[1].close()
         for adapter_id, endpoint in endpoints.items():
@@ -121,7 +122,7 @@ class PeerCalls:
                 )
 
     def stop(self) -> None:
-        """Give up everything under way."""
+        """Cancel all calls."""
         self.set_peers({})
         self._source.close()
 
@@ -135,7 +136,7 @@ class PeerCalls:
     ) -> None:
         found = self._links.get(adapter_id)
         if found is None:
-            return  # not known yet, or gone: the engine asks again
+            return  # unknown yet, or gone; the engine repeats the request
         link = found[1]
         link.line.submit(
             (what, channel_id), lambda: call(link), partial(self._input.refuse, adapter_id, what), is_bulk=is_bulk
@@ -146,15 +147,18 @@ class PeerCalls:
 
 
 def _bounded(chunks: Iterable[sync_pb2.SnapshotChunk]) -> list[sync_pb2.SnapshotChunk]:
-    """All chunks of an answer; PacketRefused if it does not end where it says."""
+    """All chunks of an answer; PacketRefused if its size differs from the announced size."""
     taken: list[sync_pb2.SnapshotChunk] = []
     size = 0
     for chunk in chunks:
         taken.append(chunk)
         size += len(chunk.data)
-        said = taken[0].total_size
-        if said > SNAPSHOT_SIZE_MAX or size > said:
-            raise PacketRefused(Refusal.MALFORMED, f"it says {said} bytes, {size} came, {SNAPSHOT_SIZE_MAX} may")
+        announced = taken[0].total_size
+        if announced > SNAPSHOT_SIZE_MAX or size > announced:
+            raise PacketRefused(
+                Refusal.MALFORMED,
+                f"the answer announced {announced} bytes and has {size}; at most {SNAPSHOT_SIZE_MAX} are allowed",
+            )
     return taken
 
 

@@ -1,7 +1,7 @@
-"""What other adapters say, checked before it reaches the engine: refused, counted and told once a while, never raised.
+"""Checks what other adapters send before it reaches the engine. Refused input is counted and logged at intervals.
 
-A peer may be of another version, misconfigured or compromised: what it sends must be of the adapter that was asked, of
-this feed's channels and source streams, and possible at all (`adapter.translation` says what is not).
+A peer may run another version, be misconfigured, or be compromised. Its message must come from the adapter that was
+asked, concern this feed's channels and source streams, and be possible at all (`adapter.translation` checks that).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2
 
 LOG = logging.getLogger("adapter.peer_input")
-TELL_EVERY_NS = 10_000_000_000
-Said = TypeVar("Said")
+LOG_INTERVAL_NS = 10_000_000_000
+Message = TypeVar("Message")
 
 
-class Seldom:
-    """Says whether it is time to tell of the same thing again. Safe to call from any thread."""
+class LogThrottle:
+    """Limits log lines about one subject to one per interval. Thread-safe."""
 
-    def __init__(self, every_ns: int = TELL_EVERY_NS) -> None:
-        self._every_ns = every_ns
+    def __init__(self, interval_ns: int = LOG_INTERVAL_NS) -> None:
+        self._interval_ns = interval_ns
         self._lock = threading.Lock()
-        self._told_at_ns: dict[object, int] = {}
-        self._untold: dict[object, int] = {}
+        self._logged_at_ns: dict[object, int] = {}
+        self._unlogged: dict[object, int] = {}
 
     def take(self, subject: object, now_ns: int) -> int | None:
-        """How often it happened since it was last told, this time included; None: not now."""
+        """Count an event. If it is time to log, the number of events since the last log line; else None."""
         with self._lock:
-            count = self._untold.pop(subject, 0) + 1
-            told_at_ns = self._told_at_ns.get(subject)
-            if told_at_ns is not None and now_ns - told_at_ns < self._every_ns:
-                self._untold[subject] = count
+            count = self._unlogged.pop(subject, 0) + 1
+            logged_at_ns = self._logged_at_ns.get(subject)
+            if logged_at_ns is not None and now_ns - logged_at_ns < self._interval_ns:
+                self._unlogged[subject] = count
                 return None
-            self._told_at_ns[subject] = now_ns
+            self._logged_at_ns[subject] = now_ns
             return count
 
 
@@ -51,7 +51,7 @@ class PeerInput:
 
     Args:
         streams: channel_id -> its source streams, of this feed.
-        post: has the loop's thread run something; counters are changed there alone.
+        post: runs a function in the loop's thread, the only one that changes counters.
     """
 
     def __init__(
@@ -61,20 +61,22 @@ class PeerInput:
         post: Callable[[Callable[[int], list[AdapterEffect]]], None],
     ) -> None:
         self._streams, self._counters, self._post = streams, counters, post
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
 
     def state(self, adapter_id: int, message: common_pb2.FeedAdapterState) -> PeerState:
-        """The state that this adapter told of itself.
+        """The state that an adapter sent about itself.
 
         Raises:
-            PacketRefused: saying why; so do the others here.
+            PacketRefused: the state is refused; the text says why. The other methods raise it too.
         """
         if message.adapter_id != adapter_id:
-            raise PacketRefused(Refusal.WRONG_ADAPTER, f"it speaks as adapter {message.adapter_id}")
+            raise PacketRefused(
+                Refusal.WRONG_ADAPTER, f"adapter {adapter_id} sent the state of adapter {message.adapter_id}"
+            )
         state = _possible(lambda: peer_state_from_proto(message))
-        told = [status.channel_id for status in state.channels]
-        if len(set(told)) != len(told):
-            raise PacketRefused(Refusal.MALFORMED, f"it tells of a channel twice: {told[:8]}")
+        channel_ids = [status.channel_id for status in state.channels]
+        if len(set(channel_ids)) != len(channel_ids):
+            raise PacketRefused(Refusal.MALFORMED, f"the state lists a channel twice: {channel_ids[:8]}")
         for status in state.channels:
             self._check_position(status.channel_id, status.position)
         return state
@@ -85,7 +87,8 @@ class PeerInput:
         self._check_position(channel_id, snapshot.position)
         if snapshot.position.epoch != snapshot.lineage.epoch:
             raise PacketRefused(
-                Refusal.MALFORMED, f"position of epoch {snapshot.position.epoch}, history {snapshot.lineage.entries}"
+                Refusal.MALFORMED,
+                f"the position is of epoch {snapshot.position.epoch}, but the lineage is {snapshot.lineage.entries}",
             )
         return snapshot
 
@@ -100,16 +103,16 @@ class PeerInput:
         reply = _possible(lambda: runs_from_proto(message))
         foreign = {run.source_stream_id for run in reply.runs} - self._streams[channel_id]
         if foreign:
-            raise PacketRefused(Refusal.UNKNOWN_STREAM, f"runs of source streams {sorted(foreign)[:8]}")
+            raise PacketRefused(Refusal.UNKNOWN_STREAM, f"runs of unknown source streams {sorted(foreign)[:8]}")
         return reply
 
     def refuse(self, adapter_id: int, what: str, refused: PacketRefused) -> None:
-        """Count it, and tell it unless that was done a moment ago; from any thread."""
+        """Count a refusal and log it at intervals. May be called from any thread."""
         self._post(lambda _now_ns: self._count(refused.reason))
-        count = self._seldom.take((adapter_id, what, refused.reason), time.monotonic_ns())
+        count = self._throttle.take((adapter_id, what, refused.reason), time.monotonic_ns())
         if count is not None:
             extra = {"adapter": adapter_id, "what": what, "why": str(refused)[:300], "count": count}
-            LOG.warning("refused what another adapter says", extra=extra)
+            LOG.warning("refused a message of another adapter", extra=extra)
 
     def _count(self, reason: Refusal) -> list[AdapterEffect]:
         self._counters.refuse(reason)
@@ -119,16 +122,16 @@ class PeerInput:
     def _check_position(self, channel_id: int, position: MessageStreamState) -> None:
         streams = self._streams.get(channel_id)
         if streams is None:
-            raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is none of this feed's")
+            raise PacketRefused(Refusal.WRONG_CHANNEL, f"this feed has no channel {channel_id}")
         if position.next_source_seqs.keys() != streams:
             raise PacketRefused(
                 Refusal.WRONG_CHANNEL,
-                f"channel {channel_id} is fed by source streams {sorted(streams)}, "
-                f"not by {sorted(position.next_source_seqs)[:8]}",
+                f"channel {channel_id} has source streams {sorted(streams)}, "
+                f"but the position has {sorted(position.next_source_seqs)[:8]}",
             )
 
 
-def _possible(read: Callable[[], Said]) -> Said:
+def _possible(read: Callable[[], Message]) -> Message:
     try:
         return read()
     except ValueError as impossible:

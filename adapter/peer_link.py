@@ -1,7 +1,7 @@
 """One endpoint that an adapter calls, a peer or the feed source: its connection and the threads that wait for it.
 
-Every endpoint has threads of its own, so one that is gone or hangs keeps no call to another waiting. At most one call
-of a kind is under way at once: the engine asks again for what is still missing.
+Each endpoint has its own threads, so an endpoint that is gone or hangs does not delay calls to others. At most one
+call of a kind runs at a time; the engine repeats requests for what is still missing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
 
-from adapter.peer_input import Seldom
+from adapter.peer_input import LogThrottle
 from feedcore.replica.channel_state import PeerState
 from feedcore.wire.refusal import PacketRefused
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 
 LOG = logging.getLogger("adapter.peer_link")
 QUICK_THREAD_COUNT = 2
-BULK_THREAD_COUNT = 2  # snapshots and source messages: those that take long keep no quick call waiting
+BULK_THREAD_COUNT = 2  # for snapshots and source messages, so that long calls do not delay quick ones
 FOLLOW_PAUSE_S = 0.1  # before following again after a lost connection
 
 
@@ -37,9 +37,9 @@ class CallLine:
         self._quick = ThreadPoolExecutor(QUICK_THREAD_COUNT, thread_name_prefix=f"call-{name}")
         self._bulk = ThreadPoolExecutor(BULK_THREAD_COUNT, thread_name_prefix=f"bulk-{name}")
         self._busy: set[Hashable] = set()
-        self._ended = threading.Condition()  # a call has ended, with an answer or without; guards what is busy
+        self._ended = threading.Condition()  # notified when a call ends; guards `_busy`
         self._is_closed = False
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
         self._name = name
 
     def submit(
@@ -50,10 +50,10 @@ class CallLine:
         *,
         is_bulk: bool = False,
     ) -> None:
-        """Call in a thread, unless a call of this kind is under way. Never blocks.
+        """Call in a thread, unless a call of this kind is running. Never blocks.
 
         Args:
-            on_refused: what came back was refused.
+            on_refused: called if the answer is refused.
         """
 
         def run() -> None:
@@ -62,7 +62,7 @@ class CallLine:
             except PacketRefused as refused:
                 on_refused(refused)
             except (grpc.RpcError, ValueError) as error:  # ValueError: the connection was closed under us
-                self._tell(kind, error)
+                self._log_failure(kind, error)
             finally:
                 with self._ended:
                     self._busy.discard(kind)
@@ -72,37 +72,37 @@ class CallLine:
             if self._is_closed or kind in self._busy:
                 return
             self._busy.add(kind)
-            (self._bulk if is_bulk else self._quick).submit(run).add_done_callback(_tell_bug)
+            (self._bulk if is_bulk else self._quick).submit(run).add_done_callback(_log_bug)
 
     def close(self) -> None:
-        """Give up everything under way."""
+        """Cancel all calls."""
         with self._ended:
             self._is_closed = True
         self.channel.close()
         for pool in (self._quick, self._bulk):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _tell(self, kind: Hashable, error: Exception) -> None:
-        count = None if self._is_closed else self._seldom.take(kind, time.monotonic_ns())
+    def _log_failure(self, kind: Hashable, error: Exception) -> None:
+        count = None if self._is_closed else self._throttle.take(kind, time.monotonic_ns())
         if count is not None:
             extra = {"whom": self._name, "kind": str(kind), "why": str(error)[:300], "count": count}
-            LOG.info("a call failed; it will be asked again", extra=extra)
+            LOG.info("a call failed; it will be repeated", extra=extra)
 
 
-def _tell_bug(done: Future[None]) -> None:
-    """What no call should raise is no weather: a pool would keep it to itself."""
+def _log_bug(done: Future[None]) -> None:
+    """Log an exception that no call should raise. The thread pool would swallow it."""
     if not done.cancelled() and (bug := done.exception()) is not None:
-        LOG.error("a call ended with a bug of ours", exc_info=bug)
+        LOG.error("a call failed because of a bug", exc_info=bug)
 
 
 class PeerLink:
     """Another adapter at one address: calls to it, and the stream of its states.
 
     Args:
-        own_id: who follows.
+        own_id: the id of the adapter that follows.
         read_state: checks a state; raises PacketRefused.
-        on_state: takes one that is right, in the following thread.
-        on_refused: hears why a state was refused.
+        on_state: called with each valid state, in the following thread.
+        on_refused: called with the reason for each refused state.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PeerLink:
         self._thread.start()
 
     def close(self) -> None:
-        """The peer is gone, or is elsewhere: end every thread that waits for it here."""
+        """The peer is gone or has moved: end every thread that waits for it at this address."""
         self._closed.set()
         with self._lock:
             if self._call is not None:
@@ -143,7 +143,7 @@ class PeerLink:
                 call = self.stub.Follow(sync_pb2.FollowRequest(adapter_id=self._own_id))
                 with self._lock:
                     self._call = call
-                    if self._closed.is_set():  # closed while the call was made: nobody else would cancel it
+                    if self._closed.is_set():  # closed while the call started, so nothing else cancels it
                         call.cancel()
                 for state in call:
                     self._take(state)

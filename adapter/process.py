@@ -55,10 +55,10 @@ LOG = logging.getLogger("adapter.process")
 
 @dataclass(frozen=True, slots=True)
 class MoldOptions:
-    """The source streams are an exchange's, over MoldUDP64.
+    """The source streams come from an exchange over MoldUDP64.
 
     Attributes:
-        lines: (source_stream_id, group): further lines beside the feed's own groups.
+        lines: (source_stream_id, group): lines in addition to the feed's own groups.
         request_servers: source_stream_id -> "IPV4:PORT".
     """
 
@@ -68,11 +68,11 @@ class MoldOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """What the command line says.
+    """The command line's options.
 
     Attributes:
-        dead_letters: folder of the dead-letter journal; None: beside the output journal.
-        replace: take the place of a process that runs as this adapter.
+        dead_letters: folder of the dead-letter journal; None: next to the output journal.
+        replace: replace the process that runs as this adapter.
     """
 
     feed: str
@@ -90,7 +90,7 @@ class AdapterOptions:
 
     @property
     def dead_letter_folder(self) -> Path:
-        """Where dead letters go."""
+        """The dead-letter journal's folder."""
         return self.dead_letters or Path(f"{self.journal.resolve()}-dead-letters")
 
 
@@ -107,16 +107,16 @@ class AdapterProcess:
         self._journal = OutputJournal(options.journal)
         self._dead_letters: DeadLetterJournal | None = None
         self._sealer: Sealer | None = None
-        self._private_key = Ed25519PrivateKey.generate()  # of this start alone, and only in its memory
+        self._private_key = Ed25519PrivateKey.generate()  # for this start only, and never stored
         self._protocol = b""
-        self._replaced_by = ""  # the process that took this one's place
+        self._replaced_by = ""  # the process that replaced this one
         self._token = TokenSource(connection.admin, connection.ca_pem, connection.identity, connection.secret)
 
     def run(self) -> None:
         """Serve until the stop signal.
 
         Raises:
-            AnotherProcessRuns: another process runs as this adapter, or has taken this one's place.
+            AnotherProcessRuns: another process runs as this adapter, or has replaced this one.
         """
         rpc = self._start_services()
         options = self._options
@@ -154,7 +154,7 @@ class AdapterProcess:
             if self._dead_letters is not None:
                 self._dead_letters.close()
             self._journal.close()
-            self._context.destroy(0)  # a start that failed half-way has left sockets open
+            self._context.destroy(0)  # a start that failed half-way leaves sockets open
         if self._replaced_by:
             raise AnotherProcessRuns(self._replaced_by)
 
@@ -162,12 +162,12 @@ class AdapterProcess:
         try:
             return Lifeline(self._connection)
         except LifelineUnavailable as unavailable:
-            LOG.warning("no lifeline: a kill of this process is noticed later", extra={"why": str(unavailable)})
+            LOG.warning("no lifeline; a kill of this process will be noticed later", extra={"why": str(unavailable)})
             return None
 
     def _serve(self, registered: admin_pb2.RegisterReply, rpc: RpcServer) -> None:
         serve_metrics(self._options.metrics_port, CounterCollector(self._counters, self._reporter.gauges))
-        self._verifier.trust(registered.token_public_key)  # from here on callers are let in
+        self._verifier.trust(registered.token_public_key)  # from now on calls are accepted
         self._registry.start()
         announce_ready(rpc=rpc.endpoint, adapter=self._options.name)
         begin_steady_running()
@@ -182,7 +182,7 @@ class AdapterProcess:
     # ---- start-up ----
 
     def _start_services(self) -> RpcServer:
-        """Bound before registering, because registering tells the address; refuses everyone until registered."""
+        """Bind before registering, because the registration carries the address. Calls are refused until registered."""
         options = self._options
         self._sync_service, self._replay_service = AdapterSyncService(self._mailbox), ReplayService(self._journal)
         interceptor = AuthorizationInterceptor(self._verifier, ROLES_BY_SERVICE)
@@ -200,9 +200,9 @@ class AdapterProcess:
 
     def _build(self, registered: admin_pb2.RegisterReply) -> None:
         feed, interface = registered.feed, self._connection.interface
-        session = max(feed.session, self._journal.newest_session)  # its last report may not have reached the server
+        session = max(feed.session, self._journal.newest_session)  # the last report may not have reached the server
         past = self._journal.resumable(feed.feed_id, session)
-        # Also where the journal tells of no former life: one may have ended before it saved a state.
+        # Even if the journal shows no earlier process: it may have ended before it saved a state.
         config = engine_config(registered, session=session, former_life_ended_ns=self._journal.held_since_ns)
         converters = {
             each.channel_id: load_converter(
@@ -272,7 +272,8 @@ class AdapterProcess:
         groups = {stream.source_stream_id: [stream.group] for stream in feed.source_streams}
         for stream, group in options.lines:
             if stream not in groups:
-                raise BadGroup(f"feed {feed.name} has no source stream {stream}; it has {', '.join(map(str, groups))}")
+                known = ", ".join(map(str, groups))
+                raise BadGroup(f"--line {stream}={group}: feed {feed.name} has source streams {known}, not {stream}")
             groups[stream].append(group)
         return MoldSource(
             self._context,
@@ -293,7 +294,7 @@ class AdapterProcess:
             self._protocol = protocol
             return
         if protocol != self._protocol:
-            LOG.warning("the feed's protocol was changed; restart this adapter to adopt it")
+            LOG.warning("the feed's protocol settings changed; restart this adapter to apply them")
         self._verifier.trust(registered.token_public_key)
         start = own_start(registered)
         self._mailbox.post(lambda _now_ns: self._adopt(start, registered))
@@ -307,7 +308,7 @@ class AdapterProcess:
 
     def _on_order(self, order: admin_pb2.AdapterOrder, valid_until_ns: int) -> None:
         engine, post = self._engine, self._mailbox.post
-        post(engine.on_admin_heard)  # whatever it says, it hears us
+        post(engine.on_admin_heard)  # any order shows that the server receives our reports
         match order.WhichOneof("order"):
             case "lease_granted":
                 granted = order.lease_granted.epoch
@@ -347,21 +348,21 @@ class AdapterProcess:
         self._adopt_keys(registered)
         return []
 
-    def _adopt_keys(self, told: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
+    def _adopt_keys(self, message: admin_pb2.RegisterReply | admin_pb2.ClusterChanged) -> None:
         assert self._sealer is not None
         now = time.time_ns()
-        self._source_opener.use_keys({key.key_id: key.key for key in told.source_keys})
-        halves = {(half.channel_id, half.key_id): half.key for half in told.decision_keys}
-        for key in told.keys:
+        self._source_opener.use_keys({key.key_id: key.key for key in message.source_keys})
+        halves = {(half.channel_id, half.key_id): half.key for half in message.decision_keys}
+        for key in message.keys:
             sealing = SealingKey(key.key_id, key.channel_id, key.key, halves.get((key.channel_id, key.key_id), b""))
             self._opener.add_key(sealing)
             if key.not_before_unix_ns <= now:
                 self._sealer.use_key(sealing)  # keys come oldest first: the newest valid one stays
-        for expired in self._opener.key_ids - {key.key_id for key in told.keys}:
+        for expired in self._opener.key_ids - {key.key_id for key in message.keys}:
             self._opener.remove_key(expired)
 
     def _ask_server(self, request: ServerRequest) -> None:
-        """What the engine asks of the lease store."""
+        """Send an engine's request to the lease store."""
         match request:
             case RenewLease(epoch):
                 report = admin_pb2.AdapterReport(renew_epoch=epoch)
@@ -372,15 +373,15 @@ class AdapterProcess:
             case RequestEpoch(epoch):
                 report = admin_pb2.AdapterReport(next_epoch_after=epoch)
             case RequestHandOver(epoch, heir, reason):
-                LOG.warning("asking to be relieved", extra={"why": reason})
+                LOG.warning("requesting a hand-over", extra={"why": reason})
                 report = admin_pb2.AdapterReport(hand_over_epoch=epoch, hand_over_heir=heir)
             case AskToFail(reason):
-                LOG.warning("asking to be failed", extra={"why": reason})
+                LOG.warning("requesting to be failed", extra={"why": reason})
                 report = admin_pb2.AdapterReport(fail_reason=reason)
         self._registry.report(report)
 
     def _meet(self, adapters: list[common_pb2.AdapterDescription]) -> list[int]:
-        """Hear the other adapters' groups, know where they are; their ids."""
+        """Receive the other adapters' groups and follow the other adapters; returns their ids."""
         others = [each for each in adapters if each.adapter_id != self._engine.config.adapter_id]
         fresh = [group for each in others for group in each.groups.values() if group not in self._heard]
         self._heard.update(fresh)

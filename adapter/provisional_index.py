@@ -1,9 +1,9 @@
-"""Where in the output journal provisional packets lie, and which of them were committed.
+"""The places of provisional packets in the output journal, and which of them were committed.
 
-A provisional packet's numbers are its sender's own count, from its decided position on, and mean nothing to others; so
-it is found by its source messages. When the sender is granted a lease, its provisional packets become the first
-decisions of the new epoch (the effect `CommitProvisional`); the journal keeps them as they were sent, beside a record
-that says so.
+A provisional packet has its sender's own numbers, counted from the sender's decided position, which mean nothing to
+others. So the index finds it by its source messages. When the sender is granted a lease, its provisional packets become
+the first decisions of the new epoch (the effect `CommitProvisional`). The journal keeps them as they were sent and adds
+a record of the commit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ COMMIT_LAYOUT = Layout(
     ("begin_index", "Q"),  # place in the journal of the first packet
     ("end_index", "Q"),  # after the last
 )
-PLACES_MAX = 65_536  # older ones cannot be found: some tens of seconds, and an outage is seldom longer
+PLACES_MAX = 65_536  # older ones cannot be found; these cover tens of seconds, longer than most outages
 
 
 class Commit(NamedTuple):
-    """Provisional packets in a stretch of the journal that are now decisions of an epoch."""
+    """Provisional packets in a range of the journal that are now decisions of an epoch."""
 
     channel_id: int
     epoch: int
@@ -40,20 +40,20 @@ class Commit(NamedTuple):
     session: int
 
     def encode(self) -> bytes:
-        """As a record."""
+        """Encode it as a record."""
         return COMMIT_LAYOUT.struct.pack(COMMIT_MAGIC, self.channel_id, self.epoch, self.session, *self[2:-1])
 
     def holds(self, index: int, first_input_seq: int, end_input_seq: int) -> bool:
-        """True for a packet of the channel that is among the committed ones."""
+        """True if a packet of the channel is among the committed packets."""
         is_there = self.begin_index <= index < self.end_index
         return is_there and self.first_input_seq <= first_input_seq and end_input_seq <= self.end_input_seq
 
 
 def decode_commit(record: bytes) -> Commit:
-    """From a record.
+    """Decode a record.
 
     Raises:
-        ValueError: it is something else; the text says what.
+        ValueError: it is not a commit; the text says why.
     """
     if len(record) != COMMIT_LAYOUT.size or record[:4] != COMMIT_MAGIC:
         raise ValueError(
@@ -75,11 +75,11 @@ class ProvisionalPlace(NamedTuple):
 
 
 class ProvisionalIndex:
-    """One channel's provisional packets. Not for several threads at once.
+    """One channel's provisional packets. Not thread-safe.
 
     Attributes:
-        places: those that are not committed, in the order of the journal.
-        commits: all that are known.
+        places: the uncommitted packets, in the order of the journal.
+        commits: all known commits.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class ProvisionalIndex:
         self.commits: list[Commit] = []
 
     def note(self, packet: OutputPacket, index: int) -> None:
-        """A packet was appended."""
+        """Note an appended packet."""
         spans = tuple((run.source_stream_id, run.first_source_seq, run.end_source_seq) for run in packet.runs)
         first_input, first_message = packet.first_input_seq, packet.first_message_seq
         self.places.append(ProvisionalPlace(index, first_input, packet.end_input_seq, first_message, spans))
@@ -95,9 +95,9 @@ class ProvisionalIndex:
     def choose(
         self, channel_id: int, epoch: int, first_input_seq: int, end_input_seq: int, session: int
     ) -> Commit | None:
-        """What it takes to commit the newest packets within these `input_seq`; None if none of them is known.
+        """The commit of the newest packets within these `input_seq`; None if none is known.
 
-        An earlier outage may have left packets with the same numbers: those come before a place where numbers fall.
+        An earlier outage may have left packets with the same numbers. They come before a place where numbers decrease.
         """
         chosen: list[ProvisionalPlace] = []
         limit = end_input_seq
@@ -116,7 +116,7 @@ class ProvisionalIndex:
         return Commit(channel_id, epoch, first_input_seq, end_input_seq, begin_index, end_index, session)
 
     def commit(self, commit: Commit) -> list[ProvisionalPlace]:
-        """Remember a commit; returns the packets that it made decisions of. The others no longer count."""
+        """Remember a commit and return the packets that it turned into decisions. The others no longer count."""
         self.commits.append(commit)
         places = [
             place
@@ -127,7 +127,7 @@ class ProvisionalIndex:
         return places
 
     def as_committed(self, packet: OutputPacket, index: int) -> OutputPacket | None:
-        """A packet as it counts: a provisional one under the epoch that committed it, or None if none did."""
+        """The packet as a decision: a provisional one gets the epoch that committed it, or is None if none did."""
         if not packet.flags & PROVISIONAL_BIT:
             return packet
         for commit in self.commits:
@@ -138,7 +138,7 @@ class ProvisionalIndex:
         return None
 
     def holding(self, stream: int, first_source_seq: int, end_source_seq: int) -> list[int]:
-        """Places of packets with any of these source messages of a stream, ascending."""
+        """The ascending places of packets with any of these source messages of a stream."""
         return [
             place.journal_index
             for place in list(self.places)

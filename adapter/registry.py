@@ -1,8 +1,8 @@
-"""The adapter's side of AdapterRegistry: registers, attends, and turns the admin server's orders into engine events.
+"""The adapter's side of AdapterRegistry: registers, sends reports, and turns the admin server's orders into events.
 
-If the server goes away it keeps trying, and where there are several it finds the one that is active; the adapter runs
-on meanwhile. Lease times are by this process's monotonic clock and count from when the report that an order answers was
-sent, so an order that was long on its way gives nothing.
+If the server goes away, the registry retries while the adapter continues. With several servers, it finds the active
+one. Lease times are by this process's monotonic clock and count from the sending of the report that an order answers,
+so a delayed order extends no lease.
 """
 
 from __future__ import annotations
@@ -27,37 +27,36 @@ from transport.process_shell import StopSignal
 from transport.rpc import open_channel
 
 LOG = logging.getLogger("adapter.registry")
-RETRY_PAUSE_S = 0.2  # never longer: whoever holds a lease must come back within its term
+RETRY_PAUSE_S = 0.2  # never longer: a lease holder must be back within the lease's term
 REGISTER_TIMEOUT_S = 10.0
 LOOK_FOR_STOP_S = 0.05
-REPORTS_REMEMBERED = 256  # when each was sent: some ten seconds of them, many times a lease's term
-# A former process of this adapter may have died, or hung, so lately that the server has yet to notice: asked again
-# after pauses that double from the one above up to this, three seconds in all.
+REPORTS_REMEMBERED = 256  # their sending times: about ten seconds of reports, many lease terms
+# If an earlier process of this adapter died or hung just now, the server may not have noticed it. So the registration
+# is repeated, after pauses that double from RETRY_PAUSE_S up to this: three seconds in all.
 REPLACED_PAUSE_S_MAX = 1.6
 NONCE_SIZE = 16
-MARGIN_PER_TTL = 10  # a lease ends for us a tenth of its term early: clocks drift, packets linger
+MARGIN_PER_TTL = 10  # an adapter ends its lease a tenth of the term early: clocks drift, packets linger
 
 
 class AnotherProcessRuns(Exception):
-    """Another process is registered as this adapter; the text is the admin server's and says which."""
+    """Another process is registered as this adapter; the text comes from the admin server and names it."""
 
 
 class Registry:
     """The connection to the admin server.
 
     Args:
-        servers: host:port of the admin server, of all of them with commas between.
+        servers: host:port of the admin server, or of all admin servers, separated by commas.
         on_order: called in the registry's thread with each order and, for lease orders, valid_until_ns.
         on_registered: called with each reply to a registration, the first one included.
         on_lost: called in the registry's thread when the stream of reports and orders has ended.
-        held_epoch: says which epoch's lease is held, 0 for none: a stream begins with its renewal, so that a server
-            that comes back finds its holder at once.
-        on_replaced: called in the registry's thread when another process has taken this one's place, with the admin
-            server's reason; the registry has ended then, and this process must.
-        next_counters: says which packet counter of each channel is not used yet: where a receiver that begins now
-            begins to believe.
-        token: gives a fresh token.
-        request: the registration. Which process it comes from is filled in.
+        held_epoch: returns the epoch of the held lease, 0 for none. A stream begins with the lease's renewal, so that
+            a restarted server finds the holder immediately.
+        on_replaced: called in the registry's thread, with the admin server's reason, when another process has replaced
+            this one. The registry has ended by then, and this process must end.
+        next_counters: returns each channel's first unused packet counter, from which a new receiver accepts packets.
+        token: returns a valid token.
+        request: the registration. The registry fills in the process.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Registry:
         self._held_epoch, self._on_replaced, self._next_counters = held_epoch, on_replaced, next_counters
         request.process_nonce = secrets.token_bytes(NONCE_SIZE)
         request.process_id, request.host = os.getpid(), socket.gethostname()
-        self.is_attending = False  # the stream of reports and orders stands
+        self.is_attending = False  # the stream of reports and orders is open
         self._stopped = threading.Event()
         self._reports: queue.SimpleQueue[admin_pb2.AdapterReport | None] = queue.SimpleQueue()
         self._sent_at_ns: dict[int, int] = {}
@@ -89,10 +88,10 @@ class Registry:
         self._thread = threading.Thread(target=self._keep_attending, name="registry", daemon=True)
 
     def register(self, stop: StopSignal) -> admin_pb2.RegisterReply | None:
-        """Register, waiting for the server as long as it takes; None if the stop signal came first.
+        """Register, and wait for the server as long as it takes; None if the stop signal came first.
 
         Raises:
-            AuthenticationRefused, grpc.RpcError: the server refuses this adapter; trying again will not help.
+            AuthenticationRefused, grpc.RpcError: the server refuses this adapter; retrying does not help.
             AnotherProcessRuns: another process is registered as this adapter, and still reports.
         """
         level = logging.WARNING
@@ -106,24 +105,24 @@ class Registry:
                 if (refusal := _another_process(error)) is not None:
                     if pause_s > REPLACED_PAUSE_S_MAX:
                         raise AnotherProcessRuns(refusal) from error
-                    LOG.log(level, "refused; trying again, in case that process has just ended", extra={"why": refusal})
+                    LOG.log(level, "refused; retrying, in case that process has just ended", extra={"why": refusal})
                     level = logging.DEBUG
                     select.select([stop], [], [], pause_s)
                     pause_s *= 2
                     continue
                 if not is_elsewhere(error):
                     raise
-                LOG.log(level, "the admin server does not answer; trying again", extra={"why": str(error.details())})
-                level = logging.DEBUG  # said once: it may stay away for long
+                LOG.log(level, "the admin server does not answer; retrying", extra={"why": str(error.details())})
+                level = logging.DEBUG  # warn once: an outage may be long
                 select.select([stop], [], [], self._servers.move_on(self._asked, error))
         return None
 
     def start(self) -> None:
-        """Attend from now on."""
+        """Begin to exchange reports and orders with the server."""
         self._thread.start()
 
     def report(self, report: admin_pb2.AdapterReport) -> None:
-        """Send a report, if there is a server to hear it; never blocks. Who sends it, and which it is, is filled in."""
+        """Send a report if the server is connected; never blocks. The registry fills in its sender and its id."""
         self._report_id += 1
         report.incarnation, report.report_id = self._request.resume_incarnation, self._report_id
         for channel_id, counter in self._next_counters().items():
@@ -131,7 +130,7 @@ class Registry:
         self._sent_at_ns[self._report_id] = time.monotonic_ns()
         if len(self._sent_at_ns) > REPORTS_REMEMBERED:
             self._sent_at_ns.pop(next(iter(self._sent_at_ns)), None)
-        if self.is_attending:  # else nobody would ever take it out: an outage may be long
+        if self.is_attending:  # else reports would pile up during an outage
             self._reports.put(report)
 
     def stop(self) -> None:
@@ -161,7 +160,7 @@ class Registry:
         self._servers.answered(self._asked)
         own = own_start(reply)
         self._request.resume_incarnation, self._request.resume_salt = own.incarnation, own.salt
-        self._request.replace = False  # once: else two that were told to replace would take turns
+        self._request.replace = False  # only once: two processes with --replace would replace each other forever
         self._on_registered(reply)
         return reply
 
@@ -177,13 +176,13 @@ class Registry:
                 why = "the server ended the stream"
             except (grpc.RpcError, AuthenticationRefused, ValueError) as failed:
                 if (refusal := _another_process(failed)) is not None:
-                    LOG.error("another process has taken this one's place; it ends", extra={"why": refusal})
+                    LOG.error("another process replaced this one; ending", extra={"why": refusal})
                     self._on_replaced(refusal)
                     return
                 error, why = failed, str(failed)[:300]  # ValueError: the channel was closed under us
             if not self._stopped.is_set():
-                LOG.log(level, "not attended; the adapter goes on and tries again", extra={"why": why})
-                level = logging.DEBUG  # said once an outage
+                LOG.log(level, "lost the admin server; retrying", extra={"why": why})
+                level = logging.DEBUG  # warn once per outage
                 self._stopped.wait(self._servers.move_on(self._asked, error))
 
     def _attend(self) -> None:
@@ -212,12 +211,12 @@ class Registry:
                 lease = order.lease_renewed
         sent_at_ns = self._sent_at_ns.get(lease.report_id)
         if sent_at_ns is None:
-            return 0  # not a lease order, or one so old that its report is forgotten: it gives nothing
+            return 0  # not a lease order, or one so old that its report is forgotten
         return sent_at_ns + lease.ttl_ns - lease.ttl_ns // MARGIN_PER_TTL
 
 
 def _another_process(error: Exception) -> str | None:
-    """The server's sentence if it refused the registration because another process runs as this adapter."""
+    """The server's text if it refused the registration because another process runs as this adapter."""
     if not isinstance(error, grpc.RpcError):
         return None
     code = getattr(error, "code", None)
@@ -236,6 +235,6 @@ def own_start(registered: admin_pb2.RegisterReply) -> AnnouncedStart:
         if start.incarnation == registered.self.incarnation:
             return start
     raise ValueError(
-        "the admin server's reply names no salt for this start of the adapter; "
-        "run admin server and adapters of one version"
+        "the admin server's reply has no salt for this start of the adapter; "
+        "run the admin server and the adapters in the same version"
     )

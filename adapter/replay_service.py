@@ -1,4 +1,4 @@
-"""Replay for clients: what the output journal has of the messages they miss. Never the engine's business."""
+"""Replay for clients: serves missed messages from the output journal, without the engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from transport.rpc import caller_of
 
 REPLAY_CHUNK_PACKETS = 256
-REPLAY_COUNT_MAX = 1_000_000  # source messages in one request: more is a catch-up, to be asked in parts
-REPLAY_RANGES_MAX = 10_000  # each is a lookup of its own
+REPLAY_COUNT_MAX = 1_000_000  # numbers in one request; a longer catch-up takes several
+REPLAY_RANGES_MAX = 10_000  # each is a separate lookup
 
 
 class ReplayService(replay_pb2_grpc.ReplayServicer):
-    """For clients that are granted a channel's topic, and for adapters of the feed.
+    """Serves clients that are granted a channel's topic, and the feed's adapters.
 
     Attributes:
-        feed: the feed's name; set with the topics, once registered. Until then every channel is unknown.
+        feed: the feed's name; set with the topics after registration. Until then every channel is unknown.
         topics: channel_id -> topic, of the channels served.
     """
 
@@ -34,8 +34,8 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     def Replay(  # noqa: N802
         self, request: replay_pb2.ReplayRequest, context: grpc.ServicerContext
     ) -> Iterator[replay_pb2.ReplayChunk]:
-        """What the output journal has of the ranges asked for, each packet once however many of them name it: first by
-        number, ascending, then provisional packets by source stream."""
+        """The output journal's packets of the requested ranges, each packet once: first by ascending number, then
+        provisional packets by source stream."""
         self._check_caller(request.channel_id, context)
         refusal = refusal_of(_ranges_of(request))
         if refusal is not None:
@@ -71,7 +71,7 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
         if not caller.is_adapter_of(self.feed) and not any_topic_matches(caller.topics, topic):
             context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{caller.identity} is neither granted the topic {topic!r} nor an adapter of feed {self.feed!r}",
+                f"{caller.identity} has no grant for topic {topic!r} and is not an adapter of feed {self.feed!r}",
             )
 
 
@@ -87,12 +87,12 @@ def refusal_of(ranges: Iterable[replay_pb2.NumberRange]) -> str | None:
     number_count = range_count = 0
     for each in ranges:
         if not FIRST_SEQ <= each.first < each.end:
-            return f"[{each.first}, {each.end}) is not a range: its first is at least {FIRST_SEQ}, its end beyond that"
+            return f"range [{each.first}, {each.end}) is invalid; first must be >= {FIRST_SEQ} and end > first"
         number_count += each.end - each.first
         range_count += 1
     if number_count > REPLAY_COUNT_MAX or range_count > REPLAY_RANGES_MAX:
         return (
-            f"{number_count} numbers in {range_count} ranges in one request, at most {REPLAY_COUNT_MAX} "
-            f"in {REPLAY_RANGES_MAX} are served: ask in parts"
+            f"the request has {number_count} numbers in {range_count} ranges; at most {REPLAY_COUNT_MAX} "
+            f"in {REPLAY_RANGES_MAX} are allowed; split it"
         )
     return None

@@ -1,4 +1,4 @@
-"""The adapter's report of itself: feed adapter state for its peers and the admin server, and gauges for Prometheus."""
+"""The adapter's report on itself: feed adapter state for its peers and the admin server, and gauges for Prometheus."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ERROR_COUNTERS = (Counter.DIGESTS_UNEQUAL, Counter.SNAPSHOTS_REFUSED, Counter.SO
 
 
 class Reporter:
-    """Asks the engine; `state` in the loop's thread, `gauges` from any.
+    """Reads the engine. Call `state` in the loop's thread, `gauges` in any.
 
     Args:
-        converters: by channel_id; their counts are shown.
+        converters: by channel_id; their counts become metrics.
 
     Attributes:
-        forged: what was sent as an adapter of the feed, but not by one; the loop notes it.
+        forged: packets that impersonate an adapter of the feed; the loop notes them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reporter:
         self._is_abstaining = False
 
     def state(self) -> common_pb2.FeedAdapterState:
-        """The state now."""
+        """The current state."""
         now_ns = time.monotonic_ns()
         if now_ns - self._health_at_ns >= HEALTH_INTERVAL_NS:
             self._health_at_ns = now_ns
@@ -73,17 +73,17 @@ class Reporter:
         return state
 
     def gauges(self) -> Iterator[Metric]:
-        """As the loop's last turn left them."""
+        """The gauges as of the loop's last turn."""
         replicas = list(self._engine.replicas.items())
-        states = GaugeMetricFamily("tandemfeed_replica_state", "Channels in the state.", labels=["state"])
+        states = GaugeMetricFamily("tandemfeed_replica_state", "Channels in this state.", labels=["state"])
         for state in ReplicaState:
             states.add_metric([state.value], sum(replica.state is state for _, replica in replicas))
         yield states
-        epochs = GaugeMetricFamily("tandemfeed_epoch", "Epoch of the last decision applied.", labels=["channel"])
+        epochs = GaugeMetricFamily("tandemfeed_epoch", "Epoch of the last applied decision.", labels=["channel"])
         places = GaugeMetricFamily("tandemfeed_next_message_seq", "The next message_seq.", labels=["channel"])
         inputs = GaugeMetricFamily("tandemfeed_next_input_seq", "The next input_seq.", labels=["channel"])
         ahead = GaugeMetricFamily(
-            "tandemfeed_provisional", "1 while messages sent provisionally wait to be committed.", labels=["channel"]
+            "tandemfeed_provisional", "1 while provisionally sent messages wait for their commit.", labels=["channel"]
         )
         for channel_id, replica in replicas:
             labels, line = [str(channel_id)], replica.line
@@ -92,16 +92,17 @@ class Reporter:
             inputs.add_metric(labels, line.next_input_seq)
             ahead.add_metric(labels, line.provisional is not None)
         yield from (epochs, places, inputs, ahead)
-        yield GaugeMetricFamily("tandemfeed_is_active", "1 while the lease is held.", value=self._engine.lease.is_held)
-        text = "1 while, without an admin server, grants are refused in favour of the active."
+        text = "1 while this adapter holds the lease."
+        yield GaugeMetricFamily("tandemfeed_is_active", text, value=self._engine.lease.is_held)
+        text = "1 while this adapter, without an admin server, has promised to refuse grants for the active's sake."
         yield GaugeMetricFamily("tandemfeed_is_abstaining", text, value=self._is_abstaining)
-        yield GaugeMetricFamily("tandemfeed_health_score", "0 (unfit) to 1.", value=self._health.score)
-        text = "Records that found the output journal's disk full."
-        yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.unkept_count)
-        text = "Refused source messages appended to the dead-letter journal, which takes samples."
-        yield CounterMetricFamily("tandemfeed_dead_letters_kept", text, value=self._dead_letters.kept_count)
-        text = "Samples that the dead-letter journal did not take: its disk is full, or it cannot be written."
-        yield CounterMetricFamily("tandemfeed_dead_letters_unkept", text, value=self._dead_letters.unkept_count)
+        yield GaugeMetricFamily("tandemfeed_health_score", "Health from 0 (unfit) to 1.", value=self._health.score)
+        text = "Records that the output journal dropped because its disk was full."
+        yield CounterMetricFamily("tandemfeed_output_journal_unkept", text, value=self._journal.dropped_count)
+        text = "Samples of refused source messages that were appended to the dead-letter journal."
+        yield CounterMetricFamily("tandemfeed_dead_letters_kept", text, value=self._dead_letters.appended_count)
+        text = "Samples of refused source messages that the dead-letter journal dropped: disk full, error, or too slow."
+        yield CounterMetricFamily("tandemfeed_dead_letters_unkept", text, value=self._dead_letters.dropped_count)
         yield forgery_metric(self.forged.counts())
         counts = {str(channel_id): converter.counts() for channel_id, converter in self._converters.items()}
         yield from conversion_metrics(counts)
@@ -115,12 +116,12 @@ class Reporter:
 
 
 def forgery_metric(counts: Mapping[int, int]) -> Metric:
-    """Packets that somebody else sent as an adapter.
+    """The metric of packets that impersonate an adapter.
 
     Args:
         counts: adapter_id -> packets.
     """
-    text = "Packets refused that were sent as of an adapter of the feed, but not by one; by the adapter impersonated."
+    text = "Refused packets that impersonate an adapter of the feed, by the impersonated adapter."
     forged = CounterMetricFamily("tandemfeed_forged_packets", text, labels=["impersonated_adapter_id"])
     for adapter_id, count in counts.items():
         forged.add_metric([str(adapter_id)], count)
@@ -128,7 +129,7 @@ def forgery_metric(counts: Mapping[int, int]) -> Metric:
 
 
 def conversion_metrics(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
-    """What converters count, with the sentences of `Reason`: one metric for what was refused, one for each other count.
+    """The converters' counts, with the sentences of `Reason`: one metric for refusals, one for each other count.
 
     Args:
         counts: channel -> `CompiledConverter.counts()`.
@@ -136,7 +137,7 @@ def conversion_metrics(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Metr
     sentences = " ".join(f"{reason.name.lower()}: {reason.text}" for reason in REFUSALS)
     refused = CounterMetricFamily(
         "tandemfeed_source_messages_refused",
-        f"Source messages that were refused, by reason. {sentences}",
+        f"Refused source messages, by reason. {sentences}",
         labels=["channel", "reason"],
     )
     others = {

@@ -1,6 +1,6 @@
 """A channel's saved state as a record of the output journal: position and conversion state (`SaveState`).
 
-The head (`HEAD`), then a `STREAM` per source stream, then the converter's own bytes to the record's end.
+The record has a `HEAD`, a `STREAM` for each source stream, and the converter's own bytes to its end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SavedState(NamedTuple):
 
 
 def encode_saved_state(state: SavedState) -> bytes:
-    """As a record."""
+    """Encode it as a record."""
     snapshot, position = state.snapshot, state.snapshot.position
     lineage, streams = snapshot.lineage, sorted(position.next_source_seqs.items())
     head = HEAD.struct.pack(
@@ -51,7 +51,7 @@ def encode_saved_state(state: SavedState) -> bytes:
 
 
 def decode_saved_state(record: bytes) -> SavedState:
-    """From a record.
+    """Decode a record.
 
     Raises:
         ValueError: it is not a saved state; the text says why.
@@ -62,7 +62,7 @@ def decode_saved_state(record: bytes) -> SavedState:
     next_input, next_message, count, _ = numbers
     end = HEAD.size + count * STREAM.size
     if len(record) < end:
-        raise ValueError(f"a saved state of {count} streams has at least {end} bytes, not {len(record)}")
+        raise ValueError(f"a saved state of {len(record)} bytes is cut short; {count} streams need at least {end}")
     streams = {stream: seq for stream, _, seq in STREAM.struct.iter_unpack(record[HEAD.size : end])}
     position = MessageStreamState(epoch, next_input, next_message, streams)
     lineage = Lineage((EpochStart(epoch, first_input, first_message),) if epoch else ())

@@ -1,4 +1,4 @@
-"""A line of a source stream whose packets the feed's own source has sealed: opened here, ahead of the engine."""
+"""A line of a source stream that the feed's source seals: opens its packets before they reach the engine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from transport.source_sealing import SourceOpener
 
 
 class SealedLine:
-    """A source line that refuses, and counts, what the feed's source did not seal."""
+    """A source line that refuses and counts packets that the feed's source did not seal."""
 
     def __init__(self, heard: MulticastReceiver, opener: SourceOpener, counters: CounterSet) -> None:
         self._heard, self._opener, self._counters = heard, opener, counters
         self.socket = heard.socket
 
     def receive(self) -> bytes | None:
-        """The next source packet, opened; None if none waits."""
+        """The next source packet, opened; None if there is none."""
         while (datagram := self._heard.receive()) is not None:
             try:
                 return self._opener.open(datagram)

@@ -1,4 +1,4 @@
-"""What an adapter serves to the other adapters of its feed. Only the loop answers about the engine."""
+"""The service for the other adapters of the feed. Questions about the engine are answered in the loop."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Answer = TypeVar("Answer")
 
 
 class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
-    """For the other adapters of the feed; an adapter of another feed is refused.
+    """Serves the other adapters of the feed; adapters of other feeds are refused.
 
-    Made before the engine is (registering needs the service's address, the engine needs what registering answers);
-    until `serve_for` is called no token is accepted, so nobody gets this far.
+    It exists before the engine, because the registration needs the service's address and the engine needs the
+    registration's reply. Until `serve_for` is called, no token is accepted, so no call gets this far.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -39,11 +39,11 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
     def serve_for(
         self, engine: AdapterEngine, feed: str, state: Callable[[], common_pb2.FeedAdapterState], sync_interval_ns: int
     ) -> None:
-        """Serve for this engine from now on.
+        """Serve this engine from now on.
 
         Args:
-            feed: its name.
-            state: the adapter's report; asked in the loop's thread.
+            feed: the feed's name.
+            state: returns the adapter's report; called in the loop's thread.
         """
         self._engine, self._feed, self._state = engine, feed, state
         self._interval_s = sync_interval_ns / 1e9
@@ -55,7 +55,7 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
         self._check_caller(context)
         ended = threading.Event()
         if not context.add_callback(ended.set):
-            return  # it has left already
+            return  # the caller has left already
         while not ended.is_set():
             yield self._ask(self._state, context)
             ended.wait(self._interval_s)
@@ -81,7 +81,7 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
     def GetRuns(  # noqa: N802
         self, request: sync_pb2.GetRunsRequest, context: grpc.ServicerContext
     ) -> sync_pb2.GetRunsReply:
-        """Decisions behind a position."""
+        """The decisions after a position."""
         self._check_channel(request.channel_id, context)
         channel_id, wanted = request.channel_id, request.position
         session = request.session
@@ -91,7 +91,7 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
     # ---- inside ----
 
     def _ask(self, question: Callable[[], Answer], context: grpc.ServicerContext) -> Answer:
-        """The loop's answer, or the call ends with what stands against it."""
+        """The loop's answer. If there is none, abort the call with the reason."""
         try:
             return self._mailbox.ask(question)
         except NotActive as passive:
@@ -99,17 +99,18 @@ class AdapterSyncService(sync_pb2_grpc.AdapterSyncServicer):
         except DecisionLogTooShort as short:
             context.abort(grpc.StatusCode.OUT_OF_RANGE, str(short))
         except (IndexError, ValueError) as wrong:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be: {wrong}")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is invalid: {wrong}")
         except TimeoutError:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "this adapter's loop does not answer; ask again")
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this adapter's loop does not answer; retry")
         raise AssertionError("abort raises")
 
     def _check_caller(self, context: grpc.ServicerContext) -> None:
         caller = caller_of(context)
         if not caller.is_adapter_of(self._feed):
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller.identity} is no adapter of feed {self._feed!r}")
+            refusal = f"{caller.identity} is not an adapter of feed {self._feed!r}"
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
 
     def _check_channel(self, channel_id: int, context: grpc.ServicerContext) -> None:
         self._check_caller(context)
         if channel_id not in self._engine.replicas:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {channel_id} in feed {self._feed!r}")
+            context.abort(grpc.StatusCode.NOT_FOUND, f"feed {self._feed!r} has no channel {channel_id}")

@@ -1,4 +1,4 @@
-"""Offsets of time zones at midnight, day by day: the one thing the conversion asks of the calendar's data."""
+"""UTC offsets of time zones at midnight, day by day: all that the conversion needs from the time zone database."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import zoneinfo
 from functools import cache
 
 EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
-ZONE_NAME = re.compile(r"[A-Za-z0-9_+/-]{1,64}")  # zones are looked for as files of that name
-STEP_DAYS = 4  # no zone changed twice within so few
+ZONE_NAME = re.compile(r"[A-Za-z0-9_+/-]{1,64}")  # zones are searched as files of that name
+STEP_DAYS = 4  # no zone ever changed twice within this many days
 DAYS_END = datetime.date(2100, 1, 1).toordinal() - EPOCH_ORDINAL
 
 
 def is_time_zone(name: str) -> bool:
-    """True if there is such a zone, as "America/New_York"."""
+    """True if the zone exists, such as "America/New_York"."""
     if ZONE_NAME.fullmatch(name) is None:
         return False
     try:
@@ -25,7 +25,7 @@ def is_time_zone(name: str) -> bool:
 
 
 def offset_at_midnight_s(zone: str, day: int) -> int:
-    """Seconds that local time is ahead of UTC at the midnight a day begins with.
+    """Seconds that local time is ahead of UTC at the midnight that begins a day.
 
     Args:
         day: since 1970-01-01.
@@ -39,7 +39,7 @@ def offset_at_midnight_s(zone: str, day: int) -> int:
 
 @cache
 def zone_changes(zone: str) -> tuple[tuple[int, int], ...]:
-    """(day since 1970, offset in seconds) for each day until 2100 on which the offset is not that of the day before."""
+    """(day since 1970, offset in seconds) for each day until 2100 on which the offset changed."""
     found = [(0, offset_at_midnight_s(zone, 0))]
     for end in range(STEP_DAYS, DAYS_END + STEP_DAYS, STEP_DAYS):
         low, high = end - STEP_DAYS, min(end, DAYS_END - 1)

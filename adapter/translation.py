@@ -1,6 +1,6 @@
-"""Translates between the cores' types and the contracts': one function per type and direction, nothing else.
+"""Translates between the cores' types and the protobuf types: one function per type and direction.
 
-What a peer says is checked here: a function that reads raises ValueError for what cannot be.
+The functions that read check a peer's input and raise ValueError if it is impossible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def position_to_proto(position: MessageStreamState) -> common_pb2.MessageStreamS
 
 
 def position_from_proto(position: common_pb2.MessageStreamState) -> MessageStreamState:
-    """Message stream state; ValueError if no numbering gets there."""
+    """Message stream state; ValueError if a number is out of range."""
     for seq in (position.next_input_seq, position.next_message_seq, *position.next_source_seqs.values()):
         _check_seq(seq)
     return MessageStreamState(
@@ -39,16 +39,16 @@ def position_from_proto(position: common_pb2.MessageStreamState) -> MessageStrea
 
 def _check_seq(seq: int) -> None:
     if not FIRST_SEQ <= seq < SEQ_MAX:
-        raise ValueError(f"a sequence number of {seq}")
+        raise ValueError(f"a sequence number is {seq}; it must be from {FIRST_SEQ} to {SEQ_MAX - 1}")
 
 
 def lineage_to_proto(lineage: Lineage) -> list[common_pb2.LineageEntry]:
-    """A history."""
+    """A lineage."""
     return [common_pb2.LineageEntry(**entry._asdict()) for entry in lineage.entries]
 
 
 def lineage_from_proto(entries: Iterable[common_pb2.LineageEntry]) -> Lineage:
-    """A history; ValueError if it cannot be one."""
+    """A lineage; ValueError if it is impossible."""
     try:
         return checked_lineage((entry.epoch, entry.first_input_seq, entry.first_message_seq) for entry in entries)
     except PacketRefused as refused:
@@ -70,10 +70,10 @@ def status_to_proto(status: ChannelStatus) -> common_pb2.ChannelState:
 
 
 def status_from_proto(state: common_pb2.ChannelState) -> ChannelStatus:
-    """A channel's state; ValueError if the state's name is unknown, or position and history are none."""
+    """A channel's state; ValueError if its name is unknown, or its position or lineage is impossible."""
     position, lineage = position_from_proto(state.position), lineage_from_proto(state.lineage)
     if position.epoch != lineage.epoch:
-        raise ValueError(f"position of epoch {position.epoch}, history {lineage.entries}")
+        raise ValueError(f"the position is of epoch {position.epoch}, but the lineage is {lineage.entries}")
     return ChannelStatus(
         state.channel_id,
         ReplicaState(state.replica_state),
@@ -107,9 +107,9 @@ def peer_state_to_proto(state: PeerState, health: Health) -> common_pb2.FeedAdap
 
 
 def peer_state_from_proto(state: common_pb2.FeedAdapterState) -> PeerState:
-    """Feed adapter state; ValueError if a part of it cannot be."""
-    if not 0 <= state.health.score <= 1:  # also what is no number
-        raise ValueError(f"a health score of {state.health.score}")
+    """Feed adapter state; ValueError if a part of it is impossible."""
+    if not 0 <= state.health.score <= 1:  # refuses NaN too
+        raise ValueError(f"the health score is {state.health.score}; it must be from 0 to 1")
     return PeerState(
         state.adapter_id,
         state.incarnation,
@@ -133,7 +133,7 @@ def runs_to_proto(reply: RunsReply) -> sync_pb2.GetRunsReply:
 
 
 def runs_from_proto(reply: sync_pb2.GetRunsReply) -> RunsReply:
-    """Decisions; ValueError if one of them, or their history, cannot be."""
+    """Decisions; ValueError if one of them, or their lineage, is impossible."""
     runs = tuple(
         Run(
             run.epoch,
@@ -158,13 +158,13 @@ def _check_run(run: Run) -> None:
     for seq in (run.end_input_seq, run.end_message_seq, run.end_source_seq):
         _check_seq(seq)
     if not run.epoch or not run.source_count or (run.is_source_gap and run.message_count != 1):
-        raise ValueError(f"no decision: {run}")
+        raise ValueError(f"not a decision: {run}")
 
 
 def state_chunks(
     position: MessageStreamState, lineage: Lineage, digests: Iterable[int], data: bytes, session: int
 ) -> Iterable[sync_pb2.SnapshotChunk]:
-    """A snapshot, or some buckets of one, in pieces that a call can carry."""
+    """A snapshot, or some of its buckets, in chunks that fit a gRPC message."""
     for offset in range(0, max(len(data), 1), SNAPSHOT_CHUNK_SIZE):
         chunk = sync_pb2.SnapshotChunk(data=data[offset : offset + SNAPSHOT_CHUNK_SIZE])
         if offset == 0:
@@ -179,12 +179,13 @@ def state_chunks(
 def _joined(chunks: list[sync_pb2.SnapshotChunk]) -> bytes:
     data = b"".join(chunk.data for chunk in chunks)
     if not chunks or len(data) != chunks[0].total_size:
-        raise ValueError(f"it came cut short, with {len(data)} bytes")
+        expected = chunks[0].total_size if chunks else "some"
+        raise ValueError(f"the answer was cut short: {len(data)} bytes, expected {expected}")
     return data
 
 
 def snapshot_from_chunks(channel_id: int, chunks: list[sync_pb2.SnapshotChunk]) -> ChannelSnapshot:
-    """A snapshot; ValueError if it is not whole."""
+    """A snapshot; ValueError if it is incomplete."""
     data, first = _joined(chunks), chunks[0]
     return ChannelSnapshot(
         channel_id,
@@ -197,6 +198,6 @@ def snapshot_from_chunks(channel_id: int, chunks: list[sync_pb2.SnapshotChunk]) 
 
 
 def buckets_from_chunks(chunks: list[sync_pb2.SnapshotChunk]) -> Buckets:
-    """Some buckets; ValueError if they are not whole."""
+    """Some buckets; ValueError if they are incomplete."""
     data, first = _joined(chunks), chunks[0]
     return Buckets(position_from_proto(first.position), data, tuple(first.digests), first.session)

@@ -1,12 +1,12 @@
-"""Deadlines of parts become the deadline of the whole: a core has one (`next_deadline_ns`), and its shell one timer."""
+"""Combines the deadlines of parts: a core has one deadline (`next_deadline_ns`), and its shell has one timer."""
 
 from __future__ import annotations
 
 
 def earliest(*deadlines_ns: int | None) -> int | None:
-    """The first of several moments; None where there is none, as for a part that waits for nothing."""
+    """The earliest of several moments, where None stands for a part that waits for nothing; None if all are None."""
     first_ns: int | None = None
-    for at_ns in deadlines_ns:  # a loop asks at every turn: a generator inside `min` takes three times as long
+    for at_ns in deadlines_ns:  # called in every turn of a loop; a generator inside `min` takes three times as long
         if at_ns is not None and (first_ns is None or at_ns < first_ns):
             first_ns = at_ns
     return first_ns

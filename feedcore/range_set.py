@@ -1,10 +1,10 @@
-"""A set of integers kept as ranges: what was received, what is missing, what was asked for, what a file holds.
+"""A set of integers stored as ranges: for what was received, is missing or was requested, or what a file contains.
 
 A range is half-open, `[first, end)`: `end` is the first number after it. The ranges of a set are sorted and never
-touch: adding `[1, 3)` and `[3, 5)` makes `[1, 5)`. Appending at the end takes the same time however many ranges there
-are; anything else is a binary search and one move within a list.
+touch: adding `[1, 3)` and `[3, 5)` makes `[1, 5)`. Appending at the end takes constant time; all else takes a binary
+search and one move within a list.
 
-The set never limits itself. A caller that fills it from the network bounds `range_count` or the numbers it adds.
+The set has no limit. A caller that fills it from the network must bound `range_count` or the numbers it adds.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class RangeSet:
     """Integers as sorted half-open ranges that neither overlap nor touch.
 
     Args:
-        ranges: pairs `(first, end)` to begin with, in any order; they may overlap.
+        ranges: initial pairs `(first, end)`, in any order; they may overlap.
 
-    Every method that takes `first` and `end` raises `ValueError` when `end` is below `first`; where they are equal the
-    range is empty, which changes nothing.
+    Every method that takes `first` and `end` raises `ValueError` if `end` is below `first`. If they are equal, the
+    range is empty.
     """
 
     __slots__ = ("_ends", "_firsts")
@@ -35,33 +35,33 @@ class RangeSet:
 
     @property
     def first(self) -> int:
-        """The lowest number held. Raises `ValueError` when the set is empty."""
+        """The lowest number. Raises `ValueError` if the set is empty."""
         if not self._firsts:
-            raise ValueError("an empty RangeSet has no first number: test the set before asking")
+            raise ValueError("an empty RangeSet has no first number; check the set first")
         return self._firsts[0]
 
     @property
     def end(self) -> int:
-        """One more than the highest number held. Raises `ValueError` when the set is empty."""
+        """The highest number plus one. Raises `ValueError` if the set is empty."""
         if not self._ends:
-            raise ValueError("an empty RangeSet has no end: test the set before asking")
+            raise ValueError("an empty RangeSet has no end; check the set first")
         return self._ends[-1]
 
     @property
     def count(self) -> int:
-        """How many integers are held: work per range."""
+        """How many integers the set contains. Takes time per range."""
         return sum(self._ends) - sum(self._firsts)
 
     @property
     def range_count(self) -> int:
-        """How many ranges hold them."""
+        """How many ranges the set has."""
         return len(self._firsts)
 
     def __bool__(self) -> bool:
         return bool(self._firsts)
 
     def __iter__(self) -> Iterator[Range]:
-        """The ranges `(first, end)`, lowest first. The set must not change meanwhile."""
+        """The ranges `(first, end)`, lowest first. The set must not change during the iteration."""
         return zip(self._firsts, self._ends, strict=True)
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class RangeSet:
     def _join(self, first: int, end: int) -> None:
         firsts, ends = self._firsts, self._ends
         low = bisect_left(ends, first)  # the lowest range that overlaps or touches
-        high = bisect_right(firsts, end, low)  # the first range that lies wholly above
+        high = bisect_right(firsts, end, low)  # the first range that is wholly above
         if low < high:
             first = min(first, firsts[low])
             end = max(end, ends[high - 1])
@@ -92,7 +92,7 @@ class RangeSet:
         ends[low:high] = [end]
 
     def remove(self, first: int, end: int) -> None:
-        """Remove every number of `[first, end)` that is held."""
+        """Remove every number of `[first, end)` from the set."""
         firsts, ends = self._firsts, self._ends
         if firsts and first <= firsts[0] < end < ends[0]:
             firsts[0] = end
@@ -100,7 +100,7 @@ class RangeSet:
             self.take(first, end)
 
     def take(self, first: int, end: int) -> RangeSet:
-        """Remove every number of `[first, end)` that is held, and return them."""
+        """Remove every number of `[first, end)` from the set, and return the removed ones."""
         taken = self.within(first, end)
         if taken:
             firsts, ends = self._firsts, self._ends
@@ -113,7 +113,7 @@ class RangeSet:
         return taken
 
     def within(self, first: int, end: int) -> RangeSet:
-        """The numbers of `[first, end)` that are held."""
+        """The numbers of `[first, end)` in the set."""
         _refuse_backwards(first, end)
         low = bisect_right(self._ends, first)  # the lowest range that reaches above first
         high = bisect_left(self._firsts, end, low)  # the first range that begins at end or above
@@ -125,7 +125,7 @@ class RangeSet:
         return _of(firsts, ends)
 
     def missing(self, first: int, end: int) -> RangeSet:
-        """The numbers of `[first, end)` that are not held: the gaps inside that window."""
+        """The numbers of `[first, end)` that are not in the set: the gaps inside that window."""
         held = self.within(first, end)
         gap_firsts = [first, *held._ends]
         gap_ends = [*held._firsts, end]
@@ -136,13 +136,13 @@ class RangeSet:
         return _of(gap_firsts, gap_ends)
 
     def covers(self, first: int, end: int) -> bool:
-        """Whether every number of `[first, end)` is held; an empty range always is."""
+        """True if every number of `[first, end)` is in the set; always true for an empty range."""
         _refuse_backwards(first, end)
         at = bisect_right(self._ends, first)
         return first == end or (at < len(self._firsts) and self._firsts[at] <= first and end <= self._ends[at])
 
     def overlaps(self, first: int, end: int) -> bool:
-        """Whether any number of `[first, end)` is held; of an empty range none is."""
+        """True if any number of `[first, end)` is in the set; never true for an empty range."""
         _refuse_backwards(first, end)
         at = bisect_right(self._ends, first)
         return first < end and at < len(self._firsts) and self._firsts[at] < end
@@ -159,7 +159,7 @@ class RangeSet:
 
 
 def _of(firsts: list[int], ends: list[int]) -> RangeSet:
-    """A set that owns these lists, which hold its invariant already."""
+    """A set that owns these lists, which must satisfy its invariant."""
     made = RangeSet()
     made._firsts, made._ends = firsts, ends
     return made
@@ -167,4 +167,4 @@ def _of(firsts: list[int], ends: list[int]) -> RangeSet:
 
 def _refuse_backwards(first: int, end: int) -> None:
     if end < first:
-        raise ValueError(f"a range's end is exclusive and at least its first number: first is {first} and end {end}")
+        raise ValueError(f"a range's end must not be below its first number: first is {first} and end {end}")

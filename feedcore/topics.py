@@ -1,4 +1,4 @@
-"""Topic patterns: dotted words, `*` for exactly one word, `#` for any number of words (also none)."""
+"""Topic patterns: dotted words, `*` for exactly one word, `#` for any number of words (or none)."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""The transport engine: datagrams, sealing, secured calls and the shell of a process. No decision about a sequence
-number is taken here."""
+"""The transport engine: datagrams, sealing, secured calls and the shell of a process. It decides nothing about
+sequence numbers."""

@@ -1,7 +1,7 @@
-"""The admin servers of a cluster, as whoever calls them sees them: several addresses, one of which is active.
+"""The admin servers of a cluster, as their callers see them: several addresses, one of which is active.
 
-A standby answers UNAVAILABLE and names the active server in its trailing metadata. It is followed only to an address
-that was configured: nobody can be led elsewhere.
+A standby answers UNAVAILABLE and names the active server in its trailing metadata. Callers follow only to configured
+addresses, so no server can lead them elsewhere.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import grpc
 
 ACTIVE_SERVER_KEY = "tandemfeed-active"  # metadata: host:port of the active admin server
 ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
-PAUSE_S = 0.1  # after all were asked in vain; doubled for each further round
+PAUSE_S = 0.1  # after all servers failed to answer; doubled for each further round
 PAUSE_MAX_S = 2.0
-TRY_TIMEOUT_S = 3.0  # of one server, where others can be asked: a host that is gone answers nothing
+TRY_TIMEOUT_S = 3.0  # for one of several servers, because a host that is gone never answers
 Result = TypeVar("Result")
 
 
 class AdminServers:
-    """The addresses, and which of them to ask. Safe to call from any thread.
+    """The addresses, and the one to ask next. Thread-safe.
 
     Args:
         addresses: host:port, or host:port,host:port.
-        pause_s, pause_max_s: between rounds in which nobody served; doubled from one to the next, and drawn between
-            half of it and all of it, so that processes that lost their server together do not come back together.
+        pause_s, pause_max_s: the first and the longest pause between rounds in which no server served. It doubles
+            each round, and half of it is random, so that processes that lost their server together do not return
+            together.
     """
 
     def __init__(self, addresses: str, *, pause_s: float = PAUSE_S, pause_max_s: float = PAUSE_MAX_S) -> None:
@@ -41,26 +42,26 @@ class AdminServers:
 
     @property
     def current(self) -> str:
-        """The one to ask next."""
+        """The address to ask next."""
         return self._current
 
     @property
     def are_several(self) -> bool:
-        """True if there is another to ask."""
+        """True if there is more than one address."""
         return len(self.addresses) > 1
 
     def answered(self, address: str) -> None:
-        """This one serves: it is asked first from now on."""
+        """Note that this server serves; it is asked first from now on."""
         with self._lock:
             self._current = address
             self._asked.clear()
             self._next_pause_s = self._pause_s
 
     def move_on(self, address: str, error: BaseException | None = None) -> float:
-        """This one did not serve, or does not any more; another is `current` then.
+        """Note that this server does not serve (any more), and make another one `current`.
 
         Returns:
-            How long to wait before asking it, in seconds: 0 if it was not asked since one last served.
+            How long to wait before asking that one, in seconds: 0 if it was not asked since a server last served.
         """
         with self._lock:
             self._asked.add(address)
@@ -81,20 +82,20 @@ class AdminServers:
 
 
 def active_named_by(error: BaseException | None) -> str:
-    """The active server's address in a standby's answer; "" if none is named."""
+    """The active server's address in a standby's answer; "" if the answer names none."""
     trailing = getattr(error, "trailing_metadata", None)
     pairs = trailing() if callable(trailing) else None
     return next((str(value) for key, value in pairs or () if key == ACTIVE_SERVER_KEY), "")
 
 
 def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeout_s: float) -> Result:
-    """Ask the servers in turn until one serves, with pauses that grow and never are the same for two processes.
+    """Ask the servers in turn until one serves, with growing, randomised pauses.
 
     Args:
-        ask: called with an address and how long it may take, in seconds. With one address it is called once.
+        ask: called with an address and a time limit in seconds. With one address it is called once.
 
     Raises:
-        grpc.RpcError: a refusal; or the last failure, when the time is over.
+        grpc.RpcError: a refusal, or the last failure when the time is over.
     """
     if not servers.are_several:
         return ask(servers.current, timeout_s)
@@ -116,6 +117,6 @@ def ask_active(servers: AdminServers, ask: Callable[[str, float], Result], timeo
 
 
 def is_elsewhere(error: grpc.RpcError) -> bool:
-    """True if another server may serve what this one did not."""
+    """True if another server may serve the failed request."""
     code = getattr(error, "code", None)
     return callable(code) and code() in ELSEWHERE

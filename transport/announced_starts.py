@@ -1,8 +1,8 @@
-"""Which starts of which adapters may be believed: what the admin server announces of each.
+"""The adapter starts that receivers may believe: what the admin server announces about each.
 
-A start is one life of an adapter under one incarnation. The server announces its incarnation, a random salt made for
-it alone, and the public half of the Ed25519 key that the adapter made when it started. Receivers believe packets of
-announced starts only, so no holder of a channel's key can invent one.
+A start is one run of an adapter process under one incarnation. The server announces the incarnation, a random salt for
+this start only, and the public half of the Ed25519 key that the adapter generated when it started. Receivers believe
+only packets of announced starts, so no holder of a channel's key can invent a start.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class AnnouncedStart:
     """One start of one adapter.
 
     Attributes:
-        salt: 32 random bytes that the admin server made for this start.
+        salt: 32 random bytes that the admin server generated for this start.
         public_key: Ed25519, raw; verifies the start's signatures.
         next_counters: channel_id -> a packet counter that the start had not used when it last reported. A receiver
-            that has heard nothing of the start yet believes nothing below it: that is how a fresh receiver knows an
-            old packet from a live one. A channel that is missing: not reported yet, nothing of it is believed.
+            that has not heard the start before believes no lower counter: so it can tell old packets from live ones.
+            A missing channel is not reported yet, and none of its packets is believed.
     """
 
     adapter_id: int
@@ -36,12 +36,12 @@ class AnnouncedStart:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """(adapter_id, incarnation): what a packet's header says."""
+        """(adapter_id, incarnation), as in a packet's header."""
         return self.adapter_id, self.incarnation
 
 
 def announced_starts(adapters: Iterable[common_pb2.AdapterDescription]) -> list[AnnouncedStart]:
-    """The starts in the admin server's descriptions; one that cannot be used is left out, so nothing of it is
+    """The starts in the admin server's descriptions. Unusable starts are left out, so their packets are not
     believed."""
     return [
         AnnouncedStart(

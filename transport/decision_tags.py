@@ -1,9 +1,9 @@
-"""The decision tag: what makes an adapter believe another one. 16 bytes at the end of every output datagram.
+"""The decision tag proves to an adapter that another adapter made a packet. It ends every output datagram (16 bytes).
 
-GMAC (AES-256-GCM without a plaintext) over all of the datagram before it: header, sealed payload and seal tag. Its key
+It is a GMAC (AES-256-GCM without a plaintext) over the datagram before it: header, sealed payload and seal tag. Its key
 is derived from the decision key, which the admin server gives to the adapters of a feed and to no reader. It covers the
-whole datagram and not just the seal tag, because GCM's tag does not commit a holder of the key to one plaintext: a
-reader could make other bytes with the same seal tag.
+whole datagram, not just the seal tag, because GCM's tag does not commit a holder of the key to one plaintext: a reader
+could make other bytes with the same seal tag.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 
 def tag_of(cipher: AESGCM, nonce: bytes, covered: bytes) -> bytes:
-    """The tag of these bytes. A nonce serves once per cipher."""
+    """The tag of these bytes. Use a nonce only once per cipher."""
     return cipher.encrypt(nonce, b"", covered)
 
 

@@ -1,7 +1,7 @@
 """Multicast datagrams over ZeroMQ (ZMQ_DGRAM on udp://): one body out, one body in, nothing in between.
 
-Never sends what libzmq cannot: a body of more than 8,192 bytes is cut at the receiver, and a much longer one crashes
-the sending process inside libzmq. Invariant: `send` raises before such a body reaches libzmq.
+Never sends what libzmq cannot carry: libzmq truncates a body of more than 8,192 bytes at the receiver, and a much
+longer one crashes the sending process. Invariant: `send` raises before such a body reaches libzmq.
 """
 
 from __future__ import annotations
@@ -14,44 +14,45 @@ import zmq
 
 from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
-RECEIVE_QUEUE_COUNT_MAX = 100_000  # about 150 MB at worst; the kernel's own buffer holds only some 100 full datagrams
-# Beyond it `send` waits for libzmq's I/O thread, which never waits for the network: a brake on a runaway sender.
+RECEIVE_QUEUE_COUNT_MAX = (
+    100_000  # about 150 MB at worst; the kernel's own buffer has room for only about 100 full datagrams
+)
+# Beyond this, `send` waits for libzmq's I/O thread, which never waits for the network: a brake on a runaway sender.
 SEND_QUEUE_COUNT_MAX = 10_000
 
 
 class DatagramTooLong(ValueError):
-    """The caller made a datagram that the transport must not send: a bug of the caller."""
+    """The caller made a datagram that the transport must not send. This is a bug in the caller."""
 
 
 class BadGroup(ValueError):
-    """Not a multicast address and port."""
+    """An address is invalid; the text says why."""
 
 
 def parse_group(group: str) -> tuple[str, int]:
     """Split and check "239.x.y.z:port".
 
     Raises:
-        BadGroup: saying what is wrong.
+        BadGroup: the text says what is wrong.
     """
     host, separator, port = group.rpartition(":")
     try:
         address = ipaddress.IPv4Address(host)
         number = int(port)
     except ValueError:
-        raise BadGroup(f"{group!r} is not IPV4:PORT, such as 239.192.1.1:5001") from None
+        raise BadGroup(f"group {group!r} is invalid; it must be IPV4:PORT, such as 239.192.1.1:5001") from None
     if not separator or not address.is_multicast:
-        raise BadGroup(f"{group!r}: {host} is no multicast address (224.0.0.0 to 239.255.255.255)")
+        raise BadGroup(f"group {group!r}: {host} is not a multicast address (224.0.0.0 to 239.255.255.255)")
     if not 0 < number < 65_536:
-        raise BadGroup(f"{group!r}: port {number} is not within 1 and 65535")
+        raise BadGroup(f"group {group!r}: the port is {number}; it must be from 1 to 65535")
     return host, number
 
 
 def check_interface(interface: str) -> None:
-    """Refuse an interface address that this host does not have: libzmq would find out in a thread of its own, and tell
-    nobody.
+    """Refuse an interface address that this host does not have. libzmq would find out in another thread, silently.
 
     Raises:
-        BadGroup: saying which address.
+        BadGroup: the text names the address.
     """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -63,10 +64,10 @@ def check_interface(interface: str) -> None:
 
 
 class MulticastReceiver:
-    """Hears one group on one interface.
+    """Receives one group on one interface.
 
-    The kernel hands a datagram to every socket bound to its port on a host where any socket joined the group, so groups
-    of one host need ports of their own; the admin server's settings insist on that.
+    If any socket of a host joined the group, the kernel delivers a datagram to every socket of the host bound to its
+    port. So each group needs a different port; the admin server's settings enforce that.
 
     Args:
         context: the process's ZeroMQ context.
@@ -88,18 +89,18 @@ class MulticastReceiver:
         self.group = group
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
         self.socket.setsockopt(zmq.LINGER, 0)
-        # The mark counts datagrams, though each is two frames (sender's address, body).
+        # The high-water mark counts datagrams, although each is two frames (sender's address, body).
         self.socket.setsockopt(zmq.RCVHWM, receive_queue_count_max)
         try:
             self.socket.bind(f"udp://{interface};{host}:{port}")
         except zmq.ZMQError as refused:
             self.socket.close()
-            raise BadGroup(f"cannot hear {group} on interface {interface}: {refused}") from refused
+            raise BadGroup(f"cannot receive {group} on interface {interface}: {refused}") from refused
         self._recv = self.socket.recv
         self._sender = b""
 
     def receive(self) -> bytes | None:
-        """The next datagram's body, or None if none waits. Never blocks."""
+        """The next datagram's body, or None if there is none. Never blocks."""
         try:
             self._sender = self._recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -109,10 +110,10 @@ class MulticastReceiver:
 
     @property
     def last_sender(self) -> str:
-        """ "IPV4:PORT" that the last datagram came from, as the network says; empty before the first.
+        """The "IPV4:PORT" of the last datagram's sender, as the network gives it; empty before the first.
 
-        It proves nothing, since any host can send from any address: a hint for people, and for what to verify first,
-        never a reason to believe.
+        It proves nothing, because any host can send from any address. It may tell people, or the code, where to look
+        first; it is never a reason to believe a packet.
         """
         return self._sender.rstrip(b"\0").decode("ascii", "replace")  # libzmq's frame ends with a zero byte
 
@@ -133,7 +134,7 @@ class MulticastSender:
     ) -> None:
         if not 0 < datagram_size_max <= DATAGRAM_SIZE_MAX:
             raise DatagramTooLong(
-                f"datagram_size_max {datagram_size_max}: libzmq carries at most {DATAGRAM_SIZE_MAX} bytes a datagram"
+                f"datagram_size_max is {datagram_size_max}; libzmq carries at most {DATAGRAM_SIZE_MAX} bytes"
             )
         check_interface(interface)
         self._size_max = datagram_size_max
@@ -142,7 +143,7 @@ class MulticastSender:
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
         self._socket.bind(f"udp://{interface}:*")
         self._send = self._socket.send
-        self._groups: set[bytes] = set()  # checked; a process sends to a few at most
+        self._groups: set[bytes] = set()  # checked groups; a process sends to few
 
     def send(self, group: bytes, datagram: bytes) -> None:
         """Send one datagram to b"239.x.y.z:port".
@@ -154,10 +155,10 @@ class MulticastSender:
             parse_group(group.decode("ascii", "replace"))
             self._groups.add(group)
         if len(datagram) > self._size_max:
-            raise DatagramTooLong(f"{len(datagram)} bytes, the limit is {self._size_max}")
+            raise DatagramTooLong(f"the datagram has {len(datagram)} bytes; at most {self._size_max} are allowed")
         self._send(group, zmq.SNDMORE)
         self._send(datagram)
 
     def close(self) -> None:
-        """Close the socket; what is not yet sent is dropped."""
+        """Close the socket and drop unsent datagrams."""
         self._socket.close()

@@ -1,11 +1,11 @@
-"""The last word: one datagram that tells the admin server of an adapter's death, ahead of the call that surely does.
+"""The last word: one datagram that reports an adapter's death to the admin server, ahead of the reliable call.
 
-A call is half a dozen switches of threads in two processes. On a machine that is busy with freeing a dead process's
-memory they take milliseconds, in which nobody is active; a datagram takes one switch. It may be lost or kept away by a
-firewall: then the call tells. It is heard at the server's own port, by UDP.
+A call takes half a dozen thread switches in two processes. On a machine that is busy freeing a dead process's memory,
+they take milliseconds, during which no adapter is active. A datagram takes one switch. If it is lost, or a firewall
+stops it, the call still reports the death. The server receives it on its own port, over UDP.
 
-A word names the start of the adapter that has ended, authenticated by HMAC-SHA256 (RFC 2104) under a key that only that
-start was given, over TLS. To hear it twice, or later, changes nothing: no incarnation comes again.
+A last word names the adapter start that has ended. HMAC-SHA256 (RFC 2104) authenticates it under a key that only this
+start received, over TLS. A repeated or late word changes nothing, because incarnations are never reused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ KEY_SIZE = 32
 
 
 class LastWords:
-    """The server's side: gives every start of an adapter its key, and hears words said under it.
+    """The server's side: gives every adapter start its key, and receives words authenticated with it.
 
-    The secret is this server's, of this run: who registers anew is given a new key.
+    The secret belongs to this run of the server; an adapter that registers again gets a new key.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class LastWords:
         self._thread: threading.Thread | None = None
 
     def key(self, incarnation: int) -> bytes:
-        """What this start of an adapter says its last word under; 32 bytes."""
+        """The key for this adapter start's last word; 32 bytes."""
         return hmac.digest(self._secret, incarnation.to_bytes(4, "little"), "sha256")
 
     def listen(self, endpoint: str, on_word: Callable[[int], None]) -> None:
-        """Hear words at host:port from now on; without that port only the calls tell.
+        """Receive words at host:port from now on. If the port is not available, only calls report deaths.
 
         Args:
-            on_word: called in a thread of its own with the incarnation that has ended.
+            on_word: called in a separate thread with the incarnation that has ended.
         """
         host, _, port = endpoint.rpartition(":")
         try:
@@ -54,21 +54,23 @@ class LastWords:
             hearing = socket.socket(family, kind, protocol)
             hearing.bind(address)
         except OSError as refused:
-            LOG.warning("no last words are heard: a kill of an adapter is noticed later", extra={"why": str(refused)})
+            LOG.warning(
+                "cannot receive last words; a killed adapter will be noticed later", extra={"why": str(refused)}
+            )
             return
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._hear, args=(hearing, on_word), name="last-words", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Stop receiving."""
         if self._thread is not None:
             os.eventfd_write(self._stop_fd, 1)
             self._thread.join()
             os.close(self._stop_fd)
 
     def understand(self, datagram: bytes) -> int | None:
-        """The incarnation that has ended; None if nobody who was given a key here says so."""
+        """The incarnation that has ended; None if the datagram is not authentic."""
         if len(datagram) != WORD.size:
             return None
         magic, incarnation, seal = WORD.unpack(datagram)
@@ -88,13 +90,13 @@ class LastWords:
 
 
 class LastWordSender:
-    """The adapter's side. Made while there is time: it finds the server's address.
+    """The adapter's side. Create it early, because it resolves the server's name.
 
     Args:
         server: host:port of the admin server.
 
     Raises:
-        OSError: its name is not known.
+        OSError: the name cannot be resolved.
     """
 
     def __init__(self, server: str) -> None:
@@ -104,14 +106,14 @@ class LastWordSender:
         self._socket.connect(address)
 
     def say(self, key: bytes, incarnation: int) -> None:
-        """This start of the adapter has ended. Never waits; whether it is heard is not known."""
+        """Report that this adapter start has ended. Never waits, and does not know whether the word arrives."""
         try:
             self._socket.send(WORD.pack(MAGIC, incarnation, _seal(key, incarnation)))
         except OSError as refused:
-            LOG.warning("the last word could not be said", extra={"why": str(refused)})
+            LOG.warning("cannot send the last word", extra={"why": str(refused)})
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
 

@@ -1,4 +1,4 @@
-"""Authentication of this process at the admin server: SCRAM-SHA-256 (RFC 5802, RFC 7677) by the `scramp` library.
+"""Authentication of this process at the admin server: SCRAM-SHA-256 (RFC 5802, RFC 7677) with the `scramp` library.
 
 The secret never travels, and the server proves that it knows the verifier.
 """
@@ -18,7 +18,7 @@ from transport.rpc import open_channel
 
 MECHANISM = "SCRAM-SHA-256"
 PATIENCE_S = 10.0
-PATIENCE_WITH_TOKEN_S = 0.5  # the token at hand will do for now
+PATIENCE_WITH_TOKEN_S = 0.5  # the present token serves meanwhile
 TRY_AGAIN_NS = 10_000_000_000
 
 
@@ -38,10 +38,10 @@ def login(servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str
     """Authenticate once, at whichever server is active.
 
     Args:
-        servers: host:port, or host:port,host:port, or what is known of them already.
+        servers: host:port, or host:port,host:port, or existing knowledge about them.
 
     Raises:
-        AuthenticationRefused: wrong identity or secret, or a server that is not who it says.
+        AuthenticationRefused: wrong identity or secret, or a server that is not what it claims to be.
         grpc.RpcError: no server can be reached.
     """
     known = AdminServers(servers) if isinstance(servers, str) else servers
@@ -60,7 +60,7 @@ def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_
             begun = stub.Begin(
                 admin_pb2.BeginAuthenticationRequest(client_first=client.get_client_first()),
                 timeout=timeout_s,
-                wait_for_ready=is_only,  # where there are others, one that is not there is passed over
+                wait_for_ready=is_only,  # with several servers, skip one that is unreachable
             )
             client.set_server_first(begun.server_first)
             finished = stub.Finish(
@@ -80,10 +80,10 @@ def _login_at(endpoint: str, ca_pem: bytes, identity: str, secret: str, timeout_
 
 
 class TokenSource:
-    """A token that is always fresh: logs in again at half its life. Safe to call from any thread.
+    """Keeps a valid token: logs in again at half the token's life. Thread-safe.
 
-    While no server answers, the token at hand serves for the rest of its life, and whoever asks for it waits for no
-    login but one in a while: processes of the cluster go on talking to each other without the admin server.
+    While no server answers, the present token serves for the rest of its life, and only an occasional caller waits for
+    a login attempt. So the cluster's processes continue to talk to each other without the admin server.
     """
 
     def __init__(self, servers: str | AdminServers, ca_pem: bytes, identity: str, secret: str) -> None:
@@ -97,7 +97,7 @@ class TokenSource:
         """The token; logs in if there is none or half its life is over.
 
         Raises:
-            AuthenticationRefused, grpc.RpcError: as `login` does; the latter only without a token that is valid.
+            AuthenticationRefused, grpc.RpcError: as in `login`; the latter only if no valid token is left.
         """
         with self._lock:
             now_ns = time.time_ns()

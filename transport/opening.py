@@ -1,10 +1,10 @@
-"""Opening of output packets: the seal, the decision tag, announced starts, replays.
+"""Opens output packets: checks the seal, the decision tag, announced starts and replays.
 
-`Opener` is an adapter's: it verifies the decision tag before it believes anything else. `StreamOpener` is a reader's,
-which cannot check that tag: who made a packet it learns from signatures, so it does not judge counters either
-(`client_lib.stream_trust` does).
+An adapter uses `Opener`, which verifies the decision tag before it believes anything else. A reader uses
+`StreamOpener`. A reader cannot check that tag and learns from signatures which adapter made a packet, so `StreamOpener`
+does not check counters either (`client_lib.stream_trust` does).
 
-What neither must ever do: return plaintext that was not sealed by a holder of the key for an announced start.
+Neither may ever return plaintext that was not sealed by a holder of the key for an announced start.
 """
 
 from __future__ import annotations
@@ -47,20 +47,22 @@ _sealed_by = itemgetter(*OUTPUT_LAYOUT.places("channel_id", "adapter_id", "key_i
 
 
 class ImpersonationRefused(PacketRefused):
-    """A packet as of an announced start of an adapter, but without the decision tag that only adapters can make.
+    """A packet that names an announced adapter start but lacks the decision tag that only adapters can make.
 
     Attributes:
         adapter_id, incarnation: the start that it names as its sender.
     """
 
     def __init__(self, adapter_id: int, incarnation: int) -> None:
-        super().__init__(Refusal.UNTAGGED, f"a packet as of adapter {adapter_id} that no adapter has tagged")
+        super().__init__(
+            Refusal.UNTAGGED, f"the packet claims to be from adapter {adapter_id}, but its decision tag is invalid"
+        )
         self.adapter_id = adapter_id
         self.incarnation = incarnation
 
 
 class _Ciphers(NamedTuple):
-    """What opens one start's packets on one channel under one key; the start's window stays over a change of keys."""
+    """The ciphers for one start's packets on one channel under one key; the replay window survives key changes."""
 
     sealing: AESGCM
     signatures: AESGCM
@@ -69,7 +71,7 @@ class _Ciphers(NamedTuple):
 
 
 class _KnownStarts:
-    """The keys at hand, the starts announced, and the ciphers that they make together."""
+    """The known keys, the announced starts, and the ciphers derived from both."""
 
     def __init__(self, feed_id: int) -> None:
         self._feed_id = feed_id
@@ -89,7 +91,7 @@ class _KnownStarts:
 
     @property
     def key_ids(self) -> frozenset[int]:
-        """The keys at hand."""
+        """The ids of the known keys."""
         return frozenset(key.key_id for key in self._keys.values())
 
     def announce(self, starts: Iterable[AnnouncedStart]) -> None:
@@ -101,7 +103,7 @@ class _KnownStarts:
             self._ciphers.clear()
 
     def _ciphers_for(self, place: tuple[int, int, int, int]) -> _Ciphers:
-        """Args: place: channel_id, adapter_id, key_id, incarnation.
+        """Args: place: (channel_id, adapter_id, key_id, incarnation).
 
         Raises:
             PacketRefused: UNKNOWN_KEY, UNANNOUNCED.
@@ -109,15 +111,16 @@ class _KnownStarts:
         channel_id, adapter_id, key_id, incarnation = place
         key = self._keys.get((channel_id, key_id))
         if key is None:
-            raise PacketRefused(Refusal.UNKNOWN_KEY, f"key {key_id} of channel {channel_id}")
+            raise PacketRefused(Refusal.UNKNOWN_KEY, f"key {key_id} of channel {channel_id} is unknown")
         start = self._starts.get((adapter_id, incarnation))
         if start is None:
-            raise PacketRefused(Refusal.UNANNOUNCED, f"incarnation {incarnation} of adapter {adapter_id}")
+            detail = f"incarnation {incarnation} of adapter {adapter_id} is not announced"
+            raise PacketRefused(Refusal.UNANNOUNCED, detail)
         window = self._windows.get((start, channel_id))
         if window is None:
             first_counter = start.next_counters.get(channel_id)
             if first_counter is None:
-                detail = f"incarnation {incarnation} of adapter {adapter_id} has not reported where it is"
+                detail = f"incarnation {incarnation} of adapter {adapter_id} has not reported a packet counter"
                 raise PacketRefused(Refusal.UNANNOUNCED, detail)
             window = self._windows[start, channel_id] = ReplayWindow(first_counter)
         made = _Ciphers(
@@ -138,9 +141,9 @@ class _KnownStarts:
 
 def _check_frame(datagram: bytes) -> None:
     if len(datagram) < SEALED_SIZE_MIN:
-        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, a sealed packet has at least {SEALED_SIZE_MIN}")
+        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes; a sealed packet has at least {SEALED_SIZE_MIN}")
     if len(datagram) > DATAGRAM_SIZE_MAX:
-        raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes, a datagram has at most {DATAGRAM_SIZE_MAX}")
+        raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes; a datagram has at most {DATAGRAM_SIZE_MAX}")
     if not datagram.startswith(_MAGIC_BYTES):
         raise PacketRefused(Refusal.FOREIGN, "not an output packet")
 
@@ -153,14 +156,14 @@ def _unseal(sealing: AESGCM, nonce: bytes, datagram: bytes, header: bytes, key_i
 
 
 class Opener(_KnownStarts):
-    """An adapter's: opens packets of the feed's other adapters, and of nobody else."""
+    """For adapters: opens packets of the feed's other adapters only."""
 
     def open(self, datagram: bytes) -> OutputPacket | None:
         """Check, open and decode one datagram; None for a signature datagram, which is for readers.
 
         Raises:
-            PacketRefused: with the reason; nothing else, whatever the bytes are. ImpersonationRefused, which is one,
-                where the decision tag is missing.
+            PacketRefused: with the reason, and no other exception, whatever the bytes are. ImpersonationRefused, a
+                subclass, if the decision tag is invalid.
         """
         if datagram.startswith(SIGNATURE_MAGIC):
             return None
@@ -175,15 +178,17 @@ class Opener(_KnownStarts):
         header = datagram[:OUTPUT_HEADER_SIZE]
         payload = _unseal(ciphers.sealing, nonce, datagram, header, key_id)
         if not ciphers.window.take(counter):
-            raise PacketRefused(Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation}")
+            raise PacketRefused(
+                Refusal.REPLAYED, f"packet {counter} of incarnation {incarnation} is a replay or too old"
+            )
         return self._checked_packet(header, payload)
 
 
 class HeardPacket(NamedTuple):
-    """A packet as a reader opened it: sealed by a holder of the channel's key, which any reader is.
+    """A packet as a reader opened it. A holder of the channel's key sealed it, and every reader is one.
 
     Attributes:
-        digest: what its adapter's signature must list for `counter`.
+        digest: the digest that the adapter's signature must list for `counter`.
     """
 
     packet: OutputPacket
@@ -193,11 +198,11 @@ class HeardPacket(NamedTuple):
 
 
 class HeardSignature(NamedTuple):
-    """A signature datagram that a holder of the channel's key made; whether the adapter did, `verified` finds out.
+    """A signature datagram that a holder of the channel's key made; `verified` checks whether the adapter made it.
 
     Attributes:
-        claimed: what it says.
-        start: whose it says it is, as announced.
+        claimed: the unverified content.
+        start: the announced start that it names.
     """
 
     claimed: SignatureDatagram
@@ -205,7 +210,7 @@ class HeardSignature(NamedTuple):
     public_key: Ed25519PublicKey
 
     def verified(self) -> SignedDigests:
-        """What the adapter signed.
+        """The verified content.
 
         Raises:
             PacketRefused: BAD_SIGNATURE.
@@ -214,7 +219,7 @@ class HeardSignature(NamedTuple):
 
 
 class StreamOpener(_KnownStarts):
-    """A reader's: opens packets and signature datagrams of announced starts."""
+    """For readers: opens packets and signature datagrams of announced starts."""
 
     def __init__(self, feed_id: int) -> None:
         super().__init__(feed_id)
@@ -227,10 +232,10 @@ class StreamOpener(_KnownStarts):
         self._public_keys = {raw: key for raw, key in self._public_keys.items() if raw in announced}
 
     def open(self, datagram: bytes) -> HeardPacket | HeardSignature:
-        """Check, open and decode one datagram; a signature is not verified yet.
+        """Check, open and decode one datagram. A signature is not verified yet.
 
         Raises:
-            PacketRefused: with the reason; nothing else, whatever the bytes are.
+            PacketRefused: with the reason, and no other exception, whatever the bytes are.
         """
         if datagram.startswith(SIGNATURE_MAGIC):
             return self._open_signature(datagram)

@@ -1,4 +1,4 @@
-"""What every process of the cluster has in common: structured logs, a clean stop, the ready line, metrics, options.
+"""What all processes of the cluster share: structured logs, a clean stop, the ready line, metrics, options.
 
 Never on a hot path.
 """
@@ -31,7 +31,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, component, event, and whatever `extra` holds."""
+    """One JSON object per line: time, level, component, event, and the fields of `extra`."""
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ def configure_logging(component: str, level: str = "info") -> None:
 
 
 class StopSignal:
-    """SIGTERM and SIGINT as an event: wait for it, or poll its file descriptor beside sockets.
+    """SIGTERM and SIGINT as an event: wait for it, or poll its file descriptor together with sockets.
 
-    Make it in the main thread.
+    Create it in the main thread.
     """
 
     def __init__(self) -> None:
@@ -71,21 +71,21 @@ class StopSignal:
             signal.signal(number, self._on_signal)
 
     def fileno(self) -> int:
-        """Readable once the stop was asked for."""
+        """A file descriptor that is readable once a stop was requested."""
         return self._fd
 
     @property
     def is_set(self) -> bool:
-        """True once the stop was asked for."""
+        """True once a stop was requested."""
         return self._event.is_set()
 
     def set(self) -> None:
-        """Ask for the stop from inside."""
+        """Request the stop from inside the process."""
         self._event.set()
         os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the stop; True if it was asked for."""
+        """Wait for a stop request; True if there is one."""
         return self._event.wait(timeout_s)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -93,22 +93,22 @@ class StopSignal:
 
 
 def announce(event: str, **fields: object) -> None:
-    """One JSON line on stdout, for whoever started this process."""
+    """Print one JSON line on stdout, for the parent process."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
 def announce_ready(**fields: object) -> None:
-    """The one line that says that this process serves: {"event": "ready", …addresses…}."""
+    """Print the line that says that this process serves: {"event": "ready", …addresses…}."""
     announce("ready", **fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How a process reaches the admin server, and on which interface it multicasts.
+    """How a process reaches the admin server, and the interface for multicast.
 
     Attributes:
-        admin: host:port; host:port,host:port where there are several, one of them active.
+        admin: host:port; host:port,host:port if there are several, one of which is active.
     """
 
     admin: str
@@ -119,63 +119,67 @@ class Connection:
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every process that talks to the admin server has."""
+    """Add the options of every process that talks to the admin server."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--admin",
         required=True,
         type=_addresses,
         metavar="HOST:PORT,…",
-        help="the stream administration server; all of them, if there are several: the active one is found",
+        help="the stream administration server, or all of them; the process finds the active one",
     )
-    group.add_argument("--ca", required=True, type=Path, metavar="FILE", help="certificate authority to trust (PEM)")
-    group.add_argument("--identity", required=True, metavar="NAME", help="who this process is")
-    group.add_argument("--secret-file", required=True, type=Path, metavar="FILE", help="file with the shared secret")
+    group.add_argument("--ca", required=True, type=Path, metavar="FILE", help="certificate of the CA to trust (PEM)")
+    group.add_argument("--identity", required=True, metavar="NAME", help="identity of this process")
     group.add_argument(
-        "--interface", default="127.0.0.1", metavar="IP", help="multicast interface (default %(default)s)"
+        "--secret-file", required=True, type=Path, metavar="FILE", help="file with the identity's secret"
+    )
+    group.add_argument(
+        "--interface", default="127.0.0.1", metavar="IP", help="IP of the multicast interface (default: %(default)s)"
     )
     add_process_arguments(parser)
 
 
 def _addresses(text: str) -> str:
-    """One address or several; argparse tells which is none."""
+    """Check one address or several."""
     for address in text.split(","):
         if not ADDRESS.fullmatch(address):
-            raise argparse.ArgumentTypeError(f"{address!r} is no address such as 127.0.0.1:7400")
+            raise argparse.ArgumentTypeError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:7400")
     return text
 
 
 def add_process_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every process has."""
+    """Add the options of every process."""
     group = parser.add_argument_group("process")
-    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    group.add_argument("--metrics-port", type=int, default=0, metavar="N", help="Prometheus port (default 0: off)")
+    levels = ("debug", "info", "warning", "error")
+    group.add_argument("--log-level", default="info", choices=levels, help="lowest level to log (default: %(default)s)")
+    group.add_argument("--metrics-port", type=int, default=0, metavar="N", help="Prometheus port (default: 0, off)")
 
 
 def connection_from(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Connection:
-    """Read what the options point to; ends the process with a clear message if a file cannot be read."""
+    """Read the files that the options name. If one cannot be read, end the process with a clear message."""
     try:
         ca_pem = arguments.ca.read_bytes()
         secret = arguments.secret_file.read_text().strip()
     except OSError as missing:
         parser.error(
-            f"{missing.filename}: {missing.strerror}; --ca and --secret-file are in the admin server's state folder"
+            f"cannot read {missing.filename}: {missing.strerror}; "
+            "the files for --ca and --secret-file are in the admin server's state folder"
         )
     return Connection(arguments.admin, ca_pem, arguments.identity, secret, arguments.interface)
 
 
 class CounterCollector(Collector):
-    """Exports `feedcore.counters` and gauges of a process to Prometheus."""
+    """Exports the counters of `feedcore.counters` and a process's gauges to Prometheus."""
 
     def __init__(self, counters: CounterSet, gauges: Callable[[], Iterator[Metric]] | None = None) -> None:
         self._counters = counters
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        """The counts as they stand."""
+        """The present counts."""
         for counter, count in self._counters.counts.items():
             yield CounterMetricFamily(f"tandemfeed_{counter.name.lower()}", counter.value, value=count)
-        refused = CounterMetricFamily("tandemfeed_refused_packets", "Packets refused, by reason.", labels=["reason"])
+        refused = CounterMetricFamily("tandemfeed_refused_packets", "Refused packets, by reason.", labels=["reason"])
         for reason, count in self._counters.refusals.items():
             refused.add_metric([reason.value], count)
         yield refused
@@ -184,7 +188,7 @@ class CounterCollector(Collector):
 
 
 def serve_metrics(port: int, *collectors: Collector) -> None:
-    """Serve Prometheus metrics on 127.0.0.1 (a thread of its own); port 0: do not."""
+    """Serve Prometheus metrics on 127.0.0.1, in a separate thread. With port 0, do nothing."""
     if port:
         registry = CollectorRegistry()
         for collector in collectors:

@@ -1,4 +1,4 @@
-"""A socket that asks one server over UDP (ZMQ_DGRAM) and hears its answers, whole and on the same port."""
+"""A socket that sends requests to one server over UDP (ZMQ_DGRAM) and receives the answers on the same port."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def parse_server(server: str) -> bytes:
     """Check "IPV4:PORT".
 
     Raises:
-        BadGroup: saying what is wrong.
+        BadGroup: the text says what is wrong.
     """
     host, _, port = server.rpartition(":")
     try:
         address, number = ipaddress.IPv4Address(host), int(port)
     except ValueError:
-        raise BadGroup(f"{server!r} is not IPV4:PORT, such as 10.1.2.3:18000") from None
+        raise BadGroup(f"request server {server!r} is invalid; it must be IPV4:PORT, such as 10.1.2.3:18000") from None
     if address.is_multicast or not 0 < number < 65_536:
-        raise BadGroup(f"{server!r}: a server has an address of its own and a port within 1 and 65535")
+        raise BadGroup(f"request server {server!r} needs a unicast address and a port from 1 to 65535")
     return f"{address}:{number}".encode()
 
 
 class RequestSocket:
-    """Asks one server.
+    """Sends requests to one server.
 
     Args:
         context: the process's ZeroMQ context.
-        interface: IP address of the interface to ask from.
+        interface: IP address of the interface to send from.
         server: "IPV4:PORT".
     """
 
@@ -44,9 +44,9 @@ class RequestSocket:
         self.socket.bind(f"udp://{interface}:*")
 
     def send(self, datagram: bytes) -> None:
-        """Ask; never blocks: what finds no room is dropped, as networks do, and asked again by who wants it."""
+        """Send a request. Never blocks: if the queue is full, the request is dropped, and the caller must repeat it."""
         if len(datagram) > DATAGRAM_SIZE_DEFAULT:
-            raise DatagramTooLong(f"{len(datagram)} bytes, a request has at most {DATAGRAM_SIZE_DEFAULT}")
+            raise DatagramTooLong(f"the request has {len(datagram)} bytes; at most {DATAGRAM_SIZE_DEFAULT} are allowed")
         try:
             self.socket.send(self._server, zmq.SNDMORE | zmq.NOBLOCK)
             self.socket.send(datagram, zmq.NOBLOCK)
@@ -54,7 +54,7 @@ class RequestSocket:
             return
 
     def receive(self) -> bytes | None:
-        """The next answer of the server, or None if none waits; what others send is dropped. Never blocks."""
+        """The server's next answer, or None if there is none. Drops what others send. Never blocks."""
         while True:
             try:
                 sender = self.socket.recv(zmq.NOBLOCK)

@@ -1,7 +1,7 @@
-"""Secured calls: TLS channels and servers, and who may call what.
+"""Secured calls: TLS channels and servers, and which roles may call which services.
 
-Every call but those of public services carries an EdDSA token (RFC 8037) of the admin server; every process checks it
-with the server's public key alone. What this must never do: let a service be called that nobody listed.
+Every call carries an EdDSA token (RFC 8037) of the admin server, except calls to public services. Every process checks
+tokens with only the server's public key. This module must never allow a call to a service that is not listed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SIZE_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
     ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
 ]
-# A host that vanishes; a process that dies breaks its connections at once. Long enough for a stalled machine to answer.
+# For a host that vanishes (a dead process's connections break immediately). A stalled machine has time to answer.
 _PING_TIMEOUT_MS = 5_000
-# Both: the library waits a minute for a ping's answer, whatever the keep-alive's time-out says, unless told.
+# Both are needed: otherwise the library waits a minute for a ping's answer, whatever the keep-alive's time-out.
 _PING_TIMEOUT_OPTIONS = [
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
@@ -40,18 +40,18 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class TokenRefused(Exception):
-    """The token is not the admin server's, or has expired; the text says which."""
+    """The token is not the admin server's or has expired; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls.
+    """The caller of an RPC.
 
     Attributes:
         identity: the authenticated name.
-        roles: of client, adapter, source, admin.
+        roles: some of client, adapter, source, admin.
         topics: patterns of the topics granted for subscription.
-        feeds: names of the feeds that it is an adapter of.
+        feeds: names of the feeds that the caller is an adapter of.
     """
 
     identity: str
@@ -60,7 +60,7 @@ class Caller:
     feeds: frozenset[str] = frozenset()
 
     def is_adapter_of(self, feed: str) -> bool:
-        """It may act as an adapter of the feed with this name: a token for one feed opens no other's services."""
+        """True if the caller may act as an adapter of this feed. A token for one feed does not open another's."""
         return "adapter" in self.roles and feed in self.feeds
 
 
@@ -68,8 +68,8 @@ class TokenVerifier:
     """Checks tokens with the admin server's raw Ed25519 public key.
 
     Args:
-        public_key_raw: 32 bytes; None: refuse everything until `trust` is called (a server that must know its own
-            address before it can register and learn the key).
+        public_key_raw: 32 bytes; None: refuse everything until `trust` is called, for a server that must know its own
+            address before it can register and learn the key.
     """
 
     def __init__(self, public_key_raw: bytes | None = None) -> None:
@@ -85,7 +85,7 @@ class TokenVerifier:
         """The caller that the token names.
 
         Raises:
-            TokenRefused: saying why.
+            TokenRefused: the text says why.
         """
         if self._key is None:
             raise TokenRefused("this server is not registered yet")
@@ -103,14 +103,14 @@ class TokenVerifier:
         )
 
 
-# Per call, not per thread: the server's threads serve one caller after another.
+# Per call, not per thread: a thread of the server serves different callers in turn.
 _CALLERS: WeakKeyDictionary[grpc.ServicerContext, Caller] = WeakKeyDictionary()
 
 
 def caller_of(context: grpc.ServicerContext) -> Caller:
     """The authenticated caller of the RPC with this context."""
     caller = _CALLERS.get(context)
-    assert caller is not None, "the service is public: nobody was authenticated"
+    assert caller is not None, "the service is public, so its caller is not authenticated"
     return caller
 
 
@@ -119,8 +119,8 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
 
     Args:
         verifier: checks tokens.
-        roles_by_service: full service name -> roles that may call it. A service that is neither here nor public is
-            refused.
+        roles_by_service: full service name -> roles that may call it. Calls to a service that is neither here nor
+            public are refused.
         public_services: need no token.
     """
 
@@ -149,21 +149,22 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         metadata = dict(handler_call_details.invocation_metadata or ())
         scheme, _, token = str(metadata.get("authorization", "")).partition(" ")
         if scheme != "Bearer" or not token:
-            return _refuse(handler, grpc.StatusCode.UNAUTHENTICATED, f"{service} needs a token: authenticate first")
+            return _refuse(handler, grpc.StatusCode.UNAUTHENTICATED, f"{service} needs a token; authenticate first")
         try:
             caller = self._verifier.verify(token)
         except TokenRefused as refused:
             return _refuse(handler, grpc.StatusCode.UNAUTHENTICATED, f"token refused: {refused}; authenticate again")
         needed = self._roles.get(service, frozenset())
         if not caller.roles & needed:
-            wanted = " or ".join(sorted(needed)) or "nobody"
-            text = f"{service} is for the role {wanted}; {caller.identity} has {sorted(caller.roles)}"
+            wanted = " or ".join(sorted(needed))
+            rule = f"requires the role {wanted}" if wanted else "is not listed and cannot be called"
+            text = f"{service} {rule}; {caller.identity} has {sorted(caller.roles)}"
             return _refuse(handler, grpc.StatusCode.PERMISSION_DENIED, text)
         return _with_caller(handler, caller)
 
 
 def rebuild(handler: Handler, behavior: Callable[..., Any]) -> Handler:
-    """A handler of the same kind that does this instead."""
+    """A handler of the same kind with this behaviour."""
     makers = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -179,7 +180,7 @@ def rebuild(handler: Handler, behavior: Callable[..., Any]) -> Handler:
 
 
 def behavior_of(handler: Handler) -> Callable[..., Any]:
-    """What a handler does, of whichever of the four kinds it is."""
+    """A handler's behaviour, whichever of the four kinds it is."""
     found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     assert found is not None
     return found
@@ -210,7 +211,7 @@ def _with_caller(handler: Handler, caller: Caller) -> Handler:
 
 
 class BearerToken(grpc.AuthMetadataPlugin):
-    """Adds the token to every call; `token` is asked anew each time, so that it can be renewed."""
+    """Adds the token to every call. `token` is called each time, so that the token can be renewed."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
@@ -221,7 +222,7 @@ class BearerToken(grpc.AuthMetadataPlugin):
 
 
 def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | None = None) -> grpc.Channel:
-    """A TLS channel that notices a dead peer soon and, with a token, says on every call who calls."""
+    """A TLS channel that soon notices a dead peer and, given a token, authenticates every call."""
     credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
     if token is not None:
         source = token if callable(token) else lambda: token
@@ -237,7 +238,7 @@ def open_channel(endpoint: str, ca_pem: bytes, token: str | Callable[[], str] | 
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1_000),
-        # Channels with the same arguments would share a connection; each process role keeps its own.
+        # Channels with the same arguments would share a connection; each role of a process keeps its own.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     return grpc.secure_channel(endpoint, credentials, options=options)
@@ -253,13 +254,13 @@ class RpcServer:
     checker: health.HealthServicer
 
     def set_serving(self, *, is_serving: bool) -> None:
-        """Tell health checks whether the services serve; the process itself stays healthy."""
+        """Set whether health checks report the services as serving; the process itself stays healthy."""
         status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in self.service_names:
             self.checker.set(name, status)
 
     def stop(self, grace_s: float = 0.5) -> None:
-        """Finish calls within the grace, then stop."""
+        """Finish calls within the grace period, then stop."""
         self.server.stop(grace_s).wait()
 
 
@@ -279,7 +280,7 @@ def serve(
         registrations: each adds a servicer to the server.
         service_names: full names, for health and reflection.
         listen: host:port; port 0 takes a free one.
-        thread_count: streaming calls hold a thread each; calls beyond are refused with RESOURCE_EXHAUSTED.
+        thread_count: each streaming call occupies a thread; further calls are refused with RESOURCE_EXHAUSTED.
 
     Raises:
         OSError: the address cannot be bound.

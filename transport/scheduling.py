@@ -1,11 +1,11 @@
-"""What the schedulers, the interpreter's and the operating system's, and the collector of cyclic garbage are told of a
-process whose turns are short and wanted at once.
+"""Settings of the interpreter's scheduler, the operating system's scheduler and the garbage collector, for processes
+with short turns that must run without delay.
 
-Since Linux 6.12 an ordinary thread may say how long its slices of the processor should be (sched_setattr(2),
-`sched_runtime`). One that asks for short slices is due sooner when it wakes up, so that it interrupts a thread of
-longer ones; otherwise it waits for that one's slice or for the next tick to end, some milliseconds. Its share of the
-processor stays what it was, and no privilege is needed. What gains by it is a takeover: while a core frees the memory
-of the active that was killed, half a dozen threads have to run, one behind the other, for some 100 microseconds each.
+Since Linux 6.12, an ordinary thread may choose the length of its processor slices (sched_setattr(2), `sched_runtime`).
+A thread with short slices is due sooner when it wakes up, so it interrupts a thread with longer ones. Otherwise it
+waits some milliseconds, for the end of that slice or the next tick. Its share of the processor stays the same, and it
+needs no privilege. This speeds up a takeover: while a core frees the memory of the killed active, half a dozen threads
+must run, one after another, for some 100 microseconds each.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ import sys
 import threading
 from functools import cache
 
-# The interpreter lets a thread that waits for it in after this long. Its default of 5 ms would let a call hold up an
-# adapter's loop, or a grant of the admin server, for as long; their own turns are far shorter.
+# After this time, the interpreter switches to a waiting thread. With its default of 5 ms, a call could delay an
+# adapter's loop, or a grant of the admin server, for that long; their own turns are far shorter.
 SWITCH_INTERVAL_S = 0.000_5
 SLICE_NS = 100_000  # the shortest that Linux grants
-LAST_SLICE_NS = 10_000_000  # whose slice is longer runs later
-LAST_THREADS_MAX = 8  # with more processors one is idle anyway
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # numbers of the system call; older C libraries have no name for it
+LAST_SLICE_NS = 10_000_000  # a thread with a longer slice runs later
+LAST_THREADS_MAX = 8  # with more processors, one is idle anyway
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # system call numbers; older C libraries have no wrapper
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # struct sched_attr: size, policy, flags, nice, priority, runtime, …
 
 
 def prefer_short_turns() -> bool:
-    """Ask for short slices, for the calling thread and all that it starts from now on, threads and processes.
+    """Request short slices for the calling thread and for all threads and processes that it starts from now on.
 
-    Call it first of all. A policy that somebody chose for the process stays, with its own terms.
+    Call it first. A scheduling policy that was chosen for the process stays in force.
 
     Returns:
-        False if this system, or a sandbox, does not do it: slower on a busy machine, no worse.
+        False if this system or a sandbox refuses; the process is then slower on a busy machine, but correct.
     """
     return _ask_for(SLICE_NS, more_nice=0)
 
 
 def yield_to_others() -> bool:
-    """Have the calling thread run behind all others that want to, and give way to any that wakes up.
+    """Let the calling thread run after all other runnable threads, and give way to any that wakes up.
 
-    For what comes behind all the work. It keeps a tenth of an ordinary share: on a busy machine, too, it is done soon.
+    For work that follows all urgent work. The thread keeps a tenth of an ordinary share, so that it ends soon even on a
+    busy machine.
 
     Returns:
-        False if this system, or a sandbox, does not do it.
+        False if this system or a sandbox refuses.
     """
     return _ask_for(LAST_SLICE_NS, more_nice=10)
 
@@ -62,13 +63,13 @@ def _ask_for(slice_ns: int, more_nice: int) -> bool:
 
 
 def begin_steady_running() -> None:
-    """Call when everything is set up: from here on no turn of the process should wait for another thread, or for long.
+    """Call it when everything is set up. From then on, no turn of the process should wait long.
 
-    What start-up made, mostly modules, stays for good, so no collection of cyclic garbage needs to look at it again: a
-    full one would stop the process for 20 to 80 ms, some time in its first minute. That leaves what is made from now
-    on: what is kept by the ten thousand should therefore be numbers and bytes, not objects that refer to others.
+    The objects created at start-up, mostly modules, are permanent, so garbage collections need not scan them again: a
+    full one would stop the process for 20 to 80 ms at some time in its first minute. Later objects are still scanned,
+    so data kept by the ten thousand should be numbers and bytes, not objects that refer to others.
 
-    When the process is killed, its memory is freed where nobody else wants the processor.
+    When the process is killed, its memory is freed when no other thread needs the processor.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
@@ -78,11 +79,11 @@ def begin_steady_running() -> None:
 
 @cache
 def _have_memory_freed_last() -> None:
-    """Start, once, threads that do nothing but end last when the process is killed.
+    """Start, once, threads whose only purpose is to end last when the process is killed.
 
-    Each thread of a killed process ends by itself, and the last one frees the memory: for hundreds of megabytes 20 ms,
-    of which others on that processor may wait some for its tick. Threads that yield to others end last, and free the
-    memory when nobody else wants the processor. One a processor, because each processor ends its own threads.
+    The last thread of a killed process to end frees the memory: hundreds of megabytes take 20 ms, and other threads on
+    that processor may wait for part of this time. Threads that yield to others end last, and free the memory when no
+    other thread needs the processor. There is one per processor, because each processor ends its own threads.
     """
     processors = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     for processor in processors[:LAST_THREADS_MAX]:
@@ -90,7 +91,7 @@ def _have_memory_freed_last() -> None:
 
 
 def _end_last(processor: int) -> None:
-    with contextlib.suppress(OSError):  # a processor taken away meanwhile
+    with contextlib.suppress(OSError):  # the processor was taken away meanwhile
         os.sched_setaffinity(0, {processor})
         if yield_to_others():
             threading.Event().wait()

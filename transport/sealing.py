@@ -1,8 +1,8 @@
-"""Sealing of output packets: AES-256-GCM over runs and messages, the header in clear as associated data, and a decision
-tag over all of it.
+"""Seals output packets: AES-256-GCM over runs and messages, with the clear header as associated data, and a decision
+tag over everything.
 
-Each start of an adapter seals with keys of its own (`transport.start_keys`); the nonce is (incarnation u32, packet
-counter u64), little-endian, and counters only grow, one count a channel. So no nonce is used twice under a key.
+Each adapter start seals with its own keys (`transport.start_keys`). The nonce is (incarnation u32, packet counter u64),
+little-endian. Counters only grow, with one counter per channel, so no nonce is used twice under a key.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ COUNTER_MAX = (1 << 64) - 1
 
 
 class NoKey(Exception):
-    """The channel has no key to seal with: the admin server has not granted it."""
+    """The channel has no sealing key, because the admin server has not granted one."""
 
 
 class NonceExhausted(Exception):
-    """The packet counter ran out: register anew for another start."""
+    """The packet counter ran out; restart the adapter."""
 
 
 class _Channel:
-    """What a sealer keeps of one channel."""
+    """A sealer's state of one channel."""
 
     __slots__ = ("decisions", "key", "last_signature", "next_counter", "sealing", "signatures", "unsigned")
 
@@ -57,10 +57,10 @@ class Sealer:
     """Seals, tags and signs one adapter's packets.
 
     Args:
-        start: this start of the adapter, as the admin server announces it.
-        private_key: whose public half is announced.
-        first_counter: of the first packet of each channel.
-        datagram_size_max: bytes of the longest datagram.
+        start: this adapter start, as the admin server announces it.
+        private_key: the key whose public half is announced.
+        first_counter: the counter of each channel's first packet.
+        datagram_size_max: the longest datagram in bytes.
     """
 
     def __init__(
@@ -79,27 +79,27 @@ class Sealer:
 
     @property
     def incarnation(self) -> int:
-        """Which start of the adapter this is."""
+        """The number of this adapter start."""
         return self._start.incarnation
 
     def next_counters(self) -> dict[int, int]:
-        """By channel_id, the packet counter not used yet. From any thread."""
+        """By channel_id, the first unused packet counter. May be called from any thread."""
         return {channel_id: channel.next_counter for channel_id, channel in list(self._channels.items())}
 
     def use_key(self, key: SealingKey) -> None:
-        """Seal the key's channel with it from now on; counters go on."""
+        """Seal the key's channel with it from now on; counters continue."""
         channel = self._channels.get(key.channel_id)
         if channel is not None and channel.key == key:
             return
         if not key.decision_key:
-            raise ValueError(f"key {key.key_id} comes without the decision key that an adapter needs")
+            raise ValueError(f"key {key.key_id} lacks the decision key that an adapter needs")
         if channel is None:
             channel = self._channels[key.channel_id] = _Channel(key, self._first_counter, self._digest_count_max)
         channel.key = key
         channel.derive(self._start, self._feed_id)
 
     def adopt_start(self, start: AnnouncedStart) -> None:
-        """Registered anew. Another start has keys of its own and counts from 1; the same one goes on."""
+        """Take the start of a new registration. A different start has its own keys and counts from 1."""
         if start == self._start:
             return
         self._start = start
@@ -111,7 +111,7 @@ class Sealer:
         """The datagram: header with key, nonce and time filled in, sealed payload, seal tag, decision tag.
 
         Raises:
-            NoKey, NonceExhausted: nothing may be sent.
+            NoKey, NonceExhausted: the packet must not be sent.
         """
         try:
             channel = self._channels[packet.channel_id]
@@ -135,12 +135,12 @@ class Sealer:
         return datagram
 
     def channels_to_sign(self) -> list[int]:
-        """The channels whose signature is due: to be sent after what was sealed."""
+        """The channels whose signature is due, to be sent after the sealed packets."""
         return [channel_id for channel_id, channel in self._channels.items() if channel.unsigned.is_due]
 
     def sign(self, channel_id: int, sent_at_ns: int) -> bytes:
-        """The next signature datagram to send: the last one again, or one over what was sealed since. Something must
-        have been."""
+        """The next signature datagram to send: the last one again, or one over the packets sealed since. There must be
+        such packets."""
         channel = self._channels[channel_id]
         if channel.unsigned.take_repetition():
             return channel.last_signature

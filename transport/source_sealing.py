@@ -1,4 +1,4 @@
-"""Sealing of source packets between a feed's own source and its adapters: AES-256-GCM over the whole packet.
+"""Seals source packets between a feed's own source and its adapters: AES-256-GCM over the whole packet.
 
 Layout of a sealed source datagram (little-endian)::
 
@@ -9,11 +9,11 @@ Layout of a sealed source datagram (little-endian)::
     32 the source packet, sealed; header and salt are associated data
     .. tag      16
 
-The key of a start is derived (HKDF-SHA256) from the source key and the salt, so a gateway that starts again repeats no
+The key of a start is derived (HKDF-SHA256) from the source key and the salt, so a restarted gateway never repeats a
 pair of key and nonce, whatever it remembers. The source key goes to the feed's source and adapters, never to readers.
 
-A datagram that is sent again opens again. That is harmless by the protocol: the same (source stream, `source_seq`) is
-the same content, always, and a packet of another trading day is refused.
+A replayed datagram opens again. The protocol makes that harmless: the same (source stream, `source_seq`) always has the
+same content, and a packet of another trading day is refused.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ HEADER = SEALED_SOURCE_LAYOUT.struct
 HEADER_SIZE = SEALED_SOURCE_LAYOUT.size
 SALT_SIZE = 16
 TAG_SIZE = 16
-SOURCE_SEAL_SIZE = HEADER_SIZE + TAG_SIZE  # what sealing adds to a packet
-STARTS_MAX = 16  # of gateways, whose keys are kept: one sends, and a former one's last packets may be under way
+SOURCE_SEAL_SIZE = HEADER_SIZE + TAG_SIZE  # what sealing adds to a packet's size
+STARTS_MAX = 16  # gateway starts whose keys are kept: one sends, and an earlier one's last packets may still arrive
 _PLACE = Layout(("feed_id", "H"), ("key_id", "I")).struct
 _NONCE = Layout(("zero", "I"), ("packet_counter", "Q")).struct
 
@@ -49,7 +49,7 @@ def _cipher(key: bytes, feed_id: int, key_id: int, salt: bytes) -> AESGCM:
 
 
 class SourceSealer:
-    """Seals what one start of a gateway sends. `use_key` may be called from another thread than `seal`."""
+    """Seals the packets of one gateway start. `use_key` and `seal` may be called from different threads."""
 
     def __init__(self, feed_id: int) -> None:
         self._feed_id, self._salt = feed_id, os.urandom(SALT_SIZE)
@@ -63,7 +63,7 @@ class SourceSealer:
 
     def seal(self, packet: bytes) -> bytes:
         """The sealed datagram; SOURCE_SEAL_SIZE bytes longer than the packet."""
-        assert self._current is not None, "a gateway begins with a key"
+        assert self._current is not None, "a gateway has a key before it seals"
         key_id, _, cipher = self._current
         self._counter += 1
         header = HEADER.pack(SEALED_SOURCE_MAGIC, key_id, self._counter, self._salt)
@@ -79,7 +79,7 @@ class SourceOpener:
         self._ciphers: dict[tuple[int, bytes], AESGCM] = {}
 
     def use_keys(self, keys: Mapping[int, bytes]) -> None:
-        """Open what was sealed with these source keys, by key_id, and with no others from now on."""
+        """From now on, open packets sealed with these source keys (by key_id), and no others."""
         if keys != self._keys:
             self._keys = dict(keys)
             self._ciphers.clear()
@@ -93,22 +93,22 @@ class SourceOpener:
         if not datagram.startswith(SEALED_SOURCE_MAGIC):
             raise PacketRefused(Refusal.FOREIGN, "not a sealed source packet")
         if len(datagram) < SOURCE_SEAL_SIZE:
-            raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, the seal alone has {SOURCE_SEAL_SIZE}")
+            raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes; the seal alone has {SOURCE_SEAL_SIZE}")
         if len(datagram) > DATAGRAM_SIZE_MAX:
-            raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes, a datagram has at most {DATAGRAM_SIZE_MAX}")
+            raise PacketRefused(Refusal.MALFORMED, f"{len(datagram)} bytes; a datagram has at most {DATAGRAM_SIZE_MAX}")
         _, key_id, counter, salt = HEADER.unpack_from(datagram)
         cipher = self._ciphers.get((key_id, salt))
         is_fresh = cipher is None
         if cipher is None:
             key = self._keys.get(key_id)
             if key is None:
-                raise PacketRefused(Refusal.UNKNOWN_KEY, f"source key {key_id}")
+                raise PacketRefused(Refusal.UNKNOWN_KEY, f"source key {key_id} is unknown")
             cipher = _cipher(key, self._feed_id, key_id, salt)
         try:
             packet = cipher.decrypt(_NONCE.pack(0, counter), datagram[HEADER_SIZE:], datagram[:HEADER_SIZE])
         except InvalidTag:
             raise PacketRefused(Refusal.FORGED, f"the seal of source key {key_id} does not open") from None
-        if is_fresh:  # only now: a stranger's salts push nobody's cipher out
+        if is_fresh:  # only now, so that a stranger's salts displace no cipher
             if len(self._ciphers) >= STARTS_MAX:
                 del self._ciphers[next(iter(self._ciphers))]
             self._ciphers[key_id, salt] = cipher

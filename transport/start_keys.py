@@ -1,9 +1,9 @@
-"""Keys of one start of an adapter, derived from a channel's keys: no two starts ever share one.
+"""Derives the keys of one adapter start from a channel's keys. No two starts ever share a key.
 
-HKDF-SHA256 (RFC 5869) over the channel's key; the salt is the start's, made at random by the admin server when the
-start registered. So a state folder that was restored from a backup, and numbers a start or its packets as it did
-before, repeats no pair of key and nonce. The start's public key, which the adapter makes at random, is part of the
-derivation as well: two machines would have to repeat their random numbers at once.
+HKDF-SHA256 (RFC 5869) over the channel's key. The salt belongs to the start; the admin server draws it at random when
+the start registers. So even if a state folder is restored from a backup and numbers a start or its packets as before,
+no pair of key and nonce repeats. The derivation includes the start's public key, which the adapter draws at random, so
+two machines would have to repeat their random numbers at the same time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLACE = Layout(
 
 
 class Purpose(Enum):
-    """What a derived key is for; the value is part of the derivation."""
+    """The purpose of a derived key; the value is part of the derivation."""
 
     SEALING = b"sealing"
     DECISIONS = b"decisions"
@@ -39,7 +39,7 @@ class SealingKey:
 
     Attributes:
         key: 32 bytes.
-        decision_key: 32 bytes; empty at a reader, which never has one.
+        decision_key: 32 bytes; empty for a reader, which never has one.
     """
 
     key_id: int
@@ -49,9 +49,9 @@ class SealingKey:
 
     def __post_init__(self) -> None:
         if len(self.key) != KEY_SIZE:
-            raise ValueError(f"key {self.key_id} has {len(self.key)} bytes, AES-256 takes {KEY_SIZE}")
+            raise ValueError(f"key {self.key_id} has {len(self.key)} bytes; AES-256 needs {KEY_SIZE}")
         if len(self.decision_key) not in (0, KEY_SIZE):
-            raise ValueError(f"decision key {self.key_id} has {len(self.decision_key)} bytes, AES-256 takes {KEY_SIZE}")
+            raise ValueError(f"decision key {self.key_id} has {len(self.decision_key)} bytes; AES-256 needs {KEY_SIZE}")
 
 
 def derive_cipher(key: SealingKey, start: AnnouncedStart, feed_id: int, purpose: Purpose) -> AESGCM:

@@ -1,17 +1,17 @@
-"""Signatures over what an adapter sent: a reader learns who made a packet, not just that a holder of the key did.
+"""Signatures over an adapter's packets: they prove to a reader which adapter made a packet, which the seal does not.
 
-A signature datagram follows a heartbeat on its channel, and comes sooner when many packets were sent. It lists a digest
+A signature datagram follows a heartbeat on its channel, or comes sooner when many packets were sent. It lists a digest
 of each packet since the signature before the last one, by consecutive packet counters, and the adapter signs the list
-with the Ed25519 key of its start. Where one list does not hold them, it lists those since the last signature, and that
-one is sent again before it. So every packet can be checked by itself, whichever others were lost, and is covered twice:
-a lost signature costs nothing. A heartbeat is among the packets listed, which signs its epoch and lineage.
+with the Ed25519 key of its start. If one list is too short for them, it lists the packets since the last signature, and
+that signature is sent again before it. So every packet can be checked alone, whichever others were lost, and is covered
+twice: a lost signature costs nothing. The list includes a heartbeat, which signs its epoch and lineage.
 
-Heartbeats that only repeat the one before them share a signature, five to one; news is signed at its heartbeat and once
-more at the next (`UnsignedPackets`).
+Heartbeats that only repeat the previous one share a signature, five to one. News is signed with its heartbeat and again
+with the next (`UnsignedPackets`).
 
 The datagram (docs/transport.md): the header (`SIGNATURE_LAYOUT`); the digests, 16 bytes each, the first half of SHA-256
 of the whole datagram; the signature, 64 bytes, Ed25519 over SIGNED_PREFIX, the start's salt and everything before; a
-tag, 16 bytes, GMAC over everything before, so that only a holder of the channel's key costs a reader a verification.
+tag, 16 bytes, GMAC over everything before, so that only a holder of the channel's key can cost a reader a verification.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGNATURE_LAYOUT = Layout(
     ("channel_id", "H"),
     ("adapter_id", "H"),
     ("incarnation", "I"),
-    ("key_id", "I"),  # of the channel's key
+    ("key_id", "I"),  # the id of the channel's key
     ("digest_count", "H"),
     ("reserved_2", "H"),  # 0
     ("first_counter", "Q"),  # the packet counter of the first digest
@@ -52,22 +52,24 @@ DIGEST_SIZE = 16  # a forger needs a second preimage: 2^128 attempts
 SIGNATURE_SIZE = 64
 TAG_SIZE = 16
 OVERHEAD = HEADER_SIZE + SIGNATURE_SIZE + TAG_SIZE
-DIGESTS_MAX = 80  # beyond, a list would save little: signing is cheap beside sending so many
-# Of heartbeats that repeat what was said. A signature costs its adapter up to 120 µs and every reader up to 160, and an
-# idle stream has little else to do. With five, a reader that loses two signatures in a row still believes a heartbeat
+DIGESTS_MAX = 80  # a longer list would save little: signing is cheap compared with sending that many
+# For heartbeats that repeat the previous one. A signature costs its adapter up to 120 µs and every reader up to 160 µs,
+# the main cost of an idle stream. With five, a reader that loses two signatures in a row still believes a heartbeat
 # after 150 ms, before it calls the stream stale (`client_lib.stream_trust` asserts it).
 HEARTBEATS_PER_SIGNATURE = 5
-SESSIONS_REMEMBERED = 4  # whose heartbeats may alternate: the present session, and the last words of two before
+SESSIONS_REMEMBERED = (
+    4  # sessions whose heartbeats may alternate: the present one, and the last heartbeats of two earlier ones
+)
 SIGNED_PREFIX = b"tandemfeed 2 sent packets\0"
 _COUNTER_END = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
 class SignedDigests:
-    """What an adapter says it sent; its signature verified.
+    """The packets that an adapter says it sent; the signature is verified.
 
     Attributes:
-        digests: of the packets `first_counter` … `end_counter - 1` of the channel.
+        digests: of the channel's packets `first_counter` … `end_counter - 1`.
     """
 
     channel_id: int
@@ -79,33 +81,33 @@ class SignedDigests:
 
     @property
     def end_counter(self) -> int:
-        """One past the last packet covered."""
+        """The counter of the last covered packet plus one."""
         return self.first_counter + len(self.digests)
 
 
 def digest_of(datagram: bytes) -> bytes:
-    """What stands for a datagram in a signature's list."""
+    """The digest of a datagram in a signature's list."""
     return hashlib.sha256(datagram).digest()[:DIGEST_SIZE]
 
 
 def digests_max(datagram_size_max: int = DATAGRAM_SIZE_DEFAULT) -> int:
-    """How many digests a signature datagram holds at most."""
+    """The maximum number of digests in a signature datagram."""
     return min(DIGESTS_MAX, (datagram_size_max - OVERHEAD) // DIGEST_SIZE)
 
 
 class UnsignedPackets:
-    """The sender's list of one channel: what the next signature covers, and when it is due.
+    """The sender's list for one channel: what the next signature covers, and when it is due:
 
-    - As soon as the list is full.
-    - With a heartbeat, when something new waits: any other packet, or a heartbeat that says something new (the first of
-      a start, an epoch, an end, a number). The next heartbeat is signed as well, so a reader that loses one signature
-      of two has the news one heartbeat later.
-    - Otherwise with every HEARTBEATS_PER_SIGNATURE-th heartbeat.
+    - as soon as the list is full;
+    - with a heartbeat, if the list has something new: another packet, or a heartbeat that says something new (the first
+      of a start, an epoch, an end, a number). The next heartbeat is signed too, so a reader that loses one of the two
+      signatures gets the news one heartbeat later;
+    - otherwise with every HEARTBEATS_PER_SIGNATURE-th heartbeat.
 
-    Digests are made with the signature, not with the packet: nothing that is due to be sent waits for one.
+    Digests are computed with the signature, not with the packet, so that no packet waits for one.
 
     Args:
-        count_max: digests in a signature datagram.
+        count_max: the maximum number of digests in a signature datagram.
     """
 
     __slots__ = (
@@ -125,16 +127,16 @@ class UnsignedPackets:
         self._count_max = count_max
         self._fresh: list[bytes] = []  # datagrams
         self._listed_before: list[bytes] = []  # digests
-        self._next_counter = 0  # of the first fresh one
+        self._next_counter = 0  # the first new packet's
         self._beat_count = 0  # heartbeats since the last signature
-        self._has_news = False  # among the fresh ones
+        self._has_news = False  # among the new packets
         self._was_news = False  # in the last signature
         self._has_repeated = False  # the last signature was sent again
-        self._said: dict[int, tuple[object, ...]] = {}  # session -> what its last heartbeat said
+        self._said: dict[int, tuple[object, ...]] = {}  # session -> the content of its last heartbeat
         self.is_due = False
 
     def add(self, datagram: bytes, counter: int, *, heartbeat: OutputPacket | None = None) -> None:
-        """A packet was sealed; their counters are consecutive.
+        """Add a sealed packet. Counters are consecutive.
 
         Args:
             heartbeat: the packet, if it is one.
@@ -149,14 +151,14 @@ class UnsignedPackets:
             self.is_due = True
 
     def take_repetition(self) -> bool:
-        """True, once, if the last signature must be sent again, as the next one's list cannot hold its packets too."""
+        """True, once, if the last signature must be sent again because its packets do not fit the next one's list."""
         is_due = not self._fits_with_last and not self._has_repeated
         self._has_repeated = self._has_repeated or is_due
         return is_due
 
     def take(self) -> tuple[int, list[bytes]]:
-        """(first counter, digests) for a signature that is sent now; another is due if there are too many for one."""
-        assert self._fresh, "a signature's end is its nonce: there must be a new packet"
+        """(first counter, digests) for a signature that is sent now. If they do not fit, another one is due."""
+        assert self._fresh, "a signature's end is its nonce, so there must be a new packet"
         again = self._listed_before if self._fits_with_last else []
         fresh = [digest_of(datagram) for datagram in self._fresh[: self._count_max]]
         first_counter, digests = self._next_counter - len(again), again + fresh
@@ -179,7 +181,7 @@ class UnsignedPackets:
         return self._has_news or self._was_news or self._beat_count >= HEARTBEATS_PER_SIGNATURE
 
     def _says_something_new(self, heartbeat: OutputPacket) -> bool:
-        """True if it differs from the heartbeat before it; each session has its own."""
+        """True if the heartbeat differs from the previous one of its session."""
         says = (
             heartbeat.flags,
             heartbeat.epoch,
@@ -210,7 +212,7 @@ def sign(
     """The signature datagram.
 
     Args:
-        cipher: of the start, for signatures; no two signature datagrams of a start end with the same counter.
+        cipher: the start's cipher for signatures. No two signature datagrams of a start end with the same counter.
     """
     body = HEADER.pack(
         SIGNATURE_MAGIC,
@@ -232,7 +234,7 @@ def sign(
 
 @dataclass(frozen=True, slots=True)
 class SignatureDatagram:
-    """A signature datagram as it came; nothing of it is verified yet."""
+    """A received, unverified signature datagram."""
 
     datagram: bytes
     feed_id: int
@@ -246,24 +248,24 @@ class SignatureDatagram:
 
     @property
     def end_counter(self) -> int:
-        """One past the last packet that it claims to cover."""
+        """The counter of the last packet that it claims to cover, plus one."""
         return self.first_counter + self.digest_count
 
     @property
     def digests(self) -> tuple[bytes, ...]:
-        """What it claims to have been sent, by consecutive counters."""
+        """The digests of the packets that it claims were sent, by consecutive counters."""
         places = range(HEADER_SIZE, HEADER_SIZE + self.digest_count * DIGEST_SIZE, DIGEST_SIZE)
         return tuple(self.datagram[place : place + DIGEST_SIZE] for place in places)
 
     def check_tag(self, cipher: AESGCM) -> None:
-        """A holder of the channel's key made it; takes about a microsecond.
+        """Check that a holder of the channel's key made it; takes about a microsecond.
 
         Raises:
             PacketRefused: FORGED.
         """
         signed, tag = self.datagram[:-TAG_SIZE], self.datagram[-TAG_SIZE:]
         if not is_tag_valid(cipher, NONCE.pack(self.incarnation, self.end_counter), signed, tag):
-            raise PacketRefused(Refusal.FORGED, f"a signature datagram that no holder of key {self.key_id} made")
+            raise PacketRefused(Refusal.FORGED, f"no holder of key {self.key_id} made this signature datagram")
 
     def verified(self, start: AnnouncedStart, public_key: Ed25519PublicKey) -> SignedDigests:
         """Check the signature; takes as long as opening twenty packets.
@@ -290,12 +292,12 @@ def read_signature(datagram: bytes) -> SignatureDatagram:
         PacketRefused: TRUNCATED, VERSION, MALFORMED.
     """
     if len(datagram) < OVERHEAD:
-        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, a signature datagram has at least {OVERHEAD}")
+        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes; a signature datagram has at least {OVERHEAD}")
     _, version, _, feed_id, channel_id, adapter_id, incarnation, key_id, count, _, first, sent_at_ns = (
         HEADER.unpack_from(datagram)
     )
     if version != SIGNATURE_VERSION:
-        raise PacketRefused(Refusal.VERSION, f"signature version {version}, this side speaks {SIGNATURE_VERSION}")
+        raise PacketRefused(Refusal.VERSION, f"signature version {version}; expected {SIGNATURE_VERSION}")
     if count == 0 or len(datagram) != OVERHEAD + count * DIGEST_SIZE or first == 0 or first + count > _COUNTER_END:
         detail = f"a signature of {count} packets from {first} in {len(datagram)} bytes"
         raise PacketRefused(Refusal.MALFORMED, detail)

@@ -1,7 +1,7 @@
 """Conversion: converter tables, compiled once into a kernel that turns a whole source packet at a time.
 
-Pure: no clock, no file after loading. `CompiledConverter` is what adapters run; `InterpretedConverter` is the same
-table in plain Python, the oracle of the tests.
+Pure: no clock, no file after loading. Adapters run `CompiledConverter`; `InterpretedConverter` runs the same
+table in plain Python, as the oracle of the tests.
 """
 
 from adapter.conversion.compiled import CompiledConverter

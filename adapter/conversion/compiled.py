@@ -1,4 +1,4 @@
-"""The compiled converter: one kernel call turns the messages of a source packet, state included."""
+"""The compiled converter: one kernel call converts the messages of a source packet and updates the state."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class CompiledConverter:
     """`feedcore.replica.converter.Converter` over a compiled kernel.
 
     Args:
-        near_rows: rows of state that the processor's caches hold anyway, of each kind. With more the kernel looks over
-            a packet first and has the rows that it needs fetched together. It changes the time taken, nothing else.
+        near_rows: rows of state of each kind that fit in the processor's caches. With more rows, the kernel first scans
+            the packet and prefetches the rows that it needs. This changes only the time taken.
 
     Attributes:
         source: the kernel's generated Python source, to print and read.
@@ -93,25 +93,25 @@ class CompiledConverter:
         return dict(self._functions.failures) if self._functions else {}
 
     def counts(self) -> dict[str, int]:
-        """Source messages so far that were not converted as they should, by reason."""
+        """Source messages so far that were not converted correctly, by reason."""
         return {reason.name.lower(): int(self._store.arena[reason]) for reason in Reason}
 
     def take_refused(self) -> list[RefusedPacket]:
-        """The packets of `refused`, for `dead_letters_in`: which any thread may ask, when there is time."""
+        """Take the packets of `refused`, for `dead_letters_in`, which may be called later and in any thread."""
         taken = list(self.refused)
         self.refused.clear()
         return taken
 
     def dead_letters_in(self, packets: Sequence[RefusedPacket]) -> list[DeadLetter]:
-        """The refused messages of these packets; the newest, if many."""
+        """The refused messages of these packets; only the newest, if there are many."""
         return dead_letters_in(packets, self._source_format)
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """Samples of refused messages since the last call; the newest, if many."""
+        """Samples of messages refused since the last call; only the newest, if there are many."""
         return self.dead_letters_in(self.take_refused())
 
     def key_count(self) -> int:
-        """Keys that state is kept for."""
+        """The number of keys with state."""
         return self._store.key_count()
 
     def digests(self) -> NDArray[np.uint64]:
@@ -123,7 +123,7 @@ class CompiledConverter:
         return self._store.snapshot()
 
     def restore(self, snapshot: bytes) -> None:
-        """Replace the conversion state; ValueError if it is another table's."""
+        """Replace the conversion state; ValueError if it belongs to a different table."""
         self._store.restore(snapshot)
 
     def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
@@ -131,7 +131,7 @@ class CompiledConverter:
         return self._store.snapshot_buckets(buckets)
 
     def restore_buckets(self, data: bytes) -> None:
-        """Replace the state of some buckets; ValueError if it is another table's."""
+        """Replace the state of some buckets; ValueError if it belongs to a different table."""
         self._store.restore_buckets(data)
 
     def _array(self, datagram: bytes) -> NDArray[np.uint8]:

@@ -1,5 +1,5 @@
-"""Loading one <convert>: names are resolved by need, so whatever order elements stand in, values come out in the order
-they are computed in, and a circle is found."""
+"""Loads one <convert>. Names are resolved when needed, so elements may come in any order; values come out in the order
+of their computation, and circular definitions are found."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NESTED_VALUES_MAX = 64  # values one made of another: each takes a few calls, an
 
 @dataclass(slots=True)
 class Shared:
-    """What all <convert>s of a table see.
+    """What all <convert>s of a table share.
 
     Attributes:
         load_parts: what loads groups and variable data: a <group> is loaded much as the <convert> it stands in.
@@ -70,7 +70,9 @@ class ConversionLoader:
         self.each = self.passed[-1] if self.passed else None
         for child in node.children:
             if child.tag not in ELEMENTS:
-                raise child.error(f"<{child.tag}> in <convert>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
+                raise child.error(
+                    f"<{child.tag}> is not allowed in <convert>; it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}"
+                )
         self._lets = self._named_lets()
         self._under_way: list[Node] = []
         self._numbers, self._group_numbers = count(), count()
@@ -78,14 +80,14 @@ class ConversionLoader:
         self._orders: list[OrderAction] = []
 
     def _begin(self, node: Node, shared: Shared, source: SourceMessageType, target: MessageType | Group | None) -> None:
-        """What a <group> has of its own, as its <convert> has."""
+        """What a <group> has itself, like its <convert>."""
         self.node, self.shared, self.source, self.target = node, shared, source, target
         self._done: dict[int, Operand] = {}
         self._pure: list[Operation] = []
         self._stateful: list[Operation] = []
 
     def _share(self, outer: ConversionLoader) -> None:
-        """What a <group> has in common with what it stands in."""
+        """What a <group> shares with its enclosing element."""
         self._under_way = outer._under_way
         self._numbers, self._group_numbers = outer._numbers, outer._group_numbers
         self._book_reads, self._orders = outer._book_reads, outer._orders
@@ -100,7 +102,7 @@ class ConversionLoader:
         return target
 
     def _find_each(self) -> list[SourceGroup]:
-        """The groups whose entries are gone through, outermost first."""
+        """The groups whose entries are iterated over, outermost first."""
         found: list[SourceGroup] = []
         path = self.node.attributes.get("each", "")
         for name in path.split(".") if "each" in self.node.attributes else ():
@@ -118,7 +120,7 @@ class ConversionLoader:
             taken = {*lets, *self.source.fields, *self.source.data}
             taken.update(*(each for group in self.passed for each in (group.fields, group.data)))
             if name in taken:
-                raise node.error(f"{name!r} is the name of something else already")
+                raise node.error(f"the name {name!r} is already in use")
             lets[name] = node
         return lets
 
@@ -126,11 +128,11 @@ class ConversionLoader:
         """The conversion."""
         orders = OrderLoader(self)
         self._orders += [orders.load(node) for node in self.node.all("order")]
-        guards, output_guards = self._guards()  # behind the orders: a guard may be on what an order was
+        guards, output_guards = self._guards()  # after the orders, because a guard may depend on an order
         for node in self.node.children:
             if node.tag in ("let", "keep"):
                 if node.tag == "keep" and not function_of(node, self.shared.functions).keeps_state:
-                    raise node.error(f"{node.need('function')} keeps nothing: use <field>")
+                    raise node.error(f"{node.need('function')} keeps no state; use <field>")
                 self.resolve_node(node)
         writes = tuple(self._write(node) for node in self.node.all("field"))
         self._check_complete(writes)
@@ -139,10 +141,10 @@ class ConversionLoader:
         size = frame_size(self.target) + least_size(groups, data) if self.target else 0
         if self.target and size > self.shared.room:
             raise self.node.error(
-                f"{self.target.name} takes {size} bytes, an output datagram has room for {self.shared.room}"
+                f"{self.target.name} takes {size} bytes; an output datagram has room for {self.shared.room}"
             )
         if self.target is None and not self._stateful and not self._orders:
-            raise self.node.error("a <convert> without to= keeps some state: otherwise it does nothing")
+            raise self.node.error("a <convert> without to= must keep some state")
         return Conversion(
             self.source,
             self.target,
@@ -167,19 +169,19 @@ class ConversionLoader:
             node.only("of", "is", "isNot", "above", "below", "atLeast", "atMost", "isNull")
             operand = self.resolve_name(node.need("of"), node)
             if isinstance(operand, Literal):
-                raise node.error(f"{node.need('of')!r} is a constant: this always holds, or never")
+                raise node.error(f"{node.need('of')!r} is a constant, so the comparison is always true or always false")
             if isinstance(operand, Operation) and operand.type.text_size:
-                raise node.error(f"{node.need('of')!r} is a text made when it is written: compare a field")
+                raise node.error(f"{node.need('of')!r} is a text made when it is written; compare a field")
             guard = Guard(operand, comparison_of(node, type_of(operand)))
             is_stateful = isinstance(operand, Operation) and operand.is_stateful
             (output_guards if is_stateful else guards).append(guard)
         if output_guards and self.target is None:
-            raise self.node.error("a <when> on state decides on the output, of which there is none")
+            raise self.node.error("a <when> on state needs an output, but this <convert> has none")
         return tuple(guards), tuple(output_guards)
 
     def _write(self, node: Node) -> tuple[Column, Operand]:
         if self.target is None:
-            raise node.error("a <field> in a <convert> without to=")
+            raise node.error("a <field> is not allowed in a <convert> without to=")
         target = self.target.columns.get(node.need("name"))
         if target is None:
             raise node.error(f"{self.target.name} has no field {node.need('name')!r}")
@@ -212,9 +214,7 @@ class ConversionLoader:
             return self._field_operand(self.source.fields[name])
         if name in self.source.data:
             return self.source.data[name].text
-        raise node.error(
-            f"source message {self.source.name!r} has no field {name!r}, nor is there a <let> of that name"
-        )
+        raise node.error(f"source message {self.source.name!r} has no field {name!r}, and no <let> has that name")
 
     @staticmethod
     def _field_operand(found: SourceField) -> Operand:
@@ -230,7 +230,7 @@ class ConversionLoader:
             circle = " → ".join(self._label(each) for each in [*self._under_way, node])
             raise node.error(f"cyclic: {circle}")
         if len(self._under_way) >= NESTED_VALUES_MAX:
-            raise node.error(f"more than {NESTED_VALUES_MAX} values one made of another")
+            raise node.error(f"more than {NESTED_VALUES_MAX} values depend on each other")
         self._under_way.append(node)
         try:
             found = self._resolve(node)
@@ -281,7 +281,7 @@ class ConversionLoader:
         checked = checked_use(node, function, operands, checked, len(self.passed))
         if checked.fails and is_stateful:
             raise node.error(
-                f"{function.name} can refuse a message after state was changed: use otherwise='null' or 'clamp'"
+                f"{function.name} could refuse a message after state was changed; use otherwise='null' or 'clamp'"
             )
         operation = Operation(
             next(self._numbers),
@@ -313,9 +313,9 @@ class ConversionLoader:
                 is_made_text = isinstance(found, Operation) and bool(found.type.text_size)
                 is_text_literal = isinstance(found, Literal) and isinstance(found.value, bytes)
                 if is_text_literal and function.name not in ("concatenate", "copy"):
-                    raise node.error(f"{name!r} is a constant text: {function.name} takes a field")
+                    raise node.error(f"{name!r} is a constant text; {function.name} needs a field")
                 if is_made_text and function.name not in ("concatenate", "copy"):
-                    raise node.error(f"{name!r} is a text made when it is written: {function.name} takes a field")
+                    raise node.error(f"{name!r} is a text made when it is written; {function.name} needs a field")
         return operands
 
     def key(self, name: str, node: Node) -> Operand:
@@ -325,18 +325,18 @@ class ConversionLoader:
         is_made_text = isinstance(operand, Operation | Literal) and bool(found.text_size)
         if found.bits is not None or is_made_text or (isinstance(operand, Operation) and operand.is_stateful):
             raise node.error(
-                f"{name!r} cannot be a key: a key is of fields, and of numbers that do not depend on state"
+                f"{name!r} cannot be a key; a key must consist of fields, and of numbers that do not depend on state"
             )
         return operand
 
     def _words(self, node: Node, keys: tuple[Operand, ...]) -> int:
         words = sum(-(-type_of(key).text_size // 8) or 1 for key in keys)
         if words > KEY_WORDS_MAX:
-            raise node.error(f"a key of {8 * words} bytes: at most {8 * KEY_WORDS_MAX}")
+            raise node.error(f"the key has {8 * words} bytes; at most {8 * KEY_WORDS_MAX} are allowed")
         return words
 
     def _keeper(self, node: Node, use: Use) -> Operation | None:
-        """Resolve whoever keeps the peeked cell: here first of all, so that it is read after its change."""
+        """Resolve the element that keeps the peeked cell first, so that the cell is read after its change."""
         cell = self.shared.cells.find(node)
         found: list[Operand] = []
         for convert, keeper in cell.keepers:
@@ -366,9 +366,9 @@ class ConversionLoader:
         else:
             number = list(self.shared.books).index(name)
             if not any("id" in action.operands for action in self._orders if action.book == number):
-                raise node.error(f"{function.name} is of an <order> with an id in the same <convert>")
+                raise node.error(f"{function.name} needs an <order> with an id in the same <convert>")
             if "by" in node.attributes:
-                raise node.error(f"{function.name} takes no by: the <order> says which")
+                raise node.error(f"{function.name} must not have by=; the <order> gives the key")
         use.book_exponent = self.shared.books[name].exponent
         return number
 
@@ -379,7 +379,7 @@ class ConversionLoader:
             return None
         operand = self.resolve_name(name, node)
         if not isinstance(operand, IndexValue):
-            raise node.error(f"level={name!r}: a number, or the index of a <group>")
+            raise node.error(f"level is {name!r}; it must be a number or the index of a <group>")
         return operand
 
     def book_of(self, node: Node) -> int:
@@ -391,9 +391,9 @@ class ConversionLoader:
         if not any(action.book == number for action in self._orders):
             key = self.key(node.need("by"), node)
             if type_of(key).text_size > 8:
-                raise node.error(f"by={node.need('by')!r}: a book's key is a number or a text of at most 8 bytes")
+                raise node.error(f"by is {node.need('by')!r}; a book's key must be a number or a text up to 8 bytes")
             if (number, key) not in self._book_reads:
                 if any(other == number for other, _ in self._book_reads):
-                    raise node.error(f"book {name!r} by another key in the same <convert>")
+                    raise node.error(f"book {name!r} has a different key in the same <convert>")
                 self._book_reads.append((number, key))
         return number

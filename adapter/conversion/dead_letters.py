@@ -1,8 +1,7 @@
-"""Samples of source messages that were refused: what a shell appends to the dead-letter journal.
+"""Samples of refused source messages, which the shell appends to the dead-letter journal.
 
-They are samples: of one call of the kernel at most `SAMPLES_MAX` are kept, and `SAMPLES_KEPT_MAX` until they are taken,
-and nothing is read out of a packet before somebody wants to know, so that a feed gone wrong costs little more than a
-healthy one.
+A call of the kernel keeps at most `SAMPLES_MAX` samples, and at most `SAMPLES_KEPT_MAX` wait until they are taken. A
+message is extracted from its packet only on request, so that a broken feed costs little more than a healthy one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each converter function demands of its arguments, and the type and constants that follow from them."""
+"""What each converter function requires of its arguments, and the type and constants that follow from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_constant(use: Use) -> Checked:
     if "text" in use.node.attributes:
         text = use.node.need("text").encode()
         if not text or "value" in use.node.attributes:
-            raise use.node.error("constant takes a value or a text, which is not empty")
+            raise use.node.error("constant needs a value or a text that is not empty")
         return Checked(ValueType(text_size=len(text)), {"literal": text})
     value = use.node.need_int("value")
     if not INT64_MIN <= value <= (1 << 64) - 1:
@@ -39,7 +39,9 @@ def check_scale(use: Use) -> Checked:
     exponent, rounding = use.bounded("exponent", -18, 18), use.one_of("rounding", "exact", "exact", "floor", "half_up")
     difference = use.known_exponent(of) - exponent
     if abs(difference) > FACTOR_EXPONENT_MAX:
-        raise use.node.error(f"from exponent {of.exponent} to {exponent}: more than {FACTOR_EXPONENT_MAX} digits")
+        raise use.node.error(
+            f"scaling from exponent {of.exponent} to {exponent} takes more than {FACTOR_EXPONENT_MAX} digits"
+        )
     factor, divisor = 10 ** max(difference, 0), 10 ** max(-difference, 0)
     half = divisor // 2 if rounding == "half_up" else 0
     low, high = -((1 << 63) // factor), (INT64_MAX - 1 - half) // factor
@@ -64,7 +66,7 @@ def check_cast(use: Use) -> Checked:
     high = min(kind.maximum, INT64_MAX)
     low, high = max(of.minimum, kind.minimum), min(of.maximum, high)
     if low > high:
-        raise use.node.error(f"{of} has nothing in common with {kind.name}")
+        raise use.node.error(f"no value of {of} fits in {kind.name}")
     what = {
         "refuse": ("reason = reason or OUT_OF_RANGE",) * 2,
         "null": ("{r} = NULL",) * 2,
@@ -87,7 +89,7 @@ def check_increase(use: Use) -> Checked:
     of, amount = use.number(), use.bounded("amount", INT64_MIN, INT64_MAX)
     low, high = of.minimum + amount, of.maximum + amount
     if low < INT64_MIN or high > INT64_MAX - (1 if of.is_nullable else 0):
-        raise use.node.error(f"{of} increased by {amount} does not fit in 64 bits: cast it to a narrower type first")
+        raise use.node.error(f"{of} plus {amount} does not fit in 64 bits; cast it to a narrower type first")
     return Checked(of.within(low, high), {"amount": amount})
 
 
@@ -107,7 +109,7 @@ def check_bits(use: Use) -> Checked:
     """Some bits of a number that is not negative."""
     of, mask = use.number(), use.bounded("mask", 1, INT64_MAX)
     if of.minimum < 0:
-        raise use.node.error("bits are taken of numbers that are not negative")
+        raise use.node.error("bits needs a number that is never negative")
     shift = use.bounded("shift", 0, 62) if "shift" in use.node.attributes else 0
     return Checked(ValueType(0, mask, 0, of.is_nullable), {"shift": shift, "mask": mask})
 
@@ -130,7 +132,7 @@ def check_since_midnight(use: Use) -> Checked:
     of, constants, _ = _time(use, 2 * DAY_NS)
     zone = use.node.attributes.get("zone", "UTC")
     if not is_time_zone(zone):
-        raise use.node.error(f"there is no time zone {zone!r}")
+        raise use.node.error(f"unknown time zone {zone!r}")
     return Checked(ValueType(0, MIDNIGHT_MAX, 0, of.is_nullable), constants | {"zone": zone}, fails=True)
 
 
@@ -146,7 +148,7 @@ def check_choose(use: Use) -> Checked:
     """Both of one kind."""
     one, other = use.number("then"), use.number("otherwise")
     if one.exponent is not None and other.exponent is not None and one.exponent != other.exponent:
-        raise use.node.error(f"then has the exponent {one.exponent}, otherwise {other.exponent}")
+        raise use.node.error(f"then has the exponent {one.exponent}, but otherwise has {other.exponent}")
     exponent = other.exponent if one.exponent is None else one.exponent
     low, high = min(one.minimum, other.minimum), max(one.maximum, other.maximum)
     result = ValueType(low, high, exponent, one.is_nullable or other.is_nullable)
@@ -197,7 +199,7 @@ def check_digits(use: Use) -> Checked:
     """As many as it can have, unless it is an exponent above 0."""
     of = use.number()
     if use.known_exponent(of) > 0:
-        raise use.node.error("digits of a number with an exponent above 0: scale it first")
+        raise use.node.error("digits needs an exponent of at most 0; scale the number first")
     return Checked(ValueType(text_size=digits_size(of)), {})
 
 
@@ -207,7 +209,7 @@ def check_concatenate(use: Use) -> Checked:
     size = len(separator) * (len(use.types) - 1)
     for name, of in use.types.items():
         if not of.text_size and not (of.is_number and of.exponent == 0):
-            raise use.node.error(f"{name[2:]}: {of} in concatenate: texts and whole numbers, others through digits")
+            raise use.node.error(f"{name[2:]}: concatenate takes texts and whole numbers, not {of}; use digits")
         size += of.text_size or digits_size(of)
     return Checked(ValueType(text_size=size), {"separator": separator})
 
@@ -216,7 +218,7 @@ def check_sum(use: Use) -> Checked:
     """What is summed must leave room for a day of it in 64 bits."""
     of = use.integer()
     if of.minimum < -(1 << 31) or of.maximum > 0xFFFF_FFFF:
-        raise use.node.error(f"{use.node.need('of')} is summed: it must be of at most 32 bits; cast it")
+        raise use.node.error(f"{use.node.need('of')} is summed and must have at most 32 bits; cast it")
     return Checked(ValueType(INT64_MIN if of.minimum < 0 else 0, INT64_MAX, of.exponent), {})
 
 
@@ -234,7 +236,7 @@ def check_vwap(use: Use) -> Checked:
     """Turnover in 96 bits, weight in 64."""
     weight = use.integer("weight")
     if weight.minimum < 0 or weight.maximum > 0xFFFF_FFFF:
-        raise use.node.error(f"{use.node.need('weight')} is summed: it must be unsigned and of at most 32 bits")
+        raise use.node.error(f"{use.node.need('weight')} is summed and must be unsigned, with at most 32 bits")
     return Checked(use.number().nullable(), {})
 
 
@@ -242,7 +244,7 @@ def check_best(use: Use) -> Checked:
     """A cell per source."""
     of, source, sources = use.number(), use.number("source"), use.bounded("sources", 1, SOURCES_MAX)
     if source.is_nullable:
-        raise use.node.error(f"source={use.node.need('source')!r} may be null: use default")
+        raise use.node.error(f"source={use.node.need('source')!r} may be null; use default")
     return Checked(of.nullable(), {"sources": sources}, cells=((1 << 63) - 1,) * sources)
 
 

@@ -1,4 +1,4 @@
-"""One use of a converter function in a table: its element, the types of its arguments, and what came of judging it."""
+"""One use of a converter function in a table: its element, the types of its arguments, and the result of its check."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Use:
         found = self.types[name]
         if not found.is_integer:
             raise self.node.error(
-                f"{name}={self.node.need(name)!r} is {found}: {self.node.need('function')} takes a number"
+                f"{name}={self.node.need(name)!r} is {found}; {self.node.need('function')} needs a number"
             )
         return found
 
@@ -85,7 +85,7 @@ class Use:
         """The type of an argument that must be a number of at most 63 bits and a sign."""
         found = self.integer(name)
         if not found.is_number:
-            raise self.node.error(f"{name}={self.node.need(name)!r} can be {found.maximum}: cast it to int64 first")
+            raise self.node.error(f"{name}={self.node.need(name)!r} can be {found.maximum}; cast it to int64 first")
         return found
 
     def text(self, name: str = "of") -> ValueType:
@@ -93,28 +93,28 @@ class Use:
         found = self.types[name]
         if not found.text_size:
             raise self.node.error(
-                f"{name}={self.node.need(name)!r} is {found}: {self.node.need('function')} takes a text"
+                f"{name}={self.node.need(name)!r} is {found}; {self.node.need('function')} needs a text"
             )
         return found
 
     def known_exponent(self, found: ValueType) -> int:
         """Its exponent, which must be known."""
         if found.exponent is None:
-            raise self.node.error("the exponent of this value is not known here")
+            raise self.node.error("the exponent of this value is unknown")
         return found.exponent
 
     def one_of(self, name: str, default: str, *allowed: str) -> str:
         """An attribute with a few possible values."""
         value = self.node.attributes.get(name, default)
         if value not in allowed:
-            raise self.node.error(f"{name}={value!r}: {', '.join(allowed)}")
+            raise self.node.error(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
         return value
 
     def bounded(self, name: str, minimum: int, maximum: int) -> int:
         """An integer attribute that must be there."""
         value = self.node.need_int(name)
         if not minimum <= value <= maximum:
-            raise self.node.error(f"{name}={value} is not within {minimum} and {maximum}")
+            raise self.node.error(f"{name} is {value}; it must be from {minimum} to {maximum}")
         return value
 
 
@@ -126,17 +126,17 @@ def comparison_of(node: Node, of: ValueType) -> Comparison:
     how = found[0]
     if how == "isNull":
         if node.need(how) not in ("true", "false") or not of.is_number:
-            raise node.error("isNull is true or false, of a number")
+            raise node.error("isNull must be true or false, and compares a number")
         return Comparison(how, int(node.need(how) == "true"))
     if of.text_size:
         if how not in ("is", "isNot"):
-            raise node.error(f"{how}: a text is compared by is and isNot")
+            raise node.error(f"{how} cannot compare a text; use is or isNot")
         literal = node.need(how).encode()
         if len(literal) > of.text_size:
             raise node.error(f"{node.need(how)!r} is longer than the {of}")
         return Comparison(how, literal)
     if not of.is_number:
-        raise node.error(f"{of} cannot be compared: cast it to int64 first")
+        raise node.error(f"{of} cannot be compared; cast it to int64 first")
     value = node.need_int(how)
     if not INT64_MIN <= value <= INT64_MAX:
         raise node.error(f"{value} has more than 64 bits")

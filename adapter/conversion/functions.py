@@ -1,8 +1,8 @@
-"""The converter functions: what each takes, what it keeps, and the kernel code it becomes.
+"""The converter functions: their arguments, their state, and their kernel code.
 
 A function is a text template over local variables of the generated kernel: `{of}` and the like are its values, `{r}` is
-its result, `{c0}` … are its cells, what `check` answers are its constants. The plain-Python meaning of the same
-function stands in `adapter.conversion.interpreted_values`; tests hold the two against each other.
+its result, `{c0}` … are its cells, and `check` returns its constants. `adapter.conversion.interpreted_values` has the
+same function in plain Python; tests compare the two.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ConverterFunction:
 
 def _pure() -> tuple[ConverterFunction, ...]:
     return (
-        ConverterFunction("copy", "the value as it is", OF, (), checks.check_copy),
+        ConverterFunction("copy", "the unchanged value", OF, (), checks.check_copy),
         ConverterFunction("constant", "a number or a text", (), ("value", "text", "exponent"), checks.check_constant),
         ConverterFunction(
             "scale",
@@ -113,7 +113,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "default",
-            "`value` in place of null",
+            "`value` instead of null",
             OF,
             ("value",),
             checks.check_default,
@@ -122,7 +122,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "null_if",
-            "null in place of `value`",
+            "null instead of `value`",
             OF,
             ("value",),
             checks.check_null_if,
@@ -155,7 +155,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "number",
-            "the decimal number a text says, with `exponent`; blank is null",
+            "the decimal number in a text, with `exponent`; blank is null",
             OF,
             ("exponent",),
             checks.check_number,
@@ -177,7 +177,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "map",
-            "what `map` says of the value; not in it: the map's default, or refused",
+            "the entry of `map` for the value; without one, the map's default, or refused",
             OF,
             ("map",),
             checks.check_map,
@@ -191,7 +191,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "text",
-            "a text without the blanks behind it; of at most `length`, or refused",
+            "a text without trailing blanks; refused if longer than `length`",
             OF,
             ("length",),
             checks.check_text,
@@ -204,7 +204,7 @@ def _pure() -> tuple[ConverterFunction, ...]:
         ),
         ConverterFunction(
             "concatenate",
-            "texts and numbers behind one another, `separator` between them",
+            "texts and numbers joined, with `separator` between them",
             OF,
             ("separator",),
             checks.check_concatenate,

@@ -1,5 +1,5 @@
-"""Loading what makes an output message's size its own: a <group>, which writes the entries of a group of the message,
-and a <data>, which writes a text of variable length. A <group> sees what its <convert> sees, and names of its own."""
+"""Loads the parts of an output message with variable size: a <group> writes the entries of a group, and a <data> writes
+a text of variable length. A <group> sees the names of its <convert>, and its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_parts(loader: ConversionLoader) -> tuple[tuple[GroupWrite, ...], tuple[
     target = loader.target
     if target is None:
         if nodes:
-            raise nodes[0].error(f"a <{nodes[0].tag}> in a <convert> without to=")
+            raise nodes[0].error(f"a <{nodes[0].tag}> is not allowed in a <convert> without to=")
         return (), ()
     named: dict[str, Node] = {}
     for node in nodes:
@@ -42,12 +42,14 @@ def _group(loader: ConversionLoader, target: Group, node: Node | None) -> GroupW
     blamed = node or loader.node
     if target.block_length > target.length.kind.maximum:
         raise blamed.error(
-            f"an entry of {target.name} takes {target.block_length} bytes, its blockLength is {target.length.kind.name}"
+            f"an entry of {target.name} takes {target.block_length} bytes; its blockLength is {target.length.kind.name}"
         )
     write = GroupWrite(target, line=loader.node.line) if node is None else GroupLoader(node, loader, target).entries()
     certain = write.count if write.levels is None and not write.guards and not write.output_guards else 0
     if certain < target.count.minimum:
-        raise blamed.error(f"{target.name} has at least {target.count.minimum} entries: this cannot promise so many")
+        raise blamed.error(
+            f"{target.name} needs at least {target.count.minimum} entries; this <group> cannot guarantee them"
+        )
     return write
 
 
@@ -55,7 +57,7 @@ def _data(loader: ConversionLoader, target: VarData, node: Node | None) -> DataW
     operand = None if node is None else loader.resolve_node(node)
     size = len(operand.value) if isinstance(operand, Literal) and isinstance(operand.value, bytes) else 0
     if size < target.minimum:
-        raise (node or loader.node).error(f"{target.name} has at least {target.minimum} bytes, it may get {size}")
+        raise (node or loader.node).error(f"{target.name} needs at least {target.minimum} bytes; it may get {size}")
     if node is not None and operand is not None:
         is_copy = isinstance(operand, SourceField) and operand.is_variable
         reason = why_not_data(type_of(operand), target, is_copy=is_copy)
@@ -78,7 +80,9 @@ class GroupLoader(ConversionLoader):
         node.only("name", "of", "count", "levels", "index", *BOOK_ATTRIBUTES)
         for child in node.children:
             if child.tag not in ELEMENTS:
-                raise child.error(f"<{child.tag}> in <group>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
+                raise child.error(
+                    f"<{child.tag}> is not allowed in <group>; it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}"
+                )
         self._outer = outer
         self._group = target
         self._begin(node, outer.shared, outer.source, target)
@@ -104,7 +108,7 @@ class GroupLoader(ConversionLoader):
         if group is None:
             raise self.node.error(f"source message {self.source.name!r} has no group {self.node.need('of')!r}")
         if any(group is other for other in self._outer.passed):
-            raise self.node.error(f"{group.name!r} is what is gone through here already")
+            raise self.node.error(f"an enclosing element already iterates over {group.name!r}")
         return group
 
     def _find_count(self) -> int:
@@ -112,13 +116,13 @@ class GroupLoader(ConversionLoader):
         node = self.node
         for attribute in BOOK_ATTRIBUTES:
             if attribute in node.attributes and "levels" not in node.attributes:
-                raise node.error(f"{attribute}= of <group> belongs to levels=")
+                raise node.error(f"{attribute}= of <group> needs levels=")
         if self.each is not None:
             return 0
         name = "count" if "count" in node.attributes else "levels"
         count, most = node.need_int(name), min(COUNT_MAX, self._group.count.maximum)
         if not 1 <= count <= most:
-            raise node.error(f"{name}={count} is not within 1 and {most}")
+            raise node.error(f"{name} is {count}; it must be from 1 to {most}")
         return count
 
     def _named_index(self) -> str | None:
@@ -126,9 +130,9 @@ class GroupLoader(ConversionLoader):
             return None
         name = self.node.name("index")
         if self._index is None:
-            raise self.node.error("index= of <group> belongs to count= and levels=")
+            raise self.node.error("index= of <group> needs count= or levels=")
         if name in self._lets or name in (*self.source.fields, *self.source.data):
-            raise self.node.error(f"index={name!r} is the name of something else already")
+            raise self.node.error(f"index={name!r}: the name is already in use")
         return name
 
     def entries(self) -> GroupWrite:
@@ -136,7 +140,7 @@ class GroupLoader(ConversionLoader):
         levels: tuple[int, int] | None = None
         if "levels" in self.node.attributes:
             if self.node.need("side") not in ("bid", "ask"):
-                raise self.node.error(f"side={self.node.need('side')!r}: bid, ask")
+                raise self.node.error(f"side is {self.node.need('side')!r}; it must be bid or ask")
             levels = self.book_of(self.node), int(self.node.need("side") == "ask")
         guards, output_guards = self._guards()
         for node in self.node.all("let"):
@@ -180,11 +184,11 @@ class GroupLoader(ConversionLoader):
         function = function_of(node, self.shared.functions)
         if function.keeps_state or function.shape == "peek":
             raise node.error(
-                f"{function.name} in a <group>: state is kept and read by the <convert>; by entry, one with each="
+                f"{function.name} is not allowed in a <group>; use state in the <convert>, or in one with each="
             )
         if function.is_per_packet:
             raise node.error(
-                f"{function.name} is called in Python before a packet is converted ({function.why_called}): "
+                f"{function.name} is called in Python before a packet is converted ({function.why_called}); "
                 f"use it in a <let> of the <convert>, or in a <convert> with each="
             )
         if function.shape == "book" and "levels" in self.node.attributes:

@@ -1,4 +1,4 @@
-"""The same table in plain Python, message by message: slow, obvious, and the oracle the kernel is held against."""
+"""Runs a table in plain Python, message by message: slow and obvious, the oracle that tests compare the kernel with."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InterpretedConverter:
         self._sampled = 0  # of the packet being converted
 
     def counts(self) -> dict[str, int]:
-        """Source messages so far that were not converted as they should, by reason."""
+        """Source messages so far that were not converted correctly, by reason."""
         return {reason.name.lower(): count for reason, count in self.bad.items()}
 
     def take_dead_letters(self) -> list[DeadLetter]:

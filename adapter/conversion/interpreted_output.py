@@ -110,7 +110,7 @@ def _entry(scope: Scope, group: GroupWrite, of_book: OfBook, level_count: LevelC
 
 
 def _text(scope: Scope, operand: Operand) -> bytes:
-    """A variable text as it is, any other without the blanks behind it."""
+    """A variable text unchanged; any other text without trailing blanks."""
     if isinstance(operand, SourceField) and operand.is_variable:
         return scope.text(operand)
     return scope.appended(operand)

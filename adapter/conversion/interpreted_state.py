@@ -1,5 +1,5 @@
 """Conversion state in plain Python: rows in dictionaries, order books as dictionaries of orders, digests and snapshots
-made from them anew each time."""
+are recomputed from them each time."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Value = int | bytes  # a number, NULL for none; a text with its blanks; floating
 
 
 class Refused(Exception):
-    """A source message that is counted and passed over."""
+    """A source message that is counted and skipped."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.name)
@@ -56,7 +56,7 @@ class Walked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a source group: where its fields lie, how long they are, and what stands behind them."""
+    """An entry of a source group: the place and length of its fields, and the parts that follow them."""
 
     at: int
     size: int
@@ -212,7 +212,7 @@ class Scope:
         fields: Mapping[str, Column],
         writes: Sequence[tuple[Column, Operand]],
     ) -> None:
-        """The fixed part of a message or an entry, `base` bytes behind the frame's start."""
+        """The fixed part of a message or an entry, `base` bytes after the frame's start."""
         written = {field.name: operand for field, operand in writes}
         for name, field in fields.items():
             at = base + field.offset
@@ -258,7 +258,7 @@ class Scope:
         return found
 
     def appended(self, operand: Operand) -> bytes:
-        """A text as it stands in another: a field's without the blanks behind it."""
+        """A text as part of another: a field's text without trailing blanks."""
         if not type_of(operand).text_size:
             return self.digits(operand)
         text = self.text(operand)
@@ -328,7 +328,7 @@ def compute(scope: Scope, operation: Operation) -> Value:
 
 
 def _of_user(operation: Operation, given: list[int]) -> int:
-    """A user's function; behind a change of state it is null where it would refuse the message."""
+    """A user function. After a change of state, its result is null where it would refuse the message."""
     function = operation.function
     assert function.python is not None
     reason, value = Reason.FUNCTION_FAILED, 0

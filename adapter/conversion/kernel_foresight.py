@@ -1,8 +1,8 @@
 """Kernel lines that look over a packet before its messages are converted, and have the state they need brought near.
 
-With many keys every message waits for memory twice: for the index, then for the row. Messages are converted one after
-another, so those waits add up; here they are asked for all at once, and are over when their message's turn comes.
-Nothing is read that counts and nothing is changed: a packet converts the same without it.
+With many keys, every message waits for memory twice: for the index, then for the row. Messages are converted one after
+another, so these waits add up. Here all rows are requested together, so that they have arrived when their message's
+turn comes. The prefetch changes nothing: a packet is converted to the same output without it.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class MessageWriter:
                 act = self._guarded(number, conversion, act)
                 lines += act if number == 0 else ["if reason == 0:", *indented(act)]
                 continue
-            first, rest = self._pure(number, conversion)  # the values of each entry are computed anew
+            first, rest = self._pure(number, conversion)  # each entry computes its values again
             act = ["if reason == 0:", *indented(act)]
             lines += self._per_entry(number, conversion, [*first, *self._guarded(number, conversion, [*rest, *act])])
         return [*lines, "if reason != 0:", "    cursor, written = cursor_before, written_before"]
@@ -276,7 +276,7 @@ class MessageWriter:
                 word += -(-size // 8)
                 continue
             words, tail = -(-size // 8), size % 8 or 8
-            lines += [f"blank = True  # {shown(key.name)}: from its end, so that blanks behind it are zeros"]
+            lines += [f"blank = True  # {shown(key.name)}: from its end, so that trailing blanks become zeros"]
             for place in reversed(range(words)):
                 load = load_expression(tail if place == words - 1 else 8, f"{values.place(key)} + {8 * place}")
                 lines += [f"word = {load}", "if blank:", "    word = trim_word(word)", "    blank = word == 0"]

@@ -106,7 +106,7 @@ class ValueWriter:
 
     @staticmethod
     def text_word(at: str, size: int) -> str:
-        """A text of at most 8 bytes as a word, without the blanks behind it."""
+        """A text of at most 8 bytes as a word, without trailing blanks."""
         return f"trim_word({load_expression(size, at)})"
 
     def operation(self, operation: Operation, names: dict[str, str]) -> list[str]:
@@ -219,7 +219,7 @@ class ValueWriter:
         )
 
     def write(self, target: Column, operand: Operand, base: int = PREFIX_SIZE) -> list[str]:
-        """Write a value into its output field, whose block begins `base` bytes behind `cursor`."""
+        """Write a value into its output field, whose block begins `base` bytes after `cursor`."""
         at, found = base + target.offset, type_of(operand)
         if found.bits is not None:
             return [f"store_{8 * target.size}(out, cursor + {at}, {self.variable(operand)})  # {shown(target.name)}"]
@@ -268,7 +268,7 @@ class ValueWriter:
 
     @staticmethod
     def _copy(at: int, source: str, size: int, room: int) -> list[str]:
-        """Copy bytes in words; zeros behind them."""
+        """Copy bytes in words, and fill the rest with zeros."""
         lines, done = [], 0
         while done < room:
             chunk = next(each for each in CHUNKS if each <= (size if done < size else room) - done)
@@ -279,7 +279,7 @@ class ValueWriter:
 
     @staticmethod
     def store_words(at: int, words: list[int], room: int) -> list[str]:
-        """Write `room` bytes, `at` bytes behind `cursor`."""
+        """Write `room` bytes, `at` bytes after `cursor`."""
         lines, done = [], 0
         data = b"".join((word & (2**64 - 1)).to_bytes(8, "little") for word in words)
         while done < room:

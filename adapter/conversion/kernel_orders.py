@@ -1,4 +1,4 @@
-"""Kernel lines of an <order>: the call that changes the book, and what is told of its order to those who ask."""
+"""Kernel lines of an <order>: the call that changes the book, and the values of its order that other elements read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _change(action: OrderAction, where: str, given: dict[str, str], told: list[s
 
     Args:
         where: the first arguments of all calls.
-        told: names of price, size and side for those who ask; none: nobody does.
+        told: variables for the order's price, size and side; empty if no element reads them.
     """
     name = {"reduce": "reduce_order", "delete": "drop_order", "replace": "replace_order"}[action.action]
     lines = [f"if not {name}({where}, {', '.join(given.values())}):", "    arena[UNKNOWN_ORDER] += 1"]

@@ -1,4 +1,4 @@
-"""What generated kernels call: texts, numbers in texts, maps, days. All bounds are checked by the caller."""
+"""Functions for generated kernels: texts, numbers in texts, maps, days. The caller checks all bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def note_bad(arena, position, index, reason):  # type: ignore[no-untyped-def]
 
 @compiled()
 def trim_word(word):  # type: ignore[no-untyped-def]
-    """A text of at most 8 bytes without the blanks behind it; they become zeros."""
+    """A text of at most 8 bytes with its trailing blanks as zeros."""
     shift = 56
     while shift >= 0:
         byte = (word >> shift) & 255
@@ -41,7 +41,7 @@ def trim_word(word):  # type: ignore[no-untyped-def]
 
 @compiled()
 def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
-    """Bytes of a text without the blanks and zeros behind it."""
+    """Bytes of a text without trailing blanks and zeros."""
     while size > 0:
         byte = load_u8(datagram, at + size - 1)
         if byte != 32 and byte != 0:
@@ -52,7 +52,7 @@ def text_size(datagram, at, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
-    """Eight bytes of a text of any size, without the blanks behind it; beyond its end there are zeros."""
+    """Eight bytes of a text of any size without trailing blanks; zeros beyond its end."""
     size = text_size(datagram, at, size)
     word = np.int64(0)
     for place in range(8 * number, min(size, 8 * number + 8)):
@@ -62,7 +62,7 @@ def word_of_text(datagram, at, size, number):  # type: ignore[no-untyped-def]
 
 @compiled()
 def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
-    """Write a text as it is, with its blanks; gives where it ends."""
+    """Write a text unchanged, with its blanks; returns where it ends."""
     for place in range(size):
         store_8(out, fill + place, load_u8(datagram, at + place))
     return fill + size
@@ -70,7 +70,7 @@ def copy_text(out, fill, datagram, at, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped-def]
-    """Write a text without the blanks behind it, at most `most` bytes; gives where it ends."""
+    """Write a text without trailing blanks, at most `most` bytes; returns where it ends."""
     size = min(text_size(datagram, at, size), most)
     for place in range(size):
         store_8(out, fill + place, load_u8(datagram, at + place))
@@ -79,7 +79,7 @@ def append_text(out, fill, datagram, at, size, most):  # type: ignore[no-untyped
 
 @compiled()
 def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-def]
-    """Write a text of the table, which ends with a zero or its words; gives where it ends."""
+    """Write a text of the table, which ends with a zero or its words; returns where it ends."""
     for place in range(8 * words):
         byte = (tables[at + (place >> 3)] >> (8 * (place & 7))) & 255
         if byte == 0:
@@ -91,7 +91,7 @@ def append_table_text(out, fill, tables, at, words):  # type: ignore[no-untyped-
 
 @compiled()
 def append_number(out, fill, value, decimals):  # type: ignore[no-untyped-def]
-    """Write a number with so many digits behind its point; null writes nothing; gives where it ends."""
+    """Write a number with this many decimals; null writes nothing; returns where it ends."""
     if value == NULL:
         return fill
     if value < 0:
@@ -135,7 +135,7 @@ def parse_number(datagram, at, size, exponent):  # type: ignore[no-untyped-def]
         at += 1
     value = np.int64(0)
     digits = 0
-    decimals = np.int64(-1)  # behind the point; none seen yet
+    decimals = np.int64(-1)  # after the point; -1: no point yet
     while at < stop:
         byte = load_u8(datagram, at)
         if byte == 46 and decimals < 0:
@@ -177,7 +177,7 @@ def look_up(tables, at, count, key):  # type: ignore[no-untyped-def]
 
 @compiled()
 def word_in_text(datagram, at, size, place):  # type: ignore[no-untyped-def]
-    """Word `place` of a text of `size` bytes, as if zeros lay behind it."""
+    """Word `place` of a text of `size` bytes, as if zeros followed it."""
     left = size - 8 * place
     if left >= 8:
         return load_i64(datagram, at + 8 * place)
@@ -215,7 +215,7 @@ def look_up_text(datagram, at, size, tables, index, mask, words):  # type: ignor
 
 @compiled()
 def is_text(datagram, at, size, tables, literal, length):  # type: ignore[no-untyped-def]
-    """True if a text, without the blanks behind it, is the table's literal."""
+    """True if a text, without trailing blanks, is the table's literal."""
     if text_size(datagram, at, size) != length:
         return False
     for place in range(length):

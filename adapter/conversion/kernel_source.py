@@ -24,7 +24,7 @@ from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SOURCE_LAYOUT
 
 MODULE = '''"""Generated from the converter table {name}{tables}.
 
-Values are int64, a uint64 keeps its bits, NULL is null; every read of `datagram` lies behind a comparison with the
+Values are int64, a uint64 keeps its bits, NULL is null; every read of `datagram` follows a comparison with the
 frame's length.
 """
 

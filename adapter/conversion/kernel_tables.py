@@ -134,7 +134,7 @@ class TableData:
 
 
 def _values(value_map: ValueMap, values: list[int | bytes]) -> list[int]:
-    """The words of values, the default's behind them."""
+    """The words of the values, then the default's."""
     words = value_words(value_map)
     values = values if value_map.default is None else [*values, value_map.default]
     return [word for value in values for word in (words_of(value, words) if isinstance(value, bytes) else [value])]

@@ -1,5 +1,5 @@
 """Kernel lines that walk over a source message: where its groups' entries and variable texts lie, and whether it ends
-where its parts do. Everything a kernel reads lies behind these comparisons."""
+where its parts do. A kernel reads only after these comparisons."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _written_out(node: Node) -> list[Row]:
     rows = []
     for entry in node.children:
         if entry.tag != "entry":
-            raise entry.error(f"<{entry.tag}> in <map>: it takes <entry>")
+            raise entry.error(f"<{entry.tag}> is not allowed in <map>; it takes <entry>")
         entry.only("from", "to")
         rows.append((entry.need("from"), entry.need("to"), f"line {entry.line}"))
     return rows
@@ -49,7 +49,7 @@ def _from_file(node: Node, folder: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as unreadable:
-        raise node.error(f"{path} cannot be read: {unreadable}") from None
+        raise node.error(f"cannot read {path}: {unreadable}") from None
     table = csv.DictReader(lines)
     try:
         return list(_rows(node, table, path))
@@ -73,7 +73,7 @@ def _kind(node: Node, attribute: str, texts: list[str]) -> bool:
     """True for text: as the attribute says, else if any of them is no integer."""
     told = node.attributes.get(attribute)
     if told not in (None, "text", "number"):
-        raise node.error(f"{attribute}={told!r}: text or number")
+        raise node.error(f"{attribute} is {told!r}; it must be text or number")
     return told == "text" if told else any(not text.lstrip("-").isdigit() for text in texts)
 
 
@@ -81,7 +81,7 @@ def _value(node: Node, text: str, is_text: bool, where: str) -> int | bytes:
     if is_text:
         data = text.encode()
         if not 0 < len(data) <= TEXT_SIZE_MAX:
-            raise node.error(f"{where}: {text!r} has {len(data)} bytes, 1 to {TEXT_SIZE_MAX} are possible")
+            raise node.error(f"{where}: {text!r} has {len(data)} bytes; 1 to {TEXT_SIZE_MAX} are allowed")
         return data
     try:
         value = int(text)

@@ -38,7 +38,7 @@ POOL = INITIAL + 8  # in the books' header: the next free word, its end, then a 
 POOL_NEXT, POOL_END, POOL_FREE = POOL, POOL + 1, POOL + 2
 CAPACITY_FIRST_LOG = 3  # levels of a side that has few
 CAPACITY_LOG_MAX = 20
-HIDDEN = POOL_FREE + CAPACITY_LOG_MAX + 1  # behind them: orders in no level, for want of room
+HIDDEN = POOL_FREE + CAPACITY_LOG_MAX + 1  # after them: orders in no level, because there was no room
 LEVEL = 3  # words of a level
 SIDE = 3  # words per side in a book's row
 NULL = (1 << 63) - 1
@@ -89,7 +89,7 @@ def take_levels(arena, books, log):  # type: ignore[no-untyped-def]
 
 @compiled()
 def place_of(arena, first, count, rank):  # type: ignore[no-untyped-def]
-    """Number of levels that rank below `rank`; near the best, where most changes are, it is found at once."""
+    """Number of levels that rank below `rank`; found fast near the best, where most changes are."""
     high = count
     for _ in range(4):
         if high == 0 or arena[first + LEVEL * (high - 1)] < rank:
@@ -367,7 +367,7 @@ def level_orders(arena, book, side, depth):  # type: ignore[no-untyped-def]
 
 @compiled()
 def rebuild(arena, orders, books, words, chained):  # type: ignore[no-untyped-def]
-    """Make the levels anew from the orders."""
+    """Rebuild the levels from the orders."""
     arena[books + HIDDEN] = 0
     for slot in range(arena[books + ROW_COUNT]):
         row = arena[books + ROWS] + slot * arena[books + STRIDE]

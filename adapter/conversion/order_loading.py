@@ -35,7 +35,7 @@ class OrderLoader:
         """One <order>."""
         action = node.need("action")
         if action not in NEEDED:
-            raise node.error(f"action={action!r}: {', '.join(NEEDED)}")
+            raise node.error(f"action is {action!r}; it must be one of {', '.join(NEEDED)}")
         node.only(
             "book", "action", "by", "bid", "if", *NEEDED[action], *(COMPARISONS if "if" in node.attributes else ())
         )
@@ -45,29 +45,33 @@ class OrderLoader:
         book = list(books).index(node.need("book"))
         key = self._number(node, "by")
         if self._keys.setdefault(book, key) is not key:
-            raise node.error("all <order>s of a <convert> that change one book have the same by")
+            raise node.error("all <order>s of a <convert> that change one book must have the same by")
         operands = {name: self._number(node, name) for name in NEEDED[action]}
         price = type_of(operands["price"]) if "price" in operands else None
         exponent = books[node.need("book")].exponent
         if price is not None and price.exponent not in (None, exponent):
-            raise node.error(f"price has the exponent {price.exponent}, the book has {exponent}: use scale")
+            raise node.error(f"price has the exponent {price.exponent}, but the book has {exponent}; use scale")
         size = type_of(operands["size"]) if "size" in operands else None
         if size is not None and (size.minimum < 0 or size.maximum > SIZE_MAX or size.is_nullable):
-            raise node.error(f"size is {size}: not negative, not null, at most 48 bits; use cast and default")
+            raise node.error(
+                f"size is {size}; it must be neither negative nor null, with at most 48 bits; use cast and default"
+            )
         return OrderAction(book, action, key, operands, self._bid(node), self._guard(node), node.line)
 
     def _number(self, node: Node, name: str) -> Operand:
         operand = self._loader.resolve_name(node.need(name), node)
         found = type_of(operand)
         if isinstance(operand, Operation) and operand.is_stateful:
-            raise node.error(f"{name}={node.need(name)!r} depends on state: a book is changed by what the message says")
+            raise node.error(
+                f"{name}={node.need(name)!r} depends on state; only the message's own values may change a book"
+            )
         may_be_text = (
             name in ("by", "side", "id", "newId") and 0 < found.text_size <= 8 and not isinstance(operand, Operation)
         )
         is_key = name in ("by", "id", "newId") and found.is_integer
         if not (found.is_number or may_be_text or is_key):
             raise node.error(
-                f"{name}={node.need(name)!r} is {found}: a number, or for keys and sides a text of at most 8"
+                f"{name}={node.need(name)!r} is {found}; it must be a number, or for keys and sides a text of at most 8"
             )
         return operand
 
@@ -88,7 +92,7 @@ class OrderLoader:
             return None
         operand = self._loader.resolve_name(node.need("if"), node)
         if isinstance(operand, Operation) and operand.is_stateful:
-            raise node.error("if= depends on state: a book is changed by what the message says")
+            raise node.error("if= depends on state; only the message's own values may change a book")
         if not isinstance(operand, SourceField) and type_of(operand).text_size:
-            raise node.error(f"if={node.need('if')!r} is a text made when it is written: compare a field")
+            raise node.error(f"if={node.need('if')!r} is a text made when it is written; compare a field")
         return Guard(operand, comparison_of(node, type_of(operand)))

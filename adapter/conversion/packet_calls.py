@@ -90,7 +90,7 @@ class PacketCalls:
         """A conversion without all that does not matter for what a stage gathers.
 
         Of its guards only those stay that can be judged by then. So a function may be asked for a message that another
-        guard passes over; nobody looks at that answer.
+        guard skips; that answer is not used.
         """
         guards = tuple(guard for guard in conversion.guards if self._depth(guard.operand) <= stage)
         wanted = _made_of([*self.asked(conversion, stage), *(guard.operand for guard in guards)])
@@ -125,9 +125,9 @@ def checked_use(
         return null_instead(checked) if function.python is not None and late else checked
     called = f"{function.name} is called in Python before a packet is converted ({function.why_called})"
     if late:
-        raise node.error(f"{called}, and {late[0]} depends on state, which is not known then")
+        raise node.error(f"{called}, but {late[0]} depends on state, which is not known then")
     if depth > 1:
-        raise node.error(f"{called}: not by entries of a group in a group")
+        raise node.error(f"{called}; it cannot be used per entry of a group in a group")
     return checked
 
 
@@ -172,7 +172,7 @@ def _slot_count(source: SourceMessageType, conversion: Conversion) -> str:
 
 
 def slots_of(number: int, conversion: Conversion) -> dict[int, str]:
-    """By number of operation: expression of its slot, behind `slot_lines`.
+    """By number of operation: expression of its slot, after `slot_lines`.
 
     Args:
         number: of the conversion among those of its source message.

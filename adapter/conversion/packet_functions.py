@@ -1,7 +1,7 @@
 """Calling users' functions once per packet, between the kernels that gather their arguments and the conversion.
 
-A function that raises, or gives something else than it must, is asked again one value at a time: so it refuses only the
-messages whose own values it cannot take, and the same ones on every adapter, whatever packets they hear them in.
+A function that raises, or returns something invalid, is called again for one value at a time. So it refuses only the
+messages whose own values it cannot take, and the same ones on every adapter, in whatever packets they arrive.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PacketFunctions:
 
     Attributes:
         failures: by function, why it failed the last time.
-        answers: (value, reason) per slot, one behind the other.
+        answers: (value, reason) per slot, consecutive.
 
     Args:
         gathers: the kernels of the stages.
@@ -130,7 +130,7 @@ class PacketFunctions:
         count = given.shape[1]
         try:
             return _integers(function.python(*given), count)
-        except Exception as raised:  # noqa: BLE001  whatever a user's function raises, the stream goes on
+        except Exception as raised:  # noqa: BLE001  whatever a user function raises, the stream continues
             if count == 1:
                 self._note(function, raised)
                 failed.append(first)
@@ -158,10 +158,10 @@ class PacketFunctions:
 
 
 def _integers(answers: Any, count: int) -> Words:
-    """What a function of arrays gave, as int64 one behind the other; TypeError if it is not that."""
+    """The result of a function of arrays as contiguous int64; TypeError if it is something else."""
     if not isinstance(answers, np.ndarray) or answers.shape != (count,) or answers.dtype.kind not in "biu":
         what = f"{answers.dtype} of shape {answers.shape}" if isinstance(answers, np.ndarray) else repr(answers)[:80]
-        raise TypeError(f"gave {what}, not integers of shape ({count},)")
+        raise TypeError(f"returned {what}, not integers of shape ({count},)")
     if answers.dtype == np.uint64:
         answers = np.minimum(answers, np.uint64(BEYOND))
     return np.array(answers, np.int64, order="C")

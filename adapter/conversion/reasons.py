@@ -1,4 +1,4 @@
-"""Why a source message was not converted, and what else a kernel counts; declared once, with a sentence each.
+"""The reasons why a source message was not converted, and a kernel's other counts; declared once, with a sentence each.
 
 The values are places in the arena, and the names those in the generated source.
 """
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Place of the count; `text` says what it means."""
+    """Place of the count; `text` explains it."""
 
     text: str
 
@@ -21,16 +21,16 @@ class Reason(IntEnum):
         return member
 
     UNKNOWN_TYPE = 1, "The source format has no message of this type."
-    WRONG_LENGTH = 2, "Longer or shorter than a message of this type, or its groups or texts end beyond it."
-    OUT_OF_RANGE = 3, "A value does not fit where the table casts, scales or shortens it."
-    NOT_A_NUMBER = 4, "A text that should say a number does not."
-    UNMAPPED = 5, "A value that a map without default has no entry for."
-    TOO_LARGE = 6, "All its output messages together do not fit in a datagram."
-    TOO_MANY_KEYS = 7, "State for a new key, and there are as many keys as the table allows."
-    TRUNCATED = 8, "Its frame ends beyond its packet, or is shorter than a frame can be."
-    NOT_CONVERTED = 9, "The source format knows it, the table does not name it: passed over."
-    FUNCTION_FAILED = 11, "A user's function raised, or gave something else than an integer."
-    UNKNOWN_ORDER = 10, "An order was changed that the book does not know: book and state go on without it."
+    WRONG_LENGTH = 2, "The message is longer or shorter than its type allows, or its groups or texts end beyond it."
+    OUT_OF_RANGE = 3, "A value does not fit the table's cast, scale or shortening."
+    NOT_A_NUMBER = 4, "A text that should contain a number does not."
+    UNMAPPED = 5, "A map without a default has no entry for a value."
+    TOO_LARGE = 6, "The message's outputs together do not fit in a datagram."
+    TOO_MANY_KEYS = 7, "A new key needs state, but the table's maximum number of keys is reached."
+    TRUNCATED = 8, "The frame ends beyond the packet, or is shorter than a frame can be."
+    NOT_CONVERTED = 9, "The source format has the message, but the table does not convert it; skipped."
+    FUNCTION_FAILED = 11, "A user function raised an exception, or returned a value that is not an integer."
+    UNKNOWN_ORDER = 10, "A message changed an order that the book does not know; the change was ignored."
 
 
 REASONS = {int(reason): reason for reason in Reason}

@@ -58,16 +58,18 @@ class Cells:
         cells = self._spaces.setdefault(" ".join(node.need("by").split()), {})
         reset = node.attributes.get("reset", "never")
         if reset not in ("never", "session"):
-            raise node.error(f"reset={reset!r}: never or session")
+            raise node.error(f"reset is {reset!r}; it must be never or session")
         count = node.get_int("sources", 1)
         initial = function.cells * count if "sources" in function.parameters else function.cells
         name = cell_name(node)
         cell = cells.setdefault(name, Cell(function, initial, reset == "session"))
         if cell.function is not function or cell.initial != initial or cell.is_reset != (reset == "session"):
-            raise node.error(f"cell {name!r} is kept by another function already, or with another reset or sources")
+            raise node.error(
+                f"cell {name!r} is already kept by a different function, or with a different reset or sources"
+            )
         if any(other is convert for other, _ in cell.keepers):
             raise node.error(
-                f"cell {name!r} is kept twice in one <convert>: read it with peek, or give one another cell="
+                f"cell {name!r} is kept twice in one <convert>; read it with peek, or give one a different cell="
             )
         cell.keepers.append((convert, node))
 
@@ -75,13 +77,13 @@ class Cells:
         """The cell a peek reads."""
         cell = self._spaces.get(" ".join(node.need("by").split()), {}).get(node.need("cell"))
         if cell is None:
-            raise node.error(f"nobody keeps a cell {node.need('cell')!r} by {node.need('by')!r}")
+            raise node.error(f"no element keeps a cell {node.need('cell')!r} by {node.need('by')!r}")
         return cell
 
     def space(self, node: Node, by: str, words: int) -> int:
         """Number of the key space; its keys have everywhere as many words."""
         if self._words.setdefault(by, words) != words:
-            raise node.error(f"a key by {by!r} has {8 * words} bytes here and {8 * self._words[by]} in another message")
+            raise node.error(f"a key by {by!r} has {8 * words} bytes here but {8 * self._words[by]} in another message")
         return list(self._spaces).index(by)
 
     def columns(self, by: str, name: str) -> tuple[int, ...]:
@@ -102,5 +104,5 @@ class Cells:
             reset = [value for cell in cells.values() if cell.is_reset for value in cell.initial]
             initial = [*kept, *reset, *([NULL] if reset else [])]
             if len(initial) > CELLS_MAX:
-                raise root.error(f"{len(initial)} cells by {by!r}: at most {CELLS_MAX}")
+                raise root.error(f"{len(initial)} cells by {by!r}; at most {CELLS_MAX} are allowed")
             yield KeySpace(by, self._words.get(by, 1), tuple(initial), len(kept) if reset else None, keys_max=keys_max)

@@ -214,7 +214,7 @@ def add_row(arena, space, key_hash):  # type: ignore[no-untyped-def]
     arena[row + words] = DIRTY
     for cell in range(arena[space + CELLS]):
         arena[row + words + 1 + cell] = arena[space + INITIAL + cell]
-    if arena[space + DIGESTED] > 0:  # else it stays dirty for ever, and out of every digest
+    if arena[space + DIGESTED] > 0:  # else it would stay dirty and out of every digest
         push_dirty(arena, space, row)
     return row
 
@@ -234,15 +234,15 @@ def drop_row(arena, space, key_hash, place, row):  # type: ignore[no-untyped-def
     if place < index:
         arena[place] = TOMB  # in the former index
         return
-    hole = place - index
-    at = (hole + 1) & (size - 1)
-    while arena[index + at] != 0:  # close the hole with what was pushed past it
+    gap = place - index
+    at = (gap + 1) & (size - 1)
+    while arena[index + at] != 0:  # fill the gap with entries that were pushed past it
         home = (arena[index + at] >> 32) & (size - 1)
-        if ((at - home) & (size - 1)) >= ((at - hole) & (size - 1)):
-            arena[index + hole] = arena[index + at]
-            hole = at
+        if ((at - home) & (size - 1)) >= ((at - gap) & (size - 1)):
+            arena[index + gap] = arena[index + at]
+            gap = at
         at = (at + 1) & (size - 1)
-    arena[index + hole] = 0
+    arena[index + gap] = 0
 
 
 @compiled()

@@ -35,7 +35,7 @@ class KeySpace:
 
     Attributes:
         words: of 8 bytes, of a key.
-        initial: the cells' values before any message; those from `reset_first` on start anew with each session.
+        initial: the cells' values before any message; those from `reset_first` on are reset with each session.
         reset_first: the first resettable cell; None: none is. The cell after them keeps the session they are of.
         local: further cells that only this process understands (places in its arena): neither digested nor sent.
     """
@@ -157,7 +157,7 @@ class StateStore:
         return b"".join(parts + [self._packed(number, None) for number in self._sent()])
 
     def snapshot_buckets(self, buckets: Sequence[int]) -> bytes:
-        """As `snapshot`, of these buckets alone, which it lists ascending behind its header."""
+        """Like `snapshot`, but only of these buckets, listed ascending after its header."""
         wanted = bucket_list(buckets)
         parts = [SNAPSHOT_HEADER.pack(BUCKETS_MAGIC, self._fingerprint, len(wanted), len(self._sent()))]
         return b"".join([*parts, wanted.tobytes(), *(self._packed(number, wanted) for number in self._sent())])
@@ -213,7 +213,9 @@ class StateStore:
             raise ValueError("the snapshot is shorter than its header")
         magic, fingerprint, listed, spaces = SNAPSHOT_HEADER.unpack_from(data)
         if magic != wanted_magic or fingerprint != self._fingerprint or spaces != len(self._sent()):
-            raise ValueError("the snapshot was made with another converter table or model, or is of another kind")
+            raise ValueError(
+                "the snapshot was made with a different converter table or message model, or is of a different kind"
+            )
         at = SNAPSHOT_HEADER.size + 2 * listed
         if len(data) < at:
             raise ValueError("the snapshot is cut short")
@@ -226,15 +228,15 @@ class StateStore:
             count, words, cells = SPACE_HEADER.unpack_from(data, at)
             at += SPACE_HEADER.size
             if (words, cells) != (space.words, space.digested):
-                raise ValueError("the snapshot was made with another converter table or model")
+                raise ValueError("the snapshot was made with a different converter table or message model")
             if count > space.keys_max or len(data) < at + 8 * count * (words + cells):
-                raise ValueError("the snapshot is cut short, or of more keys than this table allows")
+                raise ValueError("the snapshot is cut short, or has more keys than this table allows")
             keys = np.frombuffer(data, np.int64, count * words, at).reshape(count, words)
             at += 8 * count * words
             found.append((number, keys, np.frombuffer(data, np.int64, count * cells, at).reshape(count, cells)))
             at += 8 * count * cells
         if at != len(data):
-            raise ValueError(f"the snapshot has {len(data) - at} bytes too many")
+            raise ValueError(f"the snapshot has {len(data) - at} extra bytes at its end")
         return wanted, found
 
     def _place(self, spaces: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]) -> None:
@@ -260,5 +262,5 @@ def bucket_list(buckets: Sequence[int]) -> NDArray[np.uint16]:
     """Buckets ascending, each once; ValueError for one that does not exist."""
     wanted = sorted(set(buckets))
     if wanted and not (wanted[0] >= 0 and wanted[-1] < BUCKET_COUNT):
-        raise ValueError(f"buckets {wanted} of a snapshot are not within 0 and {BUCKET_COUNT - 1}")
+        raise ValueError(f"the buckets of a snapshot are {wanted}; they must be from 0 to {BUCKET_COUNT - 1}")
     return np.array(wanted, dtype="<u2")

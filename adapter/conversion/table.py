@@ -248,7 +248,7 @@ class ConverterTable:
     """A checked table.
 
     Attributes:
-        spaces: key spaces; those of the books behind the table's own.
+        spaces: key spaces; those of the books after the table's own.
         room: bytes that all outputs of one source message may take.
     """
 

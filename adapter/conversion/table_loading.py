@@ -1,4 +1,4 @@
-"""Loading a converter table: everything that can be wrong with one is found here, with file, line and reason."""
+"""Loads a converter table. Loading finds every error in it, with file, line and reason."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_table(
     """
     root = parse_document(path.read_bytes(), str(path))
     if root.tag != "converterTable":
-        raise root.error(f"<{root.tag}> is no <converterTable>")
+        raise root.error(f"the root element is <{root.tag}>; it must be <converterTable>")
     root.only("name", "sourceFormat", "keysMax")
     if root.need("sourceFormat") != source_format.name:
         raise root.error(
@@ -55,10 +55,12 @@ def load_table(
         )
     for node in root.children:
         if node.tag not in ELEMENTS:
-            raise node.error(f"<{node.tag}> in <converterTable>: it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}")
+            raise node.error(
+                f"<{node.tag}> is not allowed in <converterTable>; it takes {', '.join(f'<{tag}>' for tag in ELEMENTS)}"
+            )
     nodes = root.all("convert")
     if not nodes:
-        raise root.error("a converter table has at least one <convert>")
+        raise root.error("a converter table needs at least one <convert>")
     cells = Cells(functions)
     for node in nodes:  # first all that keep, so that a message may peek at what another one keeps
         cells.declare(node)
@@ -105,7 +107,7 @@ def datagram_room(datagram_size_max: int) -> int:
 def _limit(node: Node, name: str, default: int) -> int:
     value = node.get_int(name, default)
     if not 1 <= value <= KEYS_MAX_LIMIT:
-        raise node.error(f"{name}={value} is not within 1 and {KEYS_MAX_LIMIT}")
+        raise node.error(f"{name} is {value}; it must be from 1 to {KEYS_MAX_LIMIT}")
     return value
 
 
@@ -128,7 +130,7 @@ def _load_books(root: Node) -> dict[str, Book]:
             raise node.error(f"book {name!r} is defined twice")
         ids = node.attributes.get("ids", ID_SCOPES[0])
         if ids not in ID_SCOPES:
-            raise node.error(f"ids={ids!r}: {', '.join(ID_SCOPES)}")
+            raise node.error(f"ids is {ids!r}; it must be one of {', '.join(ID_SCOPES)}")
         spaces = BookSpaces(2 * number, 2 * number + 1, 1 + ID_SCOPES.index(ids))
         books[name] = Book(name, node.get_int("exponent", 0), spaces, node.line)
     return books

@@ -41,7 +41,7 @@ WHY_SIZE_MAX = 160  # characters of what numba says: the rest is its own affair
 
 
 class BadUserFunction(ValueError):
-    """A registered function cannot be used; the text says which and why."""
+    """A registered function is unusable; the text says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,18 @@ def register(name: str, function: UserFunction) -> None:
         BadUserFunction: the name is taken, or it cannot be a converter function.
     """
     if name in FUNCTIONS:
-        raise BadUserFunction(f"converter function {name!r}: the name is taken")
+        raise BadUserFunction(f"converter function {name!r}: the name is already in use")
     if not is_name(name):
         raise BadUserFunction(f"converter function {name!r} is not a name: {NAME_RULE}")
     _check_arguments(name, function)
     if not INT64_MIN <= function.minimum <= function.maximum < INT64_MAX:
-        raise BadUserFunction(f"converter function {name!r}: its range is within -2**63 and 2**63 - 2")
+        raise BadUserFunction(f"converter function {name!r}: its range must be within -2**63 and 2**63 - 2")
     why = "it takes arrays" if function.per_packet else _why_not_compiled(name, function)
     calling = Calling.PER_ARRAY if function.per_packet else Calling.PER_VALUE if why else Calling.COMPILED
     if why and not function.arguments:
-        raise BadUserFunction(f"converter function {name!r} takes no values: only one that can be compiled may do so")
+        raise BadUserFunction(
+            f"converter function {name!r} takes no values; only a function that can be compiled may do so"
+        )
     _registered[name] = _Registered(function, calling, why)
 
 
@@ -139,10 +141,10 @@ def _check_arguments(name: str, function: UserFunction) -> None:
         parameters = inspect.signature(function.python).parameters.values()
         inspect.getsource(function.python)  # of which every table that uses it has the digest
     except (OSError, TypeError, ValueError) as unreadable:
-        raise BadUserFunction(f"converter function {name!r}: its source cannot be read: {unreadable}") from None
+        raise BadUserFunction(f"converter function {name!r}: cannot read its source: {unreadable}") from None
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            raise BadUserFunction(f"converter function {name!r}: {parameter} is not one value")
+            raise BadUserFunction(f"converter function {name!r}: {parameter} is not a single value")
         if not is_name(parameter.name):
             raise BadUserFunction(f"converter function {name!r}: {parameter.name!r} is not a name: {NAME_RULE}")
         if parameter.name in TAKEN:
@@ -163,8 +165,8 @@ def _why_not_compiled(name: str, function: UserFunction) -> str:
     if isinstance(result, types.Integer | types.Boolean):
         return ""
     if isinstance(result, types.Optional):
-        return "it may give None"
-    raise BadUserFunction(f"converter function {name!r} gives {result}, not an integer")
+        return "it may return None"
+    raise BadUserFunction(f"converter function {name!r} returns {result}, not an integer")
 
 
 def compiled_user(name: str) -> Any:
@@ -182,7 +184,7 @@ def known_functions() -> Mapping[str, ConverterFunction]:
         if entry.name not in _registered:
             found = entry.load()
             if not isinstance(found, UserFunction):
-                raise BadUserFunction(f"{entry.value}: no @converter_function")
+                raise BadUserFunction(f"{entry.value} is not a @converter_function")
             register(entry.name, found)
     return {**FUNCTIONS, **{name: _as_function(name, known) for name, known in _registered.items()}}
 

@@ -1,5 +1,5 @@
-"""What the loader knows of a value: the numbers it can be, its decimal exponent, whether it may be null, or its text's
-size. From this it proves that nothing is lost on the way into an output field."""
+"""What the loader knows about a value: its range, its decimal exponent, whether it may be null, or its text's size.
+From this it proves that an output field loses nothing."""
 
 from __future__ import annotations
 
@@ -76,22 +76,22 @@ def why_not_fit(value: ValueType, target: Column) -> str | None:
     kind = target.kind
     if value.text_size:
         if kind.name != "char":
-            return f"a text cannot be written into {target.name} ({kind.name}): use number"
+            return f"a text cannot be written into {target.name} ({kind.name}); use number"
         if value.text_size > target.length:
             return (
-                f"{value} can lose data in {target.name} (char, length {target.length}): use text with a length, or cut"
+                f"{value} can lose data in {target.name} (char, length {target.length}); use text with a length, or cut"
             )
         return None
     if value.bits is not None:
         return None if value.bits.name == kind.name else f"{value.bits.name} is not {target.name}'s {kind.name}"
     if target.length > 1 or kind.name in ("float", "double"):
-        return f"a number cannot be written into {target.name} ({kind.name}, length {target.length}): use digits"
+        return f"a number cannot be written into {target.name} ({kind.name}, length {target.length}); use digits"
     if value.minimum < kind.minimum or value.maximum > kind.maximum:
-        return f"{value} can lose data in {target.name} ({kind.name}): choose a wider field, or cast"
+        return f"{value} can lose data in {target.name} ({kind.name}); choose a wider field, or cast"
     if kind.name != "char" and value.exponent is not None and value.exponent != target.exponent:
-        return f"the value has the exponent {value.exponent}, {target.name} has {target.exponent}: use scale"
+        return f"the value has the exponent {value.exponent}, but {target.name} has {target.exponent}; use scale"
     if value.is_nullable and null_of(target) is None:
-        return f"the value may be null, {target.name} ({kind.name}) may not: use default"
+        return f"the value may be null, but {target.name} ({kind.name}) may not; use default"
     return None
 
 
@@ -102,11 +102,11 @@ def why_not_data(value: ValueType, target: VarData, *, is_copy: bool) -> str | N
         is_copy: it is a source's variable text, whose bytes are copied as they are.
     """
     if not value.text_size:
-        return f"a number cannot be written into {target.name}, which is variable data: use digits"
+        return f"a number cannot be written into {target.name}, which is variable data; use digits"
     if value.text_size > target.maximum:
-        return f"{value} can lose data in {target.name} (at most {target.maximum}): use text with a length, or cut"
+        return f"{value} can lose data in {target.name} (at most {target.maximum}); use text with a length, or cut"
     if not is_copy and target.character_encoding and "A0".encode(target.character_encoding) != b"A0":
-        return f"{target.name} is {target.character_encoding}: only a source's <data> is copied into it, byte by byte"
+        return f"{target.name} is {target.character_encoding}; it accepts only a source's <data>, copied byte by byte"
     return None
 
 

@@ -1,2 +1,2 @@
-"""`tandemfeed convert`: check the documents of a conversion, explain or compile a table, convert a file, look at dead
+"""`tandemfeed convert`: check the documents of a conversion, explain or compile a table, convert a file, show dead
 letters."""

@@ -32,18 +32,18 @@ BYTES_SHOWN = 40  # of a refused message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check the documents of a conversion, explain or compile its table, convert a file, look at what was refused."""
+    """Check the documents of a conversion, explain or compile its table, convert a file, or show refused messages."""
     parser = argparse.ArgumentParser(prog="tandemfeed convert", description=main.__doc__)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     for name, summary in (
-        ("check", "load and check the three documents; names file, line and reason of what is wrong"),
-        ("explain", "print the table so that a person can read it"),
+        ("check", "load and check the three documents; an error names file, line and reason"),
+        ("explain", "print the table as readable text"),
         ("file", "convert a file to SBE, Parquet or CSV"),
     ):
         task = tasks.add_parser(name, help=summary, description=summary)
         add_document_arguments(task)
         if name == "explain":
-            task.add_argument("--source", action="store_true", help="the kernel's generated source instead")
+            task.add_argument("--source", action="store_true", help="print the kernel's generated source instead")
         if name == "file":
             _add_file_arguments(task)
     compiling.add_to(tasks)
@@ -52,10 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(parser, arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (DocumentError, BadUserFunction, dead_letters.NoDeadLetter, *READ_ERRORS, *REFUSALS) as refused:
+    except (DocumentError, BadUserFunction, dead_letters.NotADeadLetter, *READ_ERRORS, *REFUSALS) as refused:
         print(f"convert: {refused}", file=sys.stderr)
         return 2
     return status
@@ -71,20 +71,25 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _add_file_arguments(task: argparse.ArgumentParser) -> None:
-    task.add_argument("input", type=Path, help="the file to convert; gzip and zstd are undone")
-    task.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="for the output, made if missing")
+    task.add_argument("input", type=Path, help="the file to convert; may be compressed with gzip or zstd")
+    task.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="output folder, created if missing")
     kinds = ("sbe", "parquet", "csv")
-    task.add_argument("--as", dest="kind", choices=kinds, default="parquet", help="default %(default)s")
-    task.add_argument("--reader", choices=sorted(READERS), help="how the file holds messages (default: by the format)")
-    task.add_argument("--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, of times since midnight")
-    task.add_argument("--symbol", default="", help="of a file that does not say it")
-    task.add_argument("--time-unit", default="ns", choices=("s", "ms", "us", "ns"), help="of a tick table's times")
+    task.add_argument(
+        "--as", dest="kind", choices=kinds, default="parquet", help="output format (default: %(default)s)"
+    )
+    task.add_argument("--reader", choices=sorted(READERS), help="the file's layout (default: by the source format)")
+    task.add_argument(
+        "--session", type=int, default=0, metavar="YYYYMMDD", help="trading day, for times since midnight"
+    )
+    task.add_argument("--symbol", default="", help="symbol of a file that does not contain it")
+    units = ("s", "ms", "us", "ns")
+    task.add_argument("--time-unit", default="ns", choices=units, help="unit of a tick table's times")
 
 
 def _check(documents: Documents, _: argparse.Namespace) -> int:
     table = documents.table
     print(
-        f"{table.document}: well; {len(documents.source_format.messages)} source messages, "
+        f"{table.document}: valid; {len(documents.source_format.messages)} source messages, "
         f"{len(documents.model.schema.messages)} output messages, {len(table.conversions)} conversions"
     )
     for line in users_functions(table):
@@ -104,22 +109,22 @@ def _explain(documents: Documents, arguments: argparse.Namespace) -> int:
 def _file(documents: Documents, arguments: argparse.Namespace) -> int:
     name = arguments.reader or READER_OF_FORMAT.get(documents.source_format.name)
     if name is None:
-        print(f"convert: --reader is needed: one of {', '.join(sorted(READERS))}", file=sys.stderr)
+        print(f"convert: give --reader, one of {', '.join(sorted(READERS))}", file=sys.stderr)
         return 2
     if not arguments.session and "midnight_0" in kernel_source(documents.table).text:
-        print("convert: --session YYYYMMDD is needed: this table reads times since midnight", file=sys.stderr)
+        print("convert: give --session YYYYMMDD; this table reads times since midnight", file=sys.stderr)
         return 2
     console = Console(stderr=True)
-    with console.status("loading the kernel; the first time it is compiled"):
+    with console.status("loading the kernel; the first time compiles it"):
         converter = CompiledConverter(documents.table)
     output = open_output(arguments.to, documents.model, arguments.kind)
     options = TableOptions(arguments.symbol, arguments.time_unit)
     out, read, written = np.zeros(OUT_SIZE, np.uint8), 0, 0
     refused: list[DeadLetter] = []
     began = time.perf_counter()
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(arguments.input.name, total=arguments.input.stat().st_size, told="")
+        bar = progress.add_task(arguments.input.name, total=arguments.input.stat().st_size, status="")
         for chunk in READERS[name](arguments.input, documents.source_format, options):
             packet = chunk.source_packet(feed_id=0, source_stream_id=0, session=arguments.session)
             done = 0
@@ -130,7 +135,7 @@ def _file(documents: Documents, arguments: argparse.Namespace) -> int:
                 written += result.message_count
             read += chunk.message_count
             refused += converter.take_dead_letters()[: REFUSED_SHOWN - len(refused)]
-            progress.update(bar, advance=len(chunk.frames), told=f"{read:,} messages")
+            progress.update(bar, advance=len(chunk.frames), status=f"{read:,} messages")
     output.close()
     _report(converter, refused, read, written, time.perf_counter() - began, console)
     return 0
@@ -140,7 +145,7 @@ def _report(
     converter: CompiledConverter, refused: list[DeadLetter], read: int, written: int, seconds: float, console: Console
 ) -> None:
     rate = read / seconds if seconds else 0.0
-    console.print(f"{read:,} messages read, {written:,} written, {rate:,.0f} a second")
+    console.print(f"{read:,} messages read, {written:,} written, {rate:,.0f} per second")
     for reason, count in converter.counts().items():
         if count:
             console.print(f"  {reason}: {count:,}")

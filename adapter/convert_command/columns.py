@@ -1,4 +1,4 @@
-"""Output messages as Arrow columns: a column per field, a list of structures per group, a text per variable data."""
+"""Output messages as Arrow columns: one column per field, a list of structures per group, a text per variable data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def column(field: Column, values: NDArray[Any]) -> Any:
 
 
 class _Blocks:
-    """Blocks of one kind, one behind the other, and what stands behind each of them."""
+    """Consecutive blocks of one kind, and the parts that follow each of them."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -42,7 +42,7 @@ class _Blocks:
         self._data: list[tuple[VarData, list[bytes]]] = [(each, []) for each in block.data.values()]
 
     def take(self, view: memoryview, at: int) -> int:
-        """Note the block at `at` and what stands behind it; where that ends."""
+        """Note the block at `at` and the parts that follow it; returns where they end."""
         self._bytes += view[at : at + self._block.block_length]
         self.count += 1
         at += self._block.block_length
@@ -96,19 +96,19 @@ class MessageColumns:
         return self._blocks.count
 
     def take(self, frame: memoryview) -> None:
-        """Gather a framed message, as a converter of this schema wrote it."""
+        """Gather a framed message that a converter of this schema wrote."""
         end = self._blocks.take(frame, PREFIX_SIZE)
-        assert end == len(frame), "a converter's frames are whole"
+        assert end == len(frame), "a converter's frames are complete"
 
     def batch(self) -> Any:
-        """What was gathered, as a record batch; then there is nothing."""
+        """Return the gathered messages as a record batch, and forget them."""
         arrays = self._blocks.arrays()
         self._blocks = _Blocks(self._message)
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
 def flat(batch: Any) -> Any:
-    """A batch without lists of structures and octets, for formats that know only text: JSON and hexadecimal digits."""
+    """A batch without lists of structures and octets, for text formats: they become JSON and hexadecimal digits."""
     arrays = [
         _as_text(array) if pa.types.is_nested(array.type) or pa.types.is_binary(array.type) else array
         for array in batch.columns

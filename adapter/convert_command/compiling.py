@@ -1,4 +1,4 @@
-"""`compile`: kernels compiled ahead of need, at set-up, so that no start of an adapter waits for the compiler."""
+"""`compile`: compiles kernels in advance, so that an adapter's first start does not wait for the compiler."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from adapter.convert_command.documents import add_document_arguments, load_docum
 from adapter.kernel_cache import CACHE_FOLDER, FOLDER_VARIABLE, MODULE_PREFIX
 from journal.commands.streams import Meter, Streams, meter
 
-COMPILE_EVENT = "numba:compile"  # told for each function that is not on the disk yet
-SUMMARY = "compile kernels ahead of need, so that no adapter's first start waits for the compiler"
+COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not on the disk yet
+SUMMARY = "compile kernels in advance, so that an adapter's first start does not wait for the compiler"
 
 
 def add_to(tasks: Any) -> None:
-    """What it takes."""
+    """Add the task's options."""
     task = tasks.add_parser(
         "compile",
         help=SUMMARY,
-        description=f"{SUMMARY}. A kernel is made of all three documents and the datagram size: give those of the "
-        "feed. It is kept for the user who runs this, where `tandemfeed adapter` of the same user looks for it.",
+        description=f"{SUMMARY}. A kernel depends on all three documents and the datagram size, so give those of the "
+        "feed. It is stored for the user who runs this command; `tandemfeed adapter` finds it under the same user.",
     )
     add_document_arguments(task, several=True)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Exit status 0; 1 if there is nowhere to keep a kernel."""
+    """Exit status 0; 1 if kernels cannot be stored."""
     streams = Streams.of_process()
     if CACHE_FOLDER is None:
         streams.note(
-            f"convert: no folder for compiled kernels can be written by this user alone; name one in {FOLDER_VARIABLE}"
+            f"convert: no folder for compiled kernels is writable by this user only; name one in {FOLDER_VARIABLE}"
         )
         return 1
     for name, table in _tables(parser, arguments):
         streams.say(f"{name}: {_compile(name, table, streams)}")
         streams.out.flush()
-    streams.say(f"kept in {CACHE_FOLDER}")
+    streams.say(f"stored in {CACHE_FOLDER}")
     return 0
 
 
 def _tables(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Iterator[tuple[str, ConverterTable]]:
-    """All of them are loaded before the first is compiled: what is wrong with one is told at once."""
+    """The tables, all loaded before the first is compiled, so that an error in one shows immediately."""
     if len(arguments.shipped or ()) > 1 and (arguments.source_format or arguments.table):
-        parser.error("--source-format and --table stand in for those of one shipped format, not of several")
+        parser.error("--source-format and --table cannot be combined with several --shipped formats")
     if not arguments.shipped:
         table = load_documents(parser, arguments).table
         return iter([(table.name, table)])
@@ -56,7 +56,7 @@ def _tables(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> I
 
 
 def _compile(name: str, table: ConverterTable, streams: Streams) -> str:
-    """Compile one; what there is to say of it."""
+    """Compile one table; returns the result as text."""
     began = time.perf_counter()
     progress = Progress(meter(streams, name, kernel_source(table).text.count("@compiled(")))
     with install_listener(COMPILE_EVENT, progress):
@@ -66,12 +66,12 @@ def _compile(name: str, table: ConverterTable, streams: Streams) -> str:
             progress.meter.finish()
     seconds = time.perf_counter() - began
     if not progress.count:
-        return f"was compiled before; loaded in {seconds:.1f} s"
-    return f"compiled, {progress.count} functions in {seconds:.1f} s"
+        return f"already compiled; loaded in {seconds:.1f} s"
+    return f"compiled {progress.count} functions in {seconds:.1f} s"
 
 
 class Progress(Listener):  # type: ignore[misc]  # numba has no types
-    """Hears of each function that numba compiles; those of the table are what the meter counts.
+    """Follows the functions that numba compiles; the meter counts those of the table.
 
     Attributes:
         count: functions compiled.
@@ -81,11 +81,11 @@ class Progress(Listener):  # type: ignore[misc]  # numba has no types
         self.meter, self.count = shown, 0
 
     def on_start(self, event: Event) -> None:
-        """A function's turn."""
+        """Numba begins to compile a function."""
         self.meter.advance(0, self._function(event).__name__)
 
     def on_end(self, event: Event) -> None:
-        """It is done, and those that it calls."""
+        """Numba has compiled a function and those that it calls."""
         self.count += 1
         if self._function(event).__module__.startswith(MODULE_PREFIX):
             self.meter.advance(1, self._function(event).__name__)

@@ -1,4 +1,4 @@
-"""`dead-letters`: what a dead-letter journal holds, for people, and with `--json` for programs. Changes nothing."""
+"""`dead-letters`: prints a dead-letter journal, for people or, with `--json`, for programs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,28 +25,30 @@ READ_COUNT = 1_024
 TEXTS = {reason.name.lower(): reason.text for reason in Reason}
 
 
-class NoDeadLetter(Exception):
-    """A record that is no dead letter: another journal was given."""
+class NotADeadLetter(Exception):
+    """A record is not a dead letter, because the folder is a different journal."""
 
 
 def add_to(tasks: Any) -> None:
-    """What it takes."""
-    task = tasks.add_parser("dead-letters", help=SUMMARY, description=f"{SUMMARY}; the adapter may be running.")
-    task.add_argument("folder", type=Path, metavar="FOLDER", help="the dead-letter journal")
-    task.add_argument("--reason", action="append", metavar="NAME", help="only these (repeatable), as unknown_type")
+    """Add the task's options."""
+    task = tasks.add_parser("dead-letters", help=SUMMARY, description=f"{SUMMARY}; the adapter may be running")
+    task.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the dead-letter journal")
+    task.add_argument(
+        "--reason", action="append", metavar="NAME", help="only this reason (repeatable), such as unknown_type"
+    )
     task.add_argument("--stream", type=int, metavar="ID", help="only this source stream")
-    task.add_argument("--last", type=_count, metavar="N", help="only the newest N of those")
-    task.add_argument("--json", action="store_true", help="an object a line")
+    task.add_argument("--last", type=_count, metavar="N", help="only the newest N of them")
+    task.add_argument("--json", action="store_true", help="print one JSON object per line")
     known = task.add_mutually_exclusive_group()
-    known.add_argument("--shipped", metavar="NAME", help=f"shows fields, by a shipped format: {', '.join(SHIPPED)}")
-    known.add_argument("--source-format", type=Path, metavar="FILE", help="shows fields, by this source format")
+    known.add_argument("--shipped", metavar="NAME", help=f"show fields, by a shipped format: {', '.join(SHIPPED)}")
+    known.add_argument("--source-format", type=Path, metavar="FILE", help="show fields, by this source format")
 
 
 def _count(text: str) -> int:
-    """How many; argparse tells what is no number."""
+    """A positive count."""
     count = int(text)
     if count < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
     return count
 
 
@@ -54,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit status 0.
 
     Raises:
-        CommandError, JournalError, NoDeadLetter: it is no dead-letter journal.
-        DocumentError, OSError: the source format cannot be used.
+        CommandError, JournalError, NotADeadLetter: the folder is not a dead-letter journal.
+        DocumentError, OSError: the source format is unusable.
     """
     require_journal(arguments.folder)
     path = arguments.source_format or (shipped_documents(arguments.shipped)[0] if arguments.shipped else None)
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         for reason, count in counts.most_common():
             streams.note(f"  {reason} {count:,}: {TEXTS.get(reason, 'a reason of another release')}")
     if lost:
-        streams.note(f"{counted(lost, 'record')} damaged; `tandemfeed journal verify` tells where")
+        streams.note(f"{counted(lost, 'record')} damaged; `tandemfeed journal verify` shows where")
     return 0
 
 
@@ -87,7 +89,7 @@ def _records(tailer: Tailer) -> Iterator[DeadLetterRecord]:
             try:
                 yield decode_dead_letter(record)
             except ValueError as wrong:
-                raise NoDeadLetter(f"{tailer.folder}: record {format_index(index)}: {wrong}") from None
+                raise NotADeadLetter(f"{tailer.folder}: record {format_index(index)}: {wrong}") from None
 
 
 def _is_wanted(record: DeadLetterRecord, arguments: argparse.Namespace) -> bool:
@@ -113,7 +115,7 @@ def _lines(record: DeadLetterRecord, reader: FrameReader | None) -> Iterator[str
         try:
             fields = _fields(reader, record.frame)
         except FormatError as wrong:
-            yield f"  cannot be read: {wrong}"
+            yield f"  unreadable: {wrong}"
         else:
             yield f"  {', '.join(f'{name}={_text(value)}' for name, value in fields.items())}"
     for line in hex_lines(memoryview(record.frame)):
@@ -131,14 +133,14 @@ def _as_json(record: DeadLetterRecord, reader: FrameReader | None) -> dict[str, 
 
 
 def _fields(reader: FrameReader, frame: bytes) -> dict[str, Any]:
-    """Of the one message in the frame, whatever is wrong with its values."""
+    """The fields of the frame's message, even if their values are invalid."""
     for _, values in reader.read(frame):
         return values
-    raise FormatError("it has no bytes")
+    raise FormatError("the frame is empty")
 
 
 def _plain(value: Any) -> Any:
-    """Texts as texts, also those in groups."""
+    """The value with its texts decoded, including those in groups."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, dict):

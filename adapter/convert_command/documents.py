@@ -1,4 +1,4 @@
-"""The three documents that the tasks of `tandemfeed convert` take: given by name, or shipped."""
+"""The three documents that the tasks of `tandemfeed convert` use: files that the options name, or shipped ones."""
 
 from __future__ import annotations
 
@@ -29,22 +29,26 @@ class Documents:
 
 
 def add_document_arguments(task: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """The options that say which documents.
+    """Add the options that choose the documents.
 
     Args:
-        several: `--shipped` takes any number of names.
+        several: `--shipped` takes one or more names.
     """
     task.add_argument(
         "--shipped",
         metavar="NAME",
         nargs="+" if several else None,
-        help=f"documents that are shipped: {', '.join(SHIPPED)}",
+        help=f"use the documents of a shipped format: {', '.join(SHIPPED)}",
     )
     task.add_argument("--source-format", type=Path, metavar="FILE", help="source format (XML)")
     task.add_argument("--table", type=Path, metavar="FILE", help="converter table (XML)")
     task.add_argument("--message-model", type=Path, metavar="FILE", help="message model (SBE schema, XML)")
     task.add_argument(
-        "--datagram-size-max", type=int, default=DATAGRAM_SIZE_DEFAULT, metavar="BYTES", help="default %(default)s"
+        "--datagram-size-max",
+        type=int,
+        default=DATAGRAM_SIZE_DEFAULT,
+        metavar="BYTES",
+        help="the feed's datagram_size_max (default: %(default)s)",
     )
 
 
@@ -52,7 +56,7 @@ def shipped_documents(name: str) -> list[Path | None]:
     """Source format, table and message model of a shipped format.
 
     Raises:
-        FileNotFoundError: names those there are.
+        FileNotFoundError: the text lists the shipped formats.
     """
     return [document(f"{name}.xml"), document(f"{name}{TABLE_SUFFIX}"), document("tick.xml")]
 
@@ -60,10 +64,10 @@ def shipped_documents(name: str) -> list[Path | None]:
 def load_documents(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace, shipped: str | None = None
 ) -> Documents:
-    """Load and check what the options say; a document that is given stands in for the shipped one.
+    """Load and check the documents. A document named by an option replaces the shipped one.
 
     Args:
-        shipped: name of a shipped format; None: all three are given.
+        shipped: name of a shipped format; None: the options name all three documents.
 
     Raises:
         DocumentError, OSError: with file and reason.

@@ -1,4 +1,4 @@
-"""A converter table as text that a person can read: per source message what becomes of it, by which functions."""
+"""A converter table as readable text: for each source message, its output and the functions that make it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def explain(table: ConverterTable) -> Iterator[str]:
 
 
 def users_functions(table: ConverterTable) -> Iterator[str]:
-    """A line for each user's function of a table: how it runs, and why not in the kernel if it does not."""
+    """A line for each user function of a table: how it runs, and why it does not run in the kernel if so."""
     calls = PacketCalls(table.conversions)
     stages: dict[str, list[str]] = {}
     for call in calls.calls:
@@ -81,7 +81,7 @@ def _conversion(table: ConverterTable, conversion: Conversion) -> Iterator[str]:
 
 
 def _written(table: ConverterTable, written: Conversion | GroupWrite, name: str, margin: str) -> Iterator[str]:
-    """The values of a message or of an entry of a group, and where they go."""
+    """The values of a message or of a group's entry, and the fields that they go to."""
     values = [operand for _, operand in written.writes] + [each.operand for each in written.data if each.operand]
     shown = {id(operand) for operand in values}
     for operation in (*written.pure, *written.stateful):

@@ -1,4 +1,4 @@
-"""Where converted messages go: one SBE file, or a Parquet or CSV file per message type."""
+"""The output files of converted messages: one SBE file, or a Parquet or CSV file per message type."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from feedcore.wire.output_packet import OUTPUT_FRAME_SIZE
 
 SOFH_SIZE = 6  # FIX Simple Open Framing Header: message length u32, encoding type u16, both big-endian
 SOFH_SBE_LITTLE_ENDIAN = 0xEB50
-GATHERED_MAX = 20_000  # messages of one type of variable size: as many as a reader hands over at a time
+GATHERED_MAX = 20_000  # messages of one type of variable size: as many as a reader delivers at a time
 
 
 class Output(Protocol):
-    """Takes output frames, in order."""
+    """Writes output frames, in order."""
 
     def write(self, frames: memoryview) -> None:
         """Append frames."""
@@ -31,7 +31,7 @@ class Output(Protocol):
 
 
 class SbeOutput:
-    """`messages.sbe`: each message behind a Simple Open Framing Header, as the FIX standard frames SBE."""
+    """`messages.sbe`: each message after a Simple Open Framing Header, as the FIX standard frames SBE."""
 
     def __init__(self, folder: Path, model: MessageModel) -> None:
         self._model = model
@@ -54,7 +54,7 @@ class SbeOutput:
 
 
 class TableOutput:
-    """A file per message type, a column per field; decimals are decimals, nulls are nulls, groups lists of structures.
+    """One file per message type, one column per field. Decimals stay decimals, nulls nulls; groups become lists.
 
     In CSV, which has no lists, groups are JSON texts.
     """
@@ -75,7 +75,7 @@ class TableOutput:
             self._write(message.name, pa.RecordBatch.from_arrays(columns, names=list(message.columns)))
 
     def _gather(self, message: MessageType, length: int, run: memoryview) -> None:
-        """Messages of variable size stand in runs of one or two: they are written many at a time."""
+        """Gather messages of variable size and write many at a time, because their runs have only one or two."""
         gathered = self._gathered.setdefault(message.name, MessageColumns(message))
         for at in range(0, len(run), length):
             gathered.take(run[at : at + length])
@@ -100,6 +100,6 @@ class TableOutput:
 
 
 def open_output(folder: Path, model: MessageModel, kind: str) -> Output:
-    """An output of one kind: sbe, parquet or csv; makes the folder."""
+    """Create the folder and an output of one kind: sbe, parquet or csv."""
     folder.mkdir(parents=True, exist_ok=True)
     return SbeOutput(folder, model) if kind == "sbe" else TableOutput(folder, model, kind)

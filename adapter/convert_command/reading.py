@@ -1,4 +1,4 @@
-"""Input files of `convert file`: which reader makes frames of which."""
+"""Input files of `convert file`: the readers that turn them into frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adapter.conversion.formats.moldudp64 import decode_mold_packet
 from adapter.conversion.formats.tick_table import TableOptions, read_tick_file
 from feedcore.documents.source_layout import SourceFormat
 
-CHUNK_MESSAGES = 20_000  # a progress bar moves after so many
+CHUNK_MESSAGES = 20_000  # a progress bar moves after this many
 
 
 def _data(path: Path) -> bytes:
@@ -48,7 +48,7 @@ def _mold(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]
 
 
 def _mdp3(path: Path, _: SourceFormat, __: TableOptions) -> Iterator[FrameChunk]:
-    """Both lines of a channel, if both were captured; what neither has leaves no trace in the numbering."""
+    """Both lines of a channel, if both were captured. Messages that neither has leave no gap in the numbers."""
     numbering, now_ns = MdpNumbering(), 0
     for datagram in CaptureReader(path.read_bytes()):
         now_ns = datagram.captured_at_ns
@@ -66,7 +66,9 @@ def _lobster(path: Path, source_format: SourceFormat, options: TableOptions) -> 
 
 def _ticks(path: Path, source_format: SourceFormat, options: TableOptions) -> Iterator[FrameChunk]:
     if source_format.name != "tick-table":
-        raise FormatError(f"{path}: rows of a table become messages of the source format 'tick-table', no other")
+        raise FormatError(
+            f"{path}: the reader of tables needs the source format 'tick-table', not {source_format.name!r}"
+        )
     return read_tick_file(path, source_format, options)
 
 

@@ -51,7 +51,7 @@ def disk_full(context: FaultContext) -> str:
     fill_disk(folder)
     # The journal first uses up the space it has already reserved.
     timeout_s = TAKEOVER_TIMEOUT_S + FILL_MESSAGES / context.rate
-    process.await_log("packets go out without being kept", timeout_s, since=since)
+    process.await_log("disk full; not journaling packets", timeout_s, since=since)
     context.say("the disk is full; the adapter no longer journals")
     context.run_for(AFTERMATH_S)
     context.mark_repair()

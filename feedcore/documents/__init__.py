@@ -1,1 +1,1 @@
-"""Documents that users write: source formats and message models, read from XML and checked."""
+"""Documents that users write: source formats and message models, loaded from XML and checked."""

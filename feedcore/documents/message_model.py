@@ -1,7 +1,7 @@
 """The message model: the schema of the output, an SBE message schema (FIX Simple Binary Encoding 1.0, XML).
 
-A thin view of `feedcore.sbe` for all that handle output frames: which messages they hold, and numpy arrays of those of
-fixed size. `client_lib.decoding` turns any of them into plain values.
+A thin view of `feedcore.sbe` for code that handles output frames: their messages, and numpy arrays of those of fixed
+size. `client_lib.decoding` turns any of them into plain values.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def frame_size(message: MessageType) -> int:
     return PREFIX_SIZE + message.block_length
 
 
-@lru_cache(512)  # messages of a process's models, in the versions of one stream; more is somebody's nonsense
+@lru_cache(512)  # all messages of a process's models, in all versions of a stream
 def frame_dtype(message: MessageType, size: int) -> np.dtype[np.void]:
-    """A framed message of fixed size as a numpy structure; the SBE header's fields are named as in the standard.
+    """A framed message of fixed size as a numpy structure; the SBE header's fields have the standard's names.
 
     Args:
-        size: bytes of the frame, which a newer version of the schema may have made longer.
+        size: bytes of the frame; a newer version of the schema may have made it longer.
     """
     columns = message.columns.values()
     codes = ["<u2"] * len(_PREFIX) + [column.numpy_code("<") for column in columns]
@@ -46,15 +46,15 @@ def frame_dtype(message: MessageType, size: int) -> np.dtype[np.void]:
 
 @dataclass(frozen=True)
 class MessageModel:
-    """The whole schema, of little-endian messages with the header of an output."""
+    """The whole schema, with little-endian messages and the output's message header."""
 
     schema: Schema
 
     def arrays(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, NDArray[np.void]]]:
-        """Structured views, without copying, of consecutive frames with messages of one template each.
+        """Structured views, without copying, of consecutive frames; each view has messages of one template.
 
-        Passed over: messages of other schemas (tandemfeed's own control messages), those with groups or variable data,
-        and those that an older schema made shorter than this one's.
+        Skips messages of other schemas (tandemfeed's own control messages), messages with groups or variable data, and
+        messages of an older schema that are shorter than this schema's.
         """
         for message, length, run in self.runs(frames):
             if is_array(message, length):
@@ -63,7 +63,7 @@ class MessageModel:
     def runs(self, frames: bytes | memoryview) -> Iterator[tuple[MessageType, int, memoryview]]:
         """(message, bytes of each frame, the frames) of consecutive messages of one template and one size.
 
-        Passed over: messages of other schemas.
+        Skips messages of other schemas.
         """
         view = memoryview(frames)
         offset = 0
@@ -92,7 +92,7 @@ class MessageModel:
 
 
 def is_array(message: MessageType, size: int) -> bool:
-    """True if numpy can show frames of this size: no groups or variable data, and no field is missing."""
+    """True if frames of this size fit a numpy array: no groups or variable data, and no missing field."""
     return message.is_fixed and size >= frame_size(message)
 
 

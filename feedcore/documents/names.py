@@ -1,8 +1,8 @@
-"""What a name in a document may be: names reach variables and comments of generated kernels, and logs.
+"""The names that documents may use. Names appear in variables and comments of generated kernels, and in logs.
 
-`NAME` is for what a document defines: messages, fields, groups, types, values, maps, books. A title is what a document
-itself is called: it may have hyphens, as file names do. A label is what people call a value of an enumeration or a bit
-of a set: SBE's own examples have blanks in them. Titles and labels never reach generated source.
+`NAME` is for what a document defines: messages, fields, groups, types, values, maps, books. A title names the document
+itself and may have hyphens, as file names do. A label names a value of an enumeration or a bit of a set; SBE's own
+examples have blanks in them. Titles and labels never reach generated source.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ LABEL_RULE = f"printable characters are allowed, no blank first or last, {NAME_S
 
 
 def is_name(text: str) -> bool:
-    """True if a document may define something of this name."""
+    """True if a document may define something with this name."""
     return len(text) <= NAME_SIZE_MAX and NAME.fullmatch(text) is not None
 
 
 def is_title(text: str) -> bool:
-    """True if a document may be called so."""
+    """True if a document may have this title."""
     return len(text) <= NAME_SIZE_MAX and TITLE.fullmatch(text) is not None
 
 
 def is_label(text: str) -> bool:
-    """True if a document may call a value so."""
+    """True if a value may have this label."""
     return 0 < len(text) <= NAME_SIZE_MAX and text.isprintable() and text == text.strip()

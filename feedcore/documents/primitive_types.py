@@ -15,7 +15,7 @@ class Primitive:
     Attributes:
         size: bytes.
         struct_code, numpy_code: for `struct` and numpy, without the byte order; `struct` has no integers of odd widths.
-        minimum, maximum: the integers it holds; 0 and 0 for floats, which take none without a cast.
+        minimum, maximum: the range of integers; 0 and 0 for floats, which accept no integer without a cast.
         null: the standard's default null; NaN for floats, 0 for char.
     """
 
@@ -29,7 +29,7 @@ class Primitive:
 
     @property
     def is_integer(self) -> bool:
-        """True for integers; char is none."""
+        """True for integers, not for char."""
         return "int" in self.name
 
     @property
@@ -47,10 +47,10 @@ class Primitive:
         return self.is_float or self.minimum <= value <= self.maximum
 
     def parse(self, text: str) -> Number:
-        """A value written in a schema: a number, or for char one character or its code.
+        """Parse a value in a schema: a number, or for char one character or its code.
 
         Raises:
-            ValueError: it is no such value, or does not fit.
+            ValueError: the text is not such a value, or does not fit.
         """
         text = text.strip()
         if self.is_float:
@@ -65,7 +65,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an integer stands in a header: `offset` bytes from its start."""
+    """An integer in a header, `offset` bytes from the header's start."""
 
     kind: Primitive
     offset: int
@@ -77,12 +77,12 @@ class Place:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The offset after it."""
         return self.offset + self.kind.size
 
 
 def _integers(*widths: int) -> dict[str, Primitive]:
-    """The signed and unsigned integers of so many bits."""
+    """The signed and unsigned integers of this many bits."""
     found: dict[str, Primitive] = {}
     for bits in widths:
         size, top = bits // 8, 1 << bits

@@ -1,7 +1,7 @@
-"""The source format: what the feed source's messages look like, as a document both sides load.
+"""The source format: the layout of the feed source's messages, as a document that both sides load.
 
-The feed source encodes by it, the adapters' converter decodes by it (docs/source-format.md). Everything wrong with a
-document is found here, with file, line and reason. Invariant: equal documents give equal bytes.
+The feed source encodes by it, and the adapters' converter decodes by it (docs/source-format.md). Loading finds every
+error in a document, with file, line and reason. Invariant: equal documents give equal bytes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ def load_source_format(path: Path) -> SourceFormat:
     """
     root = parse_document(path.read_bytes(), str(path))
     if root.tag != "sourceFormat":
-        raise root.error(f"<{root.tag}> is no <sourceFormat>")
+        raise root.error(f"the root element is <{root.tag}>; it must be <sourceFormat>")
     root.only("name", "byteOrder", "sbe")
     for node in root.children:
         if node.tag not in ("packet", "framing", "message"):
-            raise node.error(f"<{node.tag}> in <sourceFormat>: it takes <packet>, <framing> and <message>")
+            raise node.error(
+                f"<{node.tag}> is not allowed in <sourceFormat>; it takes <packet>, <framing> and <message>"
+            )
     schema = _load_sbe(root, path) if "sbe" in root.attributes else None
     _hand_down_byte_order(root, "bigEndian" if schema and schema.is_big_endian else "littleEndian")
     framing_node, packet_node = _only_one(root, "framing"), _only_one(root, "packet")
@@ -61,12 +63,12 @@ def load_source_format(path: Path) -> SourceFormat:
             raise node.error(f"message {message.name!r} (type {message.type_id}) is defined twice")
         messages[message.name] = message
     if not messages:
-        raise root.error("a source format has at least one <message>")
+        raise root.error("a source format needs at least one <message>")
     return SourceFormat(root.title(), messages, str(path), framing)
 
 
 def _load_sbe(root: Node, path: Path) -> Schema:
-    """The SBE schema that `sbe` names, relative to the document: a venue's own, whose messages are the format's."""
+    """The venue's SBE schema that `sbe` names, relative to the document. Its messages become the format's."""
     found = path.parent / root.need("sbe")
     try:
         return load_schema(found)
@@ -75,10 +77,10 @@ def _load_sbe(root: Node, path: Path) -> Schema:
 
 
 def _hand_down_byte_order(node: Node, around: str) -> None:
-    """Give every element the byte order that it says, else that of the element around it."""
+    """Give every element its own byte order, or else that of its parent."""
     text = node.attributes.setdefault("byteOrder", around)
     if text not in ("littleEndian", "bigEndian"):
-        raise node.error(f"byteOrder {text!r}: littleEndian or bigEndian")
+        raise node.error(f"byteOrder is {text!r}; it must be littleEndian or bigEndian")
     for child in node.children:
         _hand_down_byte_order(child, text)
 
@@ -88,17 +90,17 @@ def _is_big_endian(node: Node) -> bool:
 
 
 def _same_frames(one: SourceMessageType, other: SourceMessageType) -> bool:
-    """True if type and length do not tell them apart."""
+    """True if type and length cannot distinguish them."""
     if one.type_id != other.type_id:
         return False
     return one.size == other.size or any(each.longer or each.parts for each in (one, other))
 
 
 def _only_one(root: Node, tag: str) -> Node | None:
-    """The child with this tag, of which there may be one."""
+    """The child with this tag; None if there is none, an error if there are several."""
     nodes = root.all(tag)
     if len(nodes) > 1:
-        raise nodes[1].error(f"a second <{tag}>")
+        raise nodes[1].error(f"a second <{tag}>; only one is allowed")
     return nodes[0] if nodes else None
 
 
@@ -112,20 +114,20 @@ def _kind(node: Node, attribute: str) -> Primitive:
 def _unsigned(node: Node, attribute: str) -> Primitive:
     kind = _kind(node, attribute)
     if kind.minimum < 0 or kind.is_float or kind.size > 4:
-        raise node.error(f"{attribute}={kind.name!r}: a length or count is unsigned, of at most 32 bits")
+        raise node.error(f"{attribute} is {kind.name!r}; a length or count must be unsigned, with at most 32 bits")
     return kind
 
 
 def _bounded(node: Node, attribute: str, default: int, maximum: int, minimum: int = 0) -> int:
-    """An integer attribute within its bounds."""
+    """An integer attribute, checked against its bounds."""
     value = node.get_int(attribute, default)
     if not minimum <= value <= maximum:
-        raise node.error(f"{attribute}={value} of <{node.tag}> is not within {minimum} and {maximum}")
+        raise node.error(f"{attribute} of <{node.tag}> is {value}; it must be from {minimum} to {maximum}")
     return value
 
 
 def _place(node: Node, attribute: str) -> Place:
-    """What `attribute` and `attributeOffset` say: the type and place of a length or count."""
+    """The type and place of a length or count, from `attribute` and `attributeOffset`."""
     return Place(_unsigned(node, attribute), _bounded(node, f"{attribute}Offset", 0, 255))
 
 
@@ -134,7 +136,7 @@ def _load_framing(node: Node) -> Framing:
     node.only(*names, "blockLength", "blockLengthOffset", "byteOrder")
     kind = _kind(node, "type")
     if kind.minimum < 0 or kind.is_float:
-        raise node.error(f"type={kind.name!r}: a message type is told by an unsigned integer or a char")
+        raise node.error(f"type is {kind.name!r}; a message type must be an unsigned integer or a char")
     return Framing(
         header_size=_bounded(node, "headerSize", 0, 255),
         length=_place(node, "length"),
@@ -147,14 +149,16 @@ def _load_framing(node: Node) -> Framing:
 
 
 def _check_packet(node: Node) -> None:
-    """The <packet>, which tells those who write a reader where the venue's packet header has what."""
+    """Check the <packet>, which documents the venue's packet header for authors of readers."""
     node.only("name", "headerSize", "byteOrder")
     node.title()
     header_size = _bounded(node, "headerSize", 0, 255)
     found: set[str] = set()
     for child in node.children:
         if child.tag not in ("sequence", "count", "sentAt") or child.tag in found:
-            raise child.error(f"<{child.tag}> in <packet>: it takes <sequence>, <count> and <sentAt> once each")
+            raise child.error(
+                f"<{child.tag}> is not allowed in <packet>; it takes <sequence>, <count> and <sentAt> once each"
+            )
         child.only("type", "offset", "byteOrder")
         if _bounded(child, "offset", 0, 255) + _kind(child, "type").size > header_size:
             raise node.error(f"{child.tag} ends beyond headerSize={header_size}")
@@ -162,11 +166,11 @@ def _check_packet(node: Node) -> None:
 
 
 def _type_id(node: Node, framing: Framing) -> int:
-    """The number of a message type; a single character that is no digit stands for its code."""
+    """The number of a message type; a single non-digit character stands for its code."""
     text = node.need("type")
     if len(text) == 1 and (framing.type.kind.name == "char" or not text.isdigit()):
         if not text.isascii():
-            raise node.error(f"type {text!r}: one ASCII character")
+            raise node.error(f"type is {text!r}; it must be a number or one ASCII character")
         return ord(text)
     value = node.need_int("type")
     if not 0 <= value <= framing.type.kind.maximum:
@@ -180,9 +184,9 @@ def _load_message(node: Node, framing: Framing) -> SourceMessageType:
     size = _bounded(node, "size", size, PLACED_SIZE_MAX, size)
     longer, has_block = node.attributes.get("longer", "refused"), framing.block_length is not None
     if longer not in ("refused", "allowed"):
-        raise node.error(f"longer={longer!r}: refused or allowed")
+        raise node.error(f"longer is {longer!r}; it must be refused or allowed")
     if longer == "allowed" and parts and not has_block:
-        raise node.error("longer='allowed' needs a framing with a blockLength: where would groups and data begin?")
+        raise node.error("longer='allowed' needs a framing with a blockLength, which shows where groups and data begin")
     kind, is_longer = _type_id(node, framing), longer == "allowed" or has_block
     message = SourceMessageType(name, fields, size, parts, kind, is_longer, framing)
     found: set[str] = set()
@@ -202,14 +206,14 @@ def _load_block(node: Node) -> BlockParts:
         elif child.tag == "data":
             parts.append(_load_data(child))
         elif child.tag != "field":
-            raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <field>, <group> and <data>")
+            raise child.error(f"<{child.tag}> is not allowed in <{node.tag}>; it takes <field>, <group> and <data>")
         elif parts:
-            raise child.error("a <field> behind a <group> or <data>: fixed fields come first")
+            raise child.error("a <field> follows a <group> or <data>; fixed fields must come first")
     return node.name(), *_load_fields(node), tuple(parts)
 
 
 def _names(block: SourceBlock) -> Iterator[str]:
-    """Of everything in a message or an entry."""
+    """The names of everything in a message or an entry."""
     yield from block.fields
     for part in block.parts:
         yield part.name
@@ -218,7 +222,7 @@ def _names(block: SourceBlock) -> Iterator[str]:
 
 
 def _load_fields(parent: Node) -> tuple[dict[str, SourceField], int]:
-    """(fields, bytes up to the end of the last)."""
+    """(fields, bytes up to the end of the last one)."""
     fields: dict[str, SourceField] = {}
     offset = end = 0
     for node in parent.all("field"):
@@ -228,17 +232,17 @@ def _load_fields(parent: Node) -> tuple[dict[str, SourceField], int]:
             raise node.error(f"field {name!r} is defined twice")
         length = _bounded(node, "length", 1, PLACED_SIZE_MAX, 1)
         if length > 1 and kind.name != "char":
-            raise node.error(f"length {length}: only char fields have a length above 1")
+            raise node.error(f"length is {length}; only char fields may have a length above 1")
         offset = _bounded(node, "offset", offset, PLACED_SIZE_MAX)
         exponent = _bounded(node, "exponent", 0, EXPONENT_MAX, -EXPONENT_MAX)
         null = node.need_int("null") if "null" in node.attributes else None
         if null is not None and not kind.minimum <= null <= kind.maximum:
-            raise node.error(f"null={null} is no {kind.name}")
+            raise node.error(f"null is {null}, which is not a value of {kind.name}")
         fields[name] = SourceField(name, kind, offset, length, exponent, null, _is_big_endian(node))
         offset += kind.size * length
         end = max(end, offset)
     if end > PLACED_SIZE_MAX:
-        raise parent.error(f"{end} bytes of fields: at most {PLACED_SIZE_MAX}")
+        raise parent.error(f"the fields have {end} bytes; at most {PLACED_SIZE_MAX} are allowed")
     return fields, end
 
 
@@ -246,17 +250,17 @@ def _load_group(node: Node) -> SourceGroup:
     node.only("name", "count", *HEADER_ATTRIBUTES, "byteOrder")
     name, fields, size, parts = _load_block(node)
     if size == 0:
-        raise node.error("a <group> has at least one <field>")
+        raise node.error("a <group> needs at least one <field>")
     block = (name, fields, size, parts, _is_big_endian(node))
     if node.need("count").isdigit():
         for name in HEADER_ATTRIBUTES:
             if name in node.attributes:
-                raise node.error(f"{name}: a group of fixed count has no header")
+                raise node.error(f"{name}: a group of fixed count must not have a header")
         return SourceGroup(*block, 0, _bounded(node, "count", 0, COUNT_MAX, 1), None)
     count, entry_size = _place(node, "count"), _place(node, "entrySize") if "entrySize" in node.attributes else None
     header_size = _bounded(node, "headerSize", count.size, 255, 1)
     if max(place.end for place in (count, entry_size) if place) > header_size:
-        raise node.error(f"the group's header has {header_size} bytes, count or entrySize end beyond")
+        raise node.error(f"count or entrySize ends beyond the group's header of {header_size} bytes")
     return SourceGroup(*block, header_size, count, entry_size)
 
 

@@ -1,7 +1,7 @@
-"""What a source format consists of: framing, message types, fields, groups, variable data.
+"""The parts of a source format: framing, message types, fields, groups, variable data.
 
-A message type is fixed fields, one behind the other or at offsets, then groups and variable data; frames are as the
-document's <framing> says (docs/source-format.md). `feedcore.documents.source_format` loads the document.
+A message type has fixed fields, consecutive or at offsets, then groups and variable data. The document's <framing>
+defines the frames (docs/source-format.md). `feedcore.documents.source_format` loads the document.
 Invariant: equal documents give equal bytes.
 """
 
@@ -18,8 +18,8 @@ from feedcore.documents.primitive_types import PRIMITIVES, Place, Primitive
 from feedcore.sbe.messages import Column
 from feedcore.wire.source_packet import SOURCE_FRAME_LAYOUT, SOURCE_FRAME_SIZE
 
-PLACED_SIZE_MAX = 65_535  # bytes of a frame and of everything in it: a datagram holds no more
-DATA_SIZE_MAX = 65_534  # bytes of a variable text, unless less is told: what a length of 16 bits says in SBE
+PLACED_SIZE_MAX = 65_535  # bytes of a frame and of all its parts; a datagram is no longer
+DATA_SIZE_MAX = 65_534  # bytes of a variable text, unless the document sets less: SBE's maximum for a 16-bit length
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Framing:
 
     Attributes:
         header_size: bytes before offset 0 of the body.
-        length: where it says how long it is: the frame takes `length * length_unit + length_adds` bytes in all.
-        type: where it tells the message type, from the frame's start.
-        block_length: where it says how long the fixed part is; None: as the message type has it.
+        length: place of the length; the whole frame has `length * length_unit + length_adds` bytes.
+        type: place of the message type, from the frame's start.
+        block_length: place of the fixed part's length; None: the message type defines it.
     """
 
     header_size: int
@@ -43,7 +43,7 @@ class Framing:
 
     @property
     def size_min(self) -> int:
-        """Bytes that every frame has: what must be read to know its length, type and block length."""
+        """The minimum bytes of a frame: those that contain its length, type and block length."""
         return max(self.header_size, *(place.end for place in (self.length, self.type, self.block_length) if place))
 
 
@@ -60,7 +60,7 @@ class SourceField(Column):
 
     Attributes:
         constant: a value that is not in the message at all (SBE's presence="constant").
-        is_variable: the text of a <data>: the message says where it lies and how long it is, `length` is the most.
+        is_variable: the text of a <data>: the message gives its place and length; `length` is the maximum.
     """
 
     null: int | None
@@ -75,13 +75,13 @@ class SourceField(Column):
 
     @property
     def is_text(self) -> bool:
-        """Characters, not a number."""
+        """True for characters, false for a number."""
         return self.kind.name == "char"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceBlock:
-    """What a message and an entry of a group have in common: fixed fields, then groups and variable texts.
+    """The common part of a message and a group's entry: fixed fields, then groups and variable texts.
 
     Attributes:
         size: bytes of the fixed fields.
@@ -106,13 +106,13 @@ class SourceBlock:
 
 @dataclass(frozen=True, slots=True)
 class SourceGroup(SourceBlock):
-    """A repeating group; if its entries have parts they differ in length.
+    """A repeating group. If its entries have groups or texts, their lengths differ.
 
     Attributes:
         header_size: bytes of the header, 0 with a fixed count.
-        count: entries, or where the header says how many they are.
-        entry_size: where the header says how long each is; None: entries have `size` bytes.
-        is_later: a later version of the format added it: a frame may end before it.
+        count: the number of entries, or its place in the header.
+        entry_size: the place of the entries' length in the header; None: entries have `size` bytes.
+        is_later: a later version of the format added it, so a frame may end before it.
     """
 
     is_big_endian: bool
@@ -124,11 +124,11 @@ class SourceGroup(SourceBlock):
 
 @dataclass(frozen=True)
 class SourceData:
-    """Variable text: `header_size` bytes that begin with its length, then as many bytes.
+    """Variable text: `header_size` bytes that begin with its length, then the text.
 
     Attributes:
-        maximum: bytes of the text at most, told of a reader of it.
-        is_later: as of a group.
+        maximum: the text's maximum bytes.
+        is_later: as for a group.
     """
 
     name: str
@@ -140,12 +140,12 @@ class SourceData:
 
     @cached_property
     def text(self) -> SourceField:
-        """The text as a field that a table reads."""
+        """The text as a field for tables."""
         return SourceField(self.name, PRIMITIVES["char"], 0, self.maximum, 0, None, is_variable=True)
 
 
 SourcePart: TypeAlias = SourceGroup | SourceData
-BlockParts: TypeAlias = tuple[str, dict[str, SourceField], int, tuple[SourcePart, ...]]  # what a SourceBlock is made of
+BlockParts: TypeAlias = tuple[str, dict[str, SourceField], int, tuple[SourcePart, ...]]  # the parts of a SourceBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ class SourceMessageType(SourceBlock):
     """One message type.
 
     Attributes:
-        type_id: as in the message's frame.
-        longer: newer versions may append fields: a longer fixed part is no error.
+        type_id: the number in the message's frame.
+        longer: newer versions may append fields, so a longer fixed part is allowed.
     """
 
     type_id: int
@@ -163,12 +163,12 @@ class SourceMessageType(SourceBlock):
 
     @property
     def frame_size(self) -> int:
-        """Bytes with the frame header, of a message without groups and data."""
+        """Bytes of a message without groups and data, including the frame header."""
         return self.framing.header_size + self.size
 
     @property
     def dtype(self) -> np.dtype[np.void]:
-        """Framed message of the feed source's own framing as a numpy structure: frame_length, message_type, fields."""
+        """A message in the feed source's own framing as a numpy structure: frame_length, message_type, fields."""
         frame, fields = SOURCE_FRAME_LAYOUT, self.fields.values()
         codes = [frame.dtype()[name].str for name in frame.offsets]
         codes += [field.numpy_code(">" if field.is_big_endian else "<") for field in fields]
@@ -177,13 +177,13 @@ class SourceMessageType(SourceBlock):
         return np.dtype({"names": names, "formats": codes, "offsets": offsets, "itemsize": self.frame_size})
 
     def encode(self, columns: dict[str, NDArray[np.generic]], count: int) -> NDArray[np.void]:
-        """So many framed messages, of `dtype`, from columns by field; a column that is not given stays zero.
+        """Make this many framed messages of `dtype` from columns by field; a missing column stays zero.
 
         Raises:
-            ValueError: the format has another framing, or groups or data.
+            ValueError: the format has a different framing, or groups or data.
         """
         if self.framing != FRAMING_DEFAULT or self.parts:
-            raise ValueError(f"{self.name}: only fixed messages in the feed source's own framing come from columns")
+            raise ValueError(f"{self.name}: columns can only make fixed messages in the feed source's own framing")
         rows = np.zeros(count, dtype=self.dtype)
         rows["frame_length"] = self.frame_size
         rows["message_type"] = self.type_id

@@ -1,9 +1,9 @@
-"""An SBE message schema as a source format: a venue's own schema, read unchanged.
+"""An SBE message schema as a source format: a venue's own schema, loaded unchanged.
 
-Each message of the schema becomes a source message of its name: a field per value of its block (a composite of several
-values gives `field_member`, an array of numbers `field_0` …; a decimal with a constant exponent is its mantissa), its
-groups and variable data (an entry's field that the message, or the entry around it, has too is `group_field`). Left
-out are messages whose entries a later version gave groups or data.
+Each message of the schema becomes a source message of the same name, with one field per value of its block, its groups
+and its variable data. A composite of several values becomes `field_member`, an array of numbers `field_0` …, a decimal
+with a constant exponent its mantissa. A field of an entry is named `group_field` if the message, or the enclosing
+entry, has a field of that name. Messages are left out if a later version added groups or data to their entries.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str
     """The schema's messages as source messages.
 
     Args:
-        root: blamed where the framing does not suit the schema.
+        root: the element to name in an error about the framing.
 
     Raises:
-        DocumentError: the framing cannot tell the messages, or names collide.
+        DocumentError: the framing does not fit the messages, or names collide.
     """
     if framing.block_length is None:
-        raise root.error("the messages of an SBE schema need a <framing> with blockLength: versions differ in it")
+        raise root.error(
+            "the messages of an SBE schema need a <framing> with blockLength, because it differs between versions"
+        )
     found: dict[str, SourceMessageType] = {}
     for message in schema.messages.values():
         if any(_is_grown(group) for group in message.groups.values()):
@@ -52,13 +54,13 @@ def messages_of_schema(schema: Schema, framing: Framing, root: Node) -> dict[str
 
 
 def _is_grown(entry: Block) -> bool:
-    """True if a later version gave an entry groups or data: nothing in a frame says in which entries they are."""
+    """True if a later version added groups or data to an entry: a frame does not show which entries have them."""
     groups = entry.groups.values()
     return any(part.since_version > 0 for part in (*groups, *entry.data.values())) or any(map(_is_grown, groups))
 
 
 def _block(block: Block, schema: Schema, around: Collection[str]) -> BlockParts:
-    """What a `SourceBlock` is made of; `around` are the names of what stands around it."""
+    """The parts of a `SourceBlock`; `around` has the names of the enclosing fields."""
     fields = _fields(block, schema, around)
     taken = {*fields, *around}
     parts: list[SourcePart] = [_group(group, schema, taken) for group in block.groups.values()]
@@ -76,7 +78,7 @@ def _group(group: Group, schema: Schema, around: Collection[str]) -> SourceGroup
 
 
 def _fields(block: Block, schema: Schema, around: Collection[str]) -> dict[str, SourceField]:
-    """Fields by name, constants first; of a group's, those that stand around it too are named `group_field`."""
+    """Fields by name, constants first. A group's field with the name of an enclosing field becomes `group_field`."""
     found: dict[str, SourceField] = {}
     fields = list(block.fields.values())
     constants = [(field, value) for field in fields for value in _constant(field)]
@@ -85,13 +87,13 @@ def _fields(block: Block, schema: Schema, around: Collection[str]) -> dict[str, 
         if value.name in around:
             value = replace(value, name=f"{block.name}_{value.name}")
         if value.name in found:
-            raise DocumentError(schema.document, field.line, f"two values would be called {value.name!r}")
+            raise DocumentError(schema.document, field.line, f"two values would have the name {value.name!r}")
         found[value.name] = value
     return found
 
 
 def _values(column: Column, schema: Schema) -> Iterator[SourceField]:
-    """A column as one field; an array of numbers as one each."""
+    """A column as one field; an array of numbers as one field per number."""
     name, kind, length = column.name.replace(".", "_"), column.kind, column.length
     null = column.null if isinstance(column.null, int) and kind.is_integer else None
     if kind.name == "uint8" and length > 1:
@@ -105,7 +107,7 @@ def _values(column: Column, schema: Schema) -> Iterator[SourceField]:
 
 
 def _constant(field: Field) -> Iterator[SourceField]:
-    """A constant that is a number or a single character; no table calculates with a longer text."""
+    """A constant number or single character; tables cannot use a longer text."""
     value = field.constant
     if isinstance(field.type, EnumType) and isinstance(value, str):
         value = field.type.values[value]

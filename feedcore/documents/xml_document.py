@@ -1,7 +1,7 @@
-"""XML documents with line numbers, so that an error in one names file, line and reason.
+"""XML documents with line numbers, so that errors name file, line and reason.
 
-Documents come from other processes too (a message model comes from the admin server), so what a parser would spend on
-one is bounded: no DOCTYPE, and so no entities; limits of size, elements, attributes and depth.
+Documents also come from other processes (a message model comes from the admin server), so the parser's work is
+bounded: no DOCTYPE, and so no entities; limits on size, elements, attributes and depth.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from feedcore.documents.names import LABEL_RULE, NAME_RULE, TITLE_RULE, is_label
 
 DOCUMENT_SIZE_MAX = 16 << 20  # bytes: a map of 200,000 entries written out; larger ones are read from CSV files
 NODE_COUNT_MAX = 250_000  # an element takes about 500 bytes of memory: 125 MB in all
-ATTRIBUTE_COUNT_MAX = 64  # of an element: those with the most, functions in a converter table, take about twenty
-ATTRIBUTE_NAMES_MAX = 500  # different ones in a document: what is unknown is compared with all that is known
-DEPTH_MAX = 32  # loaders call themselves for each level, and Python allows a thousand calls; shipped documents have 4
-SHOWN_MAX = 80  # characters of a wrong name that an error shows
+ATTRIBUTE_COUNT_MAX = 64  # per element; functions in a converter table have the most, about twenty
+ATTRIBUTE_NAMES_MAX = 500  # per document; each unknown one is compared with all known ones
+DEPTH_MAX = 32  # loaders recurse once per level, and Python allows a thousand calls; shipped documents have 4
+SHOWN_MAX = 80  # characters of an invalid name that an error shows
 
 
 class DocumentError(ValueError):
-    """A document cannot be used; the text begins with file and line."""
+    """A document is unusable; the text begins with file and line."""
 
     def __init__(self, document: str, line: int, reason: str) -> None:
         super().__init__(f"{document}:{line}: {reason}")
@@ -31,7 +31,7 @@ class DocumentError(ValueError):
 
 @dataclass(slots=True)
 class Node:
-    """An element; `tag` is without its namespace prefix. What is missing or wrong in it raises DocumentError."""
+    """An element; `tag` has no namespace prefix. Missing or invalid attributes raise DocumentError."""
 
     document: str
     tag: str
@@ -45,22 +45,22 @@ class Node:
         return DocumentError(self.document, self.line, reason)
 
     def need(self, name: str) -> str:
-        """An attribute that must be there."""
+        """A required attribute."""
         try:
             return self.attributes[name]
         except KeyError:
             raise self.error(f"<{self.tag}> needs the attribute {name!r}") from None
 
     def name(self, attribute: str = "name") -> str:
-        """An attribute that must be there and be a name: variables and comments of generated source may show it."""
+        """A required attribute that must be a name, because generated source may use it."""
         return self._checked(attribute, is_name, f"a name: {NAME_RULE}")
 
     def title(self) -> str:
-        """What the document is called: like a name, but with hyphens."""
+        """The document's title: like a name, but with hyphens."""
         return self._checked("name", is_title, f"a title: {TITLE_RULE}")
 
     def label(self) -> str:
-        """What a value of an enumeration or a bit of a set is called: for people, and in no generated source."""
+        """The label of an enumeration's value or a set's bit: for people, never in generated source."""
         return self._checked("name", is_label, f"a label: {LABEL_RULE}")
 
     def _checked(self, attribute: str, is_allowed: Callable[[str], bool], what: str) -> str:
@@ -70,7 +70,7 @@ class Node:
         return text
 
     def need_int(self, name: str) -> int:
-        """An attribute that must be there and be an integer."""
+        """A required integer attribute."""
         text = self.need(name)
         try:
             return int(text)
@@ -78,11 +78,11 @@ class Node:
             raise self.error(f"{name}={text!r} of <{self.tag}> is not an integer") from None
 
     def get_int(self, name: str, default: int) -> int:
-        """An integer attribute that may be missing."""
+        """An optional integer attribute."""
         return self.need_int(name) if name in self.attributes else default
 
     def only(self, *names: str) -> None:
-        """Refuse attributes that nobody reads: a misspelt one must not pass silently."""
+        """Refuse unknown attributes, so that a misspelt one does not pass silently."""
         unknown = sorted(set(self.attributes) - set(names))
         if unknown:
             raise self.error(f"<{self.tag}> has no attribute {unknown[0]!r}; it takes {', '.join(names)}")
@@ -96,10 +96,10 @@ def parse_document(data: bytes, document: str) -> Node:
     """Parse XML.
 
     Args:
-        document: the name to use in errors, normally the file's path.
+        document: the name for errors, normally the file's path.
 
     Raises:
-        DocumentError: not well-formed, with a DOCTYPE, or beyond a limit.
+        DocumentError: the document is not well-formed, has a DOCTYPE, or exceeds a limit.
     """
     if len(data) > DOCUMENT_SIZE_MAX:
         raise DocumentError(document, 1, f"the document has {len(data)} bytes, at most {DOCUMENT_SIZE_MAX} are allowed")
@@ -111,12 +111,12 @@ def parse_document(data: bytes, document: str) -> Node:
     except DocumentError:
         raise
     except (LookupError, ValueError) as unreadable:  # of Python's codecs: an encoding that they do not have
-        raise DocumentError(document, 1, f"its encoding cannot be read: {unreadable}") from None
-    return builder.roots[0]  # there is exactly one, or the parser would have refused the document
+        raise DocumentError(document, 1, f"unreadable encoding: {unreadable}") from None
+    return builder.roots[0]  # there is exactly one root, or the parser would have refused the document
 
 
 class _TreeBuilder:
-    """Makes nodes of what the parser finds, within the limits."""
+    """Makes nodes from the parser's events, within the limits."""
 
     def __init__(self, document: str) -> None:
         self.parser = expat.ParserCreate()
@@ -156,5 +156,5 @@ class _TreeBuilder:
             self._texts[-1].append(data)
 
     def _refuse_doctype(self, *_declared: object) -> None:
-        reason = "a DOCTYPE is not allowed, as its entities could make any text of any size: remove it"
+        reason = "a DOCTYPE is not allowed, because its entities could make text of any size: remove it"
         raise DocumentError(self._document, self.parser.CurrentLineNumber, reason)

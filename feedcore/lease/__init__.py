@@ -1,1 +1,1 @@
-"""Whether this adapter may transmit as active now: the lease, contact with the admin server, and the peers' consent."""
+"""Decides whether this adapter may transmit as active: the lease, contact with the admin server, the peers' consent."""

@@ -6,31 +6,30 @@ from feedcore.lease.peers import ConsentConfig
 
 
 class AdminContact:
-    """When an admin server was heard, and until when this adapter abstains from grants.
+    """When this adapter last heard an admin server, and until when it abstains from grants.
 
     Attributes:
-        abstains_until_ns: what was promised to the active holds until then.
+        abstains_until_ns: the promise to the active ends then.
     """
 
     def __init__(self, config: ConsentConfig, former_life_ended_ns: int | None, now_ns: int) -> None:
         self.abstains_until_ns = 0 if former_life_ended_ns is None else former_life_ended_ns + config.abstain_ns
         self._config = config
         self._heard_at_ns = now_ns
-        self._is_broken = False  # the stream ended, and nothing has been heard since
+        self._is_broken = False  # the stream ended, and no order has arrived since
         self._has_started = False  # an admin server was in contact while this adapter was level with its group
         self._settles_until_ns = 0
         self._epoch_in_contact = 0  # the newest known when an admin server was last heard
         self._epoch_before_outage = 0
 
     def heard(self, epoch: int, now_ns: int, *, is_level: bool) -> bool:
-        """An admin server said something. True if it had been out of contact.
+        """Note a message from an admin server. True if the server had been out of contact.
 
-        Back in contact this adapter settles, for as long as it was out of it: the active's connection may take as
-        long to come back. A start that takes its time is not an outage: on a busy machine it hears late what came in
-        time.
+        Back in contact, this adapter settles for as long as it was out of contact, because the active may need as long
+        to reconnect. A slow start is not an outage: a busy machine reads late what arrived in time.
 
         Args:
-            epoch: the newest that is known here.
+            epoch: the newest epoch known here.
             is_level: every channel is SYNCHRONIZED or ACTIVE.
         """
         is_back = not self.stands(now_ns)
@@ -42,7 +41,7 @@ class AdminContact:
         return is_back
 
     def lost(self) -> None:
-        """The stream to it broke."""
+        """Note that the stream to the server broke."""
         self._is_broken = True
 
     def stands(self, now_ns: int) -> bool:
@@ -50,13 +49,13 @@ class AdminContact:
         return not self._is_broken and now_ns - self._heard_at_ns < self._config.contact_ns
 
     def is_settling(self, epoch: int, now_ns: int) -> bool:
-        """True while it is back for so short a time that others may still be on their way back.
+        """True while the server is back for so short a time that other adapters may still be reconnecting.
 
-        Not if `epoch`, the newest known here, began during the outage: it was granted by a server that others were in
-        contact with, and the outage was this adapter's alone.
+        False if `epoch`, the newest epoch known here, began during the outage: then a server granted it to another
+        adapter, and only this adapter was out of contact.
         """
         return now_ns < self._settles_until_ns and epoch <= self._epoch_before_outage
 
     def abstain(self, now_ns: int) -> None:
-        """A promise leaves."""
+        """Note that this adapter promises to abstain."""
         self.abstains_until_ns = now_ns + self._config.abstain_ns

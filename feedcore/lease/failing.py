@@ -1,7 +1,7 @@
-"""Which backup leaves the group when one is repeatedly out of sync (duty 5; docs/protocol.md clause 5.8).
+"""Which backup leaves the group when one is repeatedly out of sync (docs/protocol.md clause 5.8).
 
-Every adapter sees every other's health and judges for itself alone; the admin server has the last word, so that two do
-not leave at once and the last synchronised backup never does.
+Every adapter sees the health of all others and judges only whether it must leave itself. The admin server has the last
+word, so that no two adapters leave together and the last synchronised backup never leaves.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ MS = 1_000_000
 
 
 class FailPolicy(Enum):
-    """Who is unfit enough."""
+    """Which backup counts as unfit."""
 
-    LOWEST = "lowest"  # the lowest score of all backups; of equals the highest adapter_id
+    LOWEST = "lowest"  # the lowest score of all backups; among equals the highest adapter_id
     LOWER_THAN_ANY = "lower_than_any"  # a score strictly lower than every other backup's
     BELOW_THRESHOLD = "below_threshold"  # a score below a threshold
 
 
 @dataclass(frozen=True, slots=True)
 class FailConfig:
-    """When a backup is repeatedly out of sync, and who leaves then.
+    """When a backup counts as repeatedly out of sync, and which backup then leaves.
 
     Attributes:
         threshold: for BELOW_THRESHOLD.
-        times, within_ns: out of sync so often within so long is repeatedly.
-        ask_every_ns: pause between requests to the admin server.
+        times, within_ns: a backup is repeatedly out of sync if it is so this often within this time.
+        ask_every_ns: interval between requests to the admin server.
     """
 
     policy: FailPolicy = FailPolicy.LOWEST
@@ -42,17 +42,17 @@ class FailConfig:
 
 
 def is_repeated(troubles_at_ns: Iterable[int], config: FailConfig, now_ns: int) -> bool:
-    """True if a backup with these troubles is repeatedly out of sync."""
+    """True if a backup that was out of sync at these times is repeatedly out of sync."""
     return sum(now_ns - at_ns <= config.within_ns for at_ns in troubles_at_ns) >= config.times
 
 
 def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> str | None:
-    """Why this backup is the one to leave, as its own state and the fresh ones of the others say; None if it is not."""
+    """Why this backup must leave, by its own state and the others' fresh states; None if it need not."""
     backups = [peer for peer in peers if is_backup(peer)]
     if not is_backup(own) or not any(each.out_of_sync for each in (own, *backups)):
         return None
     if not any(is_synchronized(peer) for peer in backups):
-        return None  # the last synchronised backup never leaves, and who could be the last does not either
+        return None  # the last synchronised backup never leaves, nor one that may be the last
     scores = [peer.health for peer in backups]
     if config.policy is FailPolicy.BELOW_THRESHOLD:
         is_unfit = own.health < config.threshold
@@ -71,5 +71,5 @@ def is_backup(state: PeerState) -> bool:
 
 
 def is_synchronized(state: PeerState) -> bool:
-    """On every channel; of an adapter that has any."""
+    """True if the adapter has channels and is synchronised on all of them."""
     return all(channel.state is ReplicaState.SYNCHRONIZED for channel in state.channels)

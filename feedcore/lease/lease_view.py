@@ -1,7 +1,7 @@
-"""An adapter's own view of its lease: may it transmit as active now, and when must it renew.
+"""An adapter's own view of its lease: whether it may transmit as active now, and when it must renew.
 
-It trusts only its own monotonic clock. Invariant: `may_transmit(now_ns)` is true only while the lease store, counting
-the same term from a later moment, cannot have granted the next epoch for the reason that this lease ran out.
+It trusts only its own monotonic clock. Invariant: `may_transmit(now_ns)` is true only while the lease store, which
+counts the same term from a later moment, cannot have granted the next epoch because this lease ran out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class LeaseView:
 
     def __init__(self, ttl_ns: int) -> None:
         self.epoch = 0  # the epoch held, 0 if none
-        self.last_epoch = 0  # the newest epoch ever heard of
-        self.is_by_consent = False  # the store's own word has run out
+        self.last_epoch = 0  # the newest epoch ever seen
+        self.is_by_consent = False  # the store's last term has run out; only consent extends the lease
         self._valid_until_ns = 0
         self._renew_at_ns: int | None = None
         self._renew_every_ns = ttl_ns // RENEWALS_PER_TTL
 
     @property
     def is_held(self) -> bool:
-        """True from the grant to the fence; see `may_transmit` for the clock's word."""
+        """True from the grant until the lease is dropped; `may_transmit` also checks the clock."""
         return self.epoch != 0
 
     def may_transmit(self, now_ns: int) -> bool:
@@ -32,7 +32,7 @@ class LeaseView:
         return self.epoch != 0 and now_ns < self._valid_until_ns
 
     def on_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> bool:
-        """Take a grant; False (and nothing changes) if it is of an epoch that has passed, or has already run out."""
+        """Take a grant; False (and no change) if its epoch has passed or the grant has run out."""
         if epoch <= self.last_epoch or now_ns >= valid_until_ns:
             return False
         self.epoch = self.last_epoch = epoch
@@ -41,42 +41,42 @@ class LeaseView:
         return True
 
     def on_renewed(self, epoch: int, valid_until_ns: int) -> None:
-        """A renewal came: it never shortens the lease, and one of another epoch says nothing about this one."""
+        """Take a renewal: it never shortens the lease, and a renewal of another epoch changes nothing."""
         if epoch == self.epoch:
             self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
             self.is_by_consent = False
 
     def on_consent(self, valid_until_ns: int) -> None:
-        """No other adapter will accept a grant before then: the lease goes on without the store."""
+        """Extend the lease without the store: no other adapter will accept a grant before then."""
         self._valid_until_ns = max(self._valid_until_ns, valid_until_ns)
         self.is_by_consent = True
 
     def on_contact(self, consent_until_ns: int, now_ns: int) -> None:
-        """Back in contact: only the store's word counts now, so it is asked for at once, before consent runs out."""
+        """Back in contact: from now on only the store extends the lease, so renew before the consent runs out."""
         if self.is_by_consent:
             self.on_consent(consent_until_ns)
         self.renew_at_once(now_ns)
 
     def renew_at_once(self, now_ns: int) -> None:
-        """The next renewal is due now."""
+        """Make the next renewal due now."""
         self._renew_at_ns = now_ns
 
     def drop(self) -> None:
-        """Hold nothing any more."""
+        """Give up the lease."""
         self.epoch = 0
         self.is_by_consent = False
         self._renew_at_ns = None
 
     def note_epoch(self, epoch: int) -> None:
-        """An epoch was heard of: grants up to it are history, except the one held here."""
+        """Note an epoch: grants up to it are void, except the one held here."""
         self.last_epoch = max(self.last_epoch, epoch)
 
     def next_deadline_ns(self) -> int | None:
-        """When to renew, or when the lease runs out, whichever comes first."""
+        """When to renew or when the lease runs out, whichever comes first."""
         return None if self._renew_at_ns is None else min(self._renew_at_ns, self._valid_until_ns)
 
     def on_timer(self, now_ns: int) -> RenewLease | None:
-        """The renewal that is due."""
+        """The renewal, if it is due."""
         if self._renew_at_ns is None or now_ns < self._renew_at_ns:
             return None
         self._renew_at_ns = now_ns + self._renew_every_ns

@@ -1,8 +1,8 @@
-"""What this adapter knows of the others: their newest states, and whether they consent that a lease goes on
+"""What this adapter knows about the others: their newest states, and whether they consent to extend a lease
 (docs/protocol.md clause 6.7).
 
-A promise to abstain from grants counts from when the report that it answers left here: a process that was paused finds
-only promises in its queues that have run out.
+A promise to abstain from grants counts from the moment when this adapter sent the report that it answers. So after a
+pause, a process finds only expired promises in its queues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from feedcore.replica.channel_state import PeerState
 
-REPORTS_REMEMBERED = 512  # several readers ask for a report at every sync interval: some seconds' worth
+REPORTS_REMEMBERED = 512  # several readers ask for a report at every sync interval; this covers some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class ConsentConfig:
     """Times, all derived from the sync interval.
 
     Attributes:
-        contact_ns: an admin server that is not heard for so long is out of contact.
-        abstain_ns: who says that it abstains accepts no grant for so long.
-        fresh_ns: a peer's state older than this says nothing.
-        settle_ns: back in contact it goes on abstaining while it hears an active, whose own connection may take longer
-            to come back: for as long as it was out of contact, and never longer than this.
+        contact_ns: an admin server that is silent for this long is out of contact.
+        abstain_ns: an adapter that says that it abstains accepts no grant for this long.
+        fresh_ns: a peer's state older than this is ignored.
+        settle_ns: an adapter back in contact abstains for as long as it was out of contact, at most this long, while it
+            hears an active, which may take longer to reconnect.
     """
 
     contact_ns: int
@@ -44,8 +44,8 @@ class Peers:
     """The other adapters of the feed.
 
     Attributes:
-        others: the ids of all of them, heard or not.
-        report_id: of our own newest report to them.
+        others: the ids of all of them, whether heard or not.
+        report_id: the id of this adapter's newest report to them.
     """
 
     def __init__(self, own_id: int, config: ConsentConfig) -> None:
@@ -57,7 +57,7 @@ class Peers:
         self._sent_at_ns: dict[int, int] = {}  # by report_id
 
     def note(self, state: PeerState, now_ns: int) -> bool:
-        """Take a state; False if a newer one of the same adapter is known."""
+        """Take a state; False if a newer state of the same adapter is known."""
         known = self._states.get(state.adapter_id)
         if known is not None and (state.incarnation, state.report_id) <= (known.incarnation, known.report_id):
             return False
@@ -65,22 +65,22 @@ class Peers:
         return True
 
     def on_report_sent(self, now_ns: int) -> None:
-        """Our own state leaves, as the next report."""
+        """Note that this adapter sends its state, as its next report."""
         self.report_id += 1
         self._sent_at_ns[self.report_id] = now_ns
         self._sent_at_ns.pop(self.report_id - REPORTS_REMEMBERED, None)
 
     def heard_report_ids(self) -> dict[int, int]:
-        """The newest report heard of each."""
+        """The newest report heard from each."""
         return {adapter_id: state.report_id for adapter_id, state in self._states.items()}
 
     def fresh(self, now_ns: int) -> list[PeerState]:
-        """The states of those heard lately."""
+        """The states of the peers heard recently."""
         fresh_ns = self._config.fresh_ns
         return [state for each, state in self._states.items() if now_ns - self._heard_at_ns[each] < fresh_ns]
 
     def consent_until_ns(self, epoch: int) -> int:
-        """Until when all others have promised to accept no grant, none of them knowing a newer epoch; 0 if not."""
+        """Until when all others promise to accept no grant; 0 if one does not, or knows a newer epoch."""
         until_ns = 1 << 62
         for adapter_id in self.others:
             state = self._states.get(adapter_id)

@@ -1,4 +1,4 @@
-"""Simple Binary Encoding 1.0, as the FIX standard has it: message schemas, and what their messages look like.
+"""Simple Binary Encoding 1.0 of the FIX standard: message schemas and the layout of their messages.
 
 `load_schema` reads a schema; `Block.dtype` gives the fixed part of a message or group entry as a numpy structure.
 `client_lib.sbe_reading` turns messages into plain Python values.

@@ -1,4 +1,4 @@
-"""Attributes of schema elements: those that SBE knows, and what a misspelt one costs."""
+"""Attributes of schema elements: parses SBE's attributes and refuses misspelt ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KNOWN = {
 def check_spelling(node: Node) -> None:
     """Refuse an attribute that is nearly one of SBE's: `presense` must not silently make a field required.
 
-    Others are left alone: exchanges add attributes of their own.
+    Other attributes are ignored, because exchanges add their own.
     """
     for name in node.attributes:
         if ":" not in name and name not in _KNOWN:
@@ -30,17 +30,17 @@ def check_spelling(node: Node) -> None:
                 raise node.error(f"<{node.tag}> has no attribute {name!r}; did you mean {close!r}")
 
 
-@lru_cache(ATTRIBUTE_NAMES_MAX)  # an exchange's own attributes stand on thousands of elements
+@lru_cache(ATTRIBUTE_NAMES_MAX)  # thousands of elements have an exchange's own attributes
 def _closest(name: str) -> str | None:
-    """The known attribute that a name is nearly."""
+    """The known attribute that a name resembles."""
     return next(iter(get_close_matches(name, _KNOWN, 1, 0.8)), None)
 
 
 def since_version(node: Node, schema_version: int) -> int:
-    """The version that added an element, whose attributes are spelt right.
+    """The version that added an element. Checks the spelling of its attributes.
 
     Raises:
-        DocumentError: a version that the schema has not reached.
+        DocumentError: the version is above the schema's, or an attribute is misspelt.
     """
     check_spelling(node)
     for name in ("sinceVersion", "deprecated"):
@@ -59,27 +59,27 @@ def unsigned(node: Node, name: str, default: int) -> int:
 
 
 def presence_of(node: Node) -> Presence | None:
-    """The presence attribute; None where it is not given."""
+    """The presence attribute; None if it is missing."""
     text = node.attributes.get("presence")
     try:
         return None if text is None else Presence(text)
     except ValueError:
-        raise node.error(f"presence={text!r} is none of required, optional, constant") from None
+        raise node.error(f"presence={text!r} is not one of required, optional, constant") from None
 
 
 def value_of(node: Node, name: str, primitive: Primitive) -> Number | None:
-    """minValue, maxValue or nullValue in the primitive's range; None where it is not given."""
+    """minValue, maxValue or nullValue in the primitive's range; None if it is missing."""
     if name not in node.attributes:
         return None
     return parsed(node, primitive, node.attributes[name], f"{name}=")
 
 
-def parsed(node: Node, primitive: Primitive, text: str, told: str = "") -> Number:
-    """A text of an element as a value of the primitive; `told` stands before it in the error."""
+def parsed(node: Node, primitive: Primitive, text: str, prefix: str = "") -> Number:
+    """A text of an element as a value of the primitive; an error begins with `prefix`."""
     try:
         return primitive.parse(text)
     except ValueError:
-        raise node.error(f"{told}{text.strip()!r} is no value of {primitive.name}") from None
+        raise node.error(f"{prefix}{text.strip()!r} is not a value of {primitive.name}") from None
 
 
 def encoding_of(node: Node, default: str) -> str:
@@ -90,4 +90,4 @@ def encoding_of(node: Node, default: str) -> str:
     try:
         return codecs.lookup(text).name
     except LookupError:
-        raise node.error(f"characterEncoding={text!r} is not known") from None
+        raise node.error(f"characterEncoding={text!r} is unknown") from None

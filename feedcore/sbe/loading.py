@@ -1,4 +1,4 @@
-"""From a message schema's XML to a `Schema`; everything wrong with it is an error with file, line and reason."""
+"""Loads a message schema's XML as a `Schema`. Errors name file, line and reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from feedcore.sbe.messages import Field, Frame, FramePart, Group, MessageType, S
 from feedcore.sbe.type_loading import BLOCK_SIZE_MAX, TypeLoader
 from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType
 
-INCLUDE_COUNT_MAX = 64  # more is a document that includes itself
+INCLUDE_COUNT_MAX = 64  # more means that a document includes itself
 HEADER_PARTS = ("blockLength", "templateId", "schemaId", "version")
 DIMENSION_PARTS = ("blockLength", "numInGroup")
 DEFAULT = "groupSizeEncoding"  # of dimensions
@@ -22,8 +22,8 @@ def load_schema(source: Path | bytes, document: str = "message schema") -> Schem
     """Load an SBE 1.0 message schema.
 
     Args:
-        source: the schema's file or text; a file may include its neighbours.
-        document: what to call a text in errors.
+        source: the schema's file or text; a file may include files of its folder.
+        document: the name of a text in errors.
 
     Raises:
         DocumentError: with file, line and reason.
@@ -34,14 +34,14 @@ def load_schema(source: Path | bytes, document: str = "message schema") -> Schem
         folder, document, source = source.parent, str(source), source.read_bytes()
     root = parse_document(source, document)
     if root.tag != "messageSchema":
-        raise root.error(f"<{root.tag}> is no SBE <messageSchema>")
+        raise root.error(f"the root element is <{root.tag}>; it must be SBE's <messageSchema>")
     check_spelling(root)
     root.children = _with_includes(root.children, folder, [])
     return _SchemaLoader(root).schema()
 
 
 def _with_includes(nodes: list[Node], folder: Path | None, included: list[str]) -> list[Node]:
-    """The nodes, each <xi:include> replaced by the document it names."""
+    """The nodes, with each <xi:include> replaced by its document."""
     whole: list[Node] = []
     for node in nodes:
         if node.tag != "include":
@@ -49,9 +49,9 @@ def _with_includes(nodes: list[Node], folder: Path | None, included: list[str]) 
             continue
         href = node.need("href")
         if "://" in href or PurePosixPath(href).is_absolute():
-            raise node.error(f"href={href!r}: only files beside the schema are included")
+            raise node.error(f"href={href!r}: only files in the schema's folder can be included")
         if folder is None:
-            raise node.error(f"href={href!r}: nothing can be included in a schema that is no file")
+            raise node.error(f"href={href!r}: only a schema in a file can include others")
         included.append(href)
         if len(included) > INCLUDE_COUNT_MAX:
             raise node.error(f"more than {INCLUDE_COUNT_MAX} includes: does {href!r} include itself?")
@@ -74,10 +74,10 @@ class _SchemaLoader:
         type_nodes: list[Node] = []
         for node in root.children:
             if node.tag == "types":
-                for child in node.children:  # an include inside <types> may bring a <types> of its own
+                for child in node.children:  # an include inside <types> may have its own <types>
                     type_nodes += child.children if child.tag == "types" else [child]
             elif node.tag != "message":
-                raise node.error(f"<{node.tag}> in <messageSchema>: it takes <types> and <message>")
+                raise node.error(f"<{node.tag}> is not allowed in <messageSchema>; it takes <types> and <message>")
         self._types = TypeLoader(type_nodes, self._version)
 
     def schema(self) -> Schema:
@@ -85,7 +85,7 @@ class _SchemaLoader:
         root = self._root
         order = root.attributes.get("byteOrder", "littleEndian")
         if order not in ("littleEndian", "bigEndian"):
-            raise root.error(f"byteOrder={order!r} is neither littleEndian nor bigEndian")
+            raise root.error(f"byteOrder={order!r} must be littleEndian or bigEndian")
         messages: dict[str, MessageType] = {}
         by_template: dict[int, MessageType] = {}
         for node in root.all("message"):
@@ -95,13 +95,13 @@ class _SchemaLoader:
             messages[message.name] = by_template[message.template_id] = message
         header = self._frame(root.attributes.get("headerType", "messageHeader"), root, HEADER_PARTS)
         default: Frame | None = None
-        with suppress(DocumentError):  # no group of this schema needs it, or it would have been refused there
+        with suppress(DocumentError):  # no group of this schema needs it, or loading that group would have failed
             default = self._frame(DEFAULT, root, DIMENSION_PARTS)
         number, byte_order = unsigned(root, "id", 0), ">" if order == "bigEndian" else "<"
         return Schema(number, self._version, byte_order, header, default, messages, by_template, root.document)
 
     def _frame(self, name: str, user: Node, parts: tuple[str, ...]) -> Frame:
-        """A composite that frames something: the parts named are single unsigned integers, the others integers."""
+        """A framing composite: the named parts are single unsigned integers, the others integers."""
         found = self._types.resolve(name, user)
         if not isinstance(found, CompositeType):
             raise user.error(f"{name!r} must be a <composite>")
@@ -128,7 +128,7 @@ class _SchemaLoader:
         return node.name(), version
 
     def _block(self, node: Node) -> tuple[str, int, dict[str, Field], dict[str, Group], dict[str, VarData], int]:
-        """What a `Block` is made of."""
+        """The parts of a `Block`."""
         element = self._element(node)
         fields: dict[str, Field] = {}
         groups: dict[str, Group] = {}
@@ -136,12 +136,12 @@ class _SchemaLoader:
         stage, end = 0, 0
         for child in node.children:
             if child.tag not in ORDER:
-                raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <field>, <group> and <data>")
+                raise child.error(f"<{child.tag}> is not allowed in <{node.tag}>; it takes <field>, <group> and <data>")
             name = child.name()
             if name in fields or name in groups or name in data:
                 raise child.error(f"{child.tag} {name!r} is defined twice in {node.need('name')!r}")
             if ORDER[child.tag] < stage:
-                raise child.error(f"{child.tag} {name!r} must stand before the groups and data of its level")
+                raise child.error(f"{child.tag} {name!r} must come before the groups and data of its level")
             stage = ORDER[child.tag]
             if child.tag == "field":
                 fields[name] = field = self._field(child, end)
@@ -155,26 +155,28 @@ class _SchemaLoader:
         if length < end:
             raise node.error(f"blockLength={length} is less than its fields' {end} bytes")
         if length > BLOCK_SIZE_MAX:
-            raise node.error(f"the fixed part of {node.name()!r} has {length} bytes, at most {BLOCK_SIZE_MAX}")
+            raise node.error(
+                f"the fixed part of {node.name()!r} has {length} bytes, at most {BLOCK_SIZE_MAX} are allowed"
+            )
         return (*element, fields, groups, data, length)
 
     def _field(self, node: Node, end: int) -> Field:
         element = self._element(node)
         kind = self._types.resolve(node.need("type"), node)
         if isinstance(kind, SimpleType) and kind.length == 0:
-            raise node.error(f"type {kind.name!r} has a variable length: it is for <data>")
-        told = node.attributes.get("semanticType", "")
-        if told and kind.semantic_type and told.lower() != kind.semantic_type.lower():
-            raise node.error(f"semanticType={told!r}, but its type {kind.name!r} says {kind.semantic_type!r}")
+            raise node.error(f"type {kind.name!r} has a variable length and is for <data> only")
+        given = node.attributes.get("semanticType", "")
+        if given and kind.semantic_type and given.lower() != kind.semantic_type.lower():
+            raise node.error(f"semanticType={given!r}, but its type {kind.name!r} has {kind.semantic_type!r}")
         presence = _agreeing_presence(node, kind)
         constant = self._constant(node, kind) if presence is Presence.CONSTANT else None
         offset = unsigned(node, "offset", end)
         if offset < end and presence is not Presence.CONSTANT:
-            raise node.error(f"offset={offset} overlaps the field before, which ends at {end}")
+            raise node.error(f"offset={offset} overlaps the previous field, which ends at {end}")
         return Field(*element, kind, offset, presence, constant, node.line)
 
     def _constant(self, node: Node, kind: EncodingType) -> object:
-        """What reading gives: of an enumeration the value's name."""
+        """The value that readers return: for an enumeration, the value's name."""
         has_reference = "valueRef" in node.attributes
         if isinstance(kind, SimpleType):
             if kind.constant is not None and not has_reference:
@@ -183,7 +185,7 @@ class _SchemaLoader:
         if has_reference:
             enum, name = self._types.reference(node)
             if enum is not kind:
-                raise node.error(f"valueRef={node.need('valueRef')!r} is no value of type {kind.name!r}")
+                raise node.error(f"valueRef={node.need('valueRef')!r} is not a value of type {kind.name!r}")
             return name
         if isinstance(kind, EnumType):
             text, is_char = node.text.strip(), kind.primitive.name == "char"
@@ -202,7 +204,7 @@ class _SchemaLoader:
         if not isinstance(length, SimpleType) or not length.primitive.is_unsigned or length.length != 1:
             raise node.error(f"{kind.name}.length must be an unsigned integer")
         if not isinstance(octets, SimpleType) or octets.primitive.name not in ("uint8", "char"):
-            raise node.error(f"{kind.name}.{parts[1].name} must be of uint8 or char")
+            raise node.error(f"{kind.name}.{parts[1].name} must be uint8 or char")
         high = length.primitive.maximum - 1 if length.maximum is None else length.maximum
         encoding = octets.character_encoding or encoding_of(node, "")
         return VarData(*element, length.primitive, int(length.minimum or 0), int(high), encoding)

@@ -1,11 +1,11 @@
-"""What a message schema defines: messages, their fields, groups and variable data. Immutable; `loading` makes them.
+"""The contents of a message schema: messages, fields, groups and variable data. Immutable; `loading` makes them.
 
-The fixed part of a message or of a group's entry also has columns, one per value, as numpy sees it. A composite of
-which only one member is on the wire (a decimal with a constant exponent) is one column under the field's name; of
-another composite each member is a column `field.member`. Enumerations and sets are their integers (or the character),
-nulls stay what they are on the wire.
+The fixed part of a message or of a group's entry also has columns for numpy, one per value. A composite with only one
+member on the wire (a decimal with a constant exponent) is one column with the field's name; for other composites, each
+member is a column `field.member`. Enumerations and sets are their integers (or the character); nulls keep their value
+on the wire.
 
-Invariant: every reference is resolved and every offset final, so that reading and writing look nothing up.
+Invariant: every reference is resolved and every offset final, so that readers and writers look nothing up.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Column:
     """One value of a fixed part.
 
     Attributes:
-        offset: from the start of the fixed part, bytes.
-        length: elements; more than 1 only for char, and for an SBE array of numbers.
-        exponent: the number stands for `value * 10**exponent`.
-        null: what means "not set" on the wire; None where it must be set.
+        offset: bytes from the start of the fixed part.
+        length: elements; more than 1 only for char and for an SBE array of numbers.
+        exponent: the number means `value * 10**exponent`.
+        null: the value on the wire that means "not set"; None if the field must be set.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """What fields, groups, variable data and messages have: a name, and the version of the schema that added them."""
+    """Common to fields, groups, variable data and messages: a name, and the schema version that added them."""
 
     name: str
     since_version: int
@@ -64,9 +64,9 @@ class Field(Element):
     """A field of fixed size.
 
     Attributes:
-        offset: from the start of its block, bytes.
-        constant: where presence is constant: the value as reading gives it.
-        line: in the document.
+        offset: bytes from the start of its block.
+        constant: if presence is constant, the value that readers return.
+        line: the line in the document.
     """
 
     type: EncodingType
@@ -81,7 +81,7 @@ class Field(Element):
         return 0 if self.presence is Presence.CONSTANT else self.type.size
 
     def columns(self) -> Iterator[Column]:
-        """The field's values, in the order of the wire; a constant has none."""
+        """The field's values in wire order; a constant has none."""
         if self.presence is not Presence.CONSTANT:
             yield from self._columns(self.name, self.type, self.offset, self.presence is Presence.OPTIONAL, 0)
 
@@ -100,7 +100,7 @@ class Field(Element):
 
 
 def constant_exponent(kind: CompositeType) -> int | None:
-    """Of a decimal whose schema says it, so that only the mantissa is on the wire."""
+    """A decimal's exponent, if the schema defines it so that only the mantissa is on the wire."""
     part = kind.members["exponent"].type if kind.members.keys() == {"mantissa", "exponent"} else None
     return part.constant if isinstance(part, SimpleType) and isinstance(part.constant, int) else None
 
@@ -110,7 +110,7 @@ class VarData(Element):
     """A field of variable length: its length, then the octets.
 
     Attributes:
-        minimum, maximum: of the length, octets.
+        minimum, maximum: of the length in octets.
         character_encoding: Python's codec name; empty for octets.
     """
 
@@ -122,10 +122,10 @@ class VarData(Element):
 
 @dataclass(frozen=True, eq=False)
 class Block(Element):
-    """What a message's root and a group's entry have in common: fields, then groups, then variable data.
+    """The common part of a message's root and a group's entry: fields, then groups, then variable data.
 
     Attributes:
-        block_length: bytes of the fixed fields with their padding.
+        block_length: bytes of the fixed fields, including padding.
     """
 
     fields: Mapping[str, Field]
@@ -135,12 +135,12 @@ class Block(Element):
 
     @property
     def is_fixed(self) -> bool:
-        """True if every message of it has the same size."""
+        """True if all of its messages have the same size."""
         return not self.groups and not self.data
 
     @cached_property
     def columns(self) -> Mapping[str, Column]:
-        """The values of the fixed part by name, in the order of the wire."""
+        """The values of the fixed part by name, in wire order."""
         return {column.name: column for field in self.fields.values() for column in field.columns()}
 
     def dtype(self, byte_order: str) -> np.dtype[np.void]:
@@ -152,7 +152,7 @@ class Block(Element):
 
 @dataclass(frozen=True, slots=True)
 class FramePart(Place):
-    """An integer of a frame, and what the schema allows it to be."""
+    """An integer of a frame, and the range that the schema allows."""
 
     minimum: int
     maximum: int
@@ -160,7 +160,7 @@ class FramePart(Place):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A composite of integers that stands before something: the message header, the dimensions of a group."""
+    """A composite of integers that precedes data: the message header, or the dimensions of a group."""
 
     size: int
     parts: Mapping[str, FramePart]
@@ -168,7 +168,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Group(Block):
-    """A repeating group; `dimension` stands before its entries, and says how many they are and how long each is."""
+    """A repeating group; `dimension` precedes its entries and gives their number and length."""
 
     dimension: Frame
 
@@ -195,9 +195,9 @@ class Schema:
     """A whole message schema.
 
     Attributes:
-        byte_order: as `struct` and numpy write it, of every integer and float, those of the header included.
-        header: stands before every message.
-        default_dimension: of groups for which a schema names no other; None if this one does not have it.
+        byte_order: of every integer and float, including the header's, as `struct` and numpy write it.
+        header: precedes every message.
+        default_dimension: for groups without a dimensionType; None if the schema lacks it.
     """
 
     schema_id: int
@@ -211,5 +211,5 @@ class Schema:
 
     @property
     def is_big_endian(self) -> bool:
-        """True if it has chosen so."""
+        """True for big-endian, false for little-endian."""
         return self.byte_order == ">"

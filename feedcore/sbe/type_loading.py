@@ -1,4 +1,4 @@
-"""The <types> of a schema. They may stand in any order, so each is resolved when it is first asked for."""
+"""The <types> of a schema. They may come in any order, so each is resolved at its first use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ BUILT_IN: dict[str, EncodingType] = {
     name: SimpleType(name, "", Presence.REQUIRED, kind, kind.null, character_encoding="ascii" if name == "char" else "")
     for name, kind in PRIMITIVES.items()
 }
-REFERENCES_MAX = 32  # types that refer one to another: each takes a few calls, and Python allows a thousand
-BLOCK_SIZE_MAX = 65_535  # bytes of a message's or an entry's fixed part: what a blockLength of uint16 can say
-COMPOSITE_VALUES_MAX = 256  # in all its composites; by <ref>s to composites of <ref>s thirty lines would make a billion
-_MONTH_YEAR_OPTIONAL = ("year", "day", "week")  # the standard's MonthYear: these may be null without saying so
+REFERENCES_MAX = 32  # types that refer to each other: each takes a few nested calls, and Python allows a thousand
+BLOCK_SIZE_MAX = 65_535  # bytes of a message's or an entry's fixed part: the maximum of a uint16 blockLength
+COMPOSITE_VALUES_MAX = (
+    256  # in all its composites; with <ref>s to composites of <ref>s, thirty lines could make a billion
+)
+_MONTH_YEAR_OPTIONAL = ("year", "day", "week")  # the standard's MonthYear: these may be null without an attribute
 
 
 class TypeLoader:
@@ -28,15 +30,17 @@ class TypeLoader:
         for node in nodes:
             name = node.name()
             if node.tag not in ("type", "composite", "enum", "set"):
-                raise node.error(f"<{node.tag}> in <types>: it takes <type>, <composite>, <enum> and <set>")
+                raise node.error(
+                    f"<{node.tag}> is not allowed in <types>; it takes <type>, <composite>, <enum> and <set>"
+                )
             if name in self._nodes:
                 raise node.error(f"type {name!r} is defined twice, first in line {self._nodes[name].line}")
             self._nodes[name] = node
-        for name, node in self._nodes.items():  # what no message uses may be wrong too
+        for name, node in self._nodes.items():  # unused types may have errors too
             self.resolve(name, node)
 
     def resolve(self, name: str, user: Node) -> EncodingType:
-        """The type of this name; `user` is blamed if there is none."""
+        """The type of this name. If there is none, the error names the element `user`."""
         if name in self._resolved:
             return self._resolved[name]
         node = self._nodes.get(name)
@@ -47,23 +51,23 @@ class TypeLoader:
         if name in self._resolving:
             raise user.error(f"type {name!r} contains itself: {' -> '.join([*self._resolving, name])}")
         if len(self._resolving) >= REFERENCES_MAX:
-            raise user.error(f"more than {REFERENCES_MAX} types refer one to another: {self._resolving[0]!r} and so on")
+            raise user.error(f"more than {REFERENCES_MAX} types refer to each other: {self._resolving[0]!r} and so on")
         self._resolving.append(name)
         self._resolved[name] = self._make(node)
         self._resolving.pop()
         return self._resolved[name]
 
     def reference(self, node: Node) -> tuple[EnumType, str]:
-        """The enumeration and the name of its value that `valueRef` ("Enum.Name") points to."""
+        """The enumeration and the name of its value that `valueRef` ("Enum.Name") names."""
         text = node.need("valueRef")
         enum_name, _, value_name = text.partition(".")
         enum = self.resolve(enum_name, node)
         if not isinstance(enum, EnumType) or value_name not in enum.values:
-            raise node.error(f"valueRef={text!r}: no such value of an <enum>")
+            raise node.error(f"valueRef={text!r} is not a value of an <enum>")
         return enum, value_name
 
     def constant(self, node: Node, primitive: Primitive, length: int) -> tuple[str | Number, int]:
-        """(value, length) of a constant; a text's length follows from the text where it is not given."""
+        """(value, length) of a constant. Without a length attribute, the length is the text's."""
         text, is_char = node.text.strip(), primitive.name == "char"
         if "valueRef" in node.attributes:
             enum, name = self.reference(node)
@@ -90,7 +94,9 @@ class TypeLoader:
             return self._set(node, semantic_type)
         if node.tag == "composite":
             return self._composite(node, semantic_type)
-        raise node.error(f"<{node.tag}> in a composite: it takes <type>, <composite>, <enum>, <set> and <ref>")
+        raise node.error(
+            f"<{node.tag}> is not allowed in a composite; it takes <type>, <composite>, <enum>, <set> and <ref>"
+        )
 
     def _simple(self, node: Node, semantic_type: str, is_month_year_part: bool) -> SimpleType:
         name, primitive = node.name(), PRIMITIVES.get(node.need("primitiveType"))
@@ -100,7 +106,7 @@ class TypeLoader:
         presence = presence_of(node) or (Presence.OPTIONAL if is_month_year_part else Presence.REQUIRED)
         null = value_of(node, "nullValue", primitive)
         if null is not None and presence is not Presence.OPTIONAL:
-            raise node.error(f"nullValue on a type that is {presence.value}: only an optional one has it")
+            raise node.error(f"nullValue is not allowed on a type that is {presence.value}, only on an optional one")
         null = primitive.null if null is None else null
         length = unsigned(node, "length", 1)
         constant = None
@@ -116,16 +122,16 @@ class TypeLoader:
         encoding = self._scalar_encoding(node)
         primitive = encoding.primitive
         if primitive.is_float:
-            raise node.error(f"encodingType is {primitive.name}: an <enum> is of char or an integer")
+            raise node.error(f"encodingType is {primitive.name}; an <enum> must be of char or an integer type")
         values = self._valid_values(node, "validValue", primitive)
         if not values:
-            raise node.error("an <enum> has at least one <validValue>")
+            raise node.error("an <enum> needs at least one <validValue>")
         return EnumType(node.name(), semantic_type, encoding.presence, primitive, encoding.null, values)
 
     def _set(self, node: Node, semantic_type: str) -> SetType:
         primitive = self._scalar_encoding(node).primitive
         if not primitive.is_unsigned:
-            raise node.error(f"encodingType is {primitive.name}: a <set> is of an unsigned integer")
+            raise node.error(f"encodingType is {primitive.name}; a <set> must be of an unsigned integer type")
         choices = self._valid_values(node, "choice", PRIMITIVES["uint8"], 8 * primitive.size)
         return SetType(node.name(), semantic_type, Presence.REQUIRED, primitive, choices)
 
@@ -135,7 +141,7 @@ class TypeLoader:
         by_value: dict[int, str] = {}
         for child in node.children:
             if child.tag != tag:
-                raise child.error(f"<{child.tag}> in <{node.tag}>: it takes <{tag}>")
+                raise child.error(f"<{child.tag}> is not allowed in <{node.tag}>; it takes <{tag}>")
             since_version(child, self._version)
             name, text = child.label(), child.text.strip()
             if name in found:
@@ -146,7 +152,7 @@ class TypeLoader:
             if end is not None and value >= end:
                 raise child.error(f"bit {value} does not exist in {node.need('encodingType')}")
             if value in by_value:
-                raise child.error(f"value {text!r} is {by_value[value]!r} already")
+                raise child.error(f"value {text!r} is already {by_value[value]!r}")
             found[name], by_value[value] = value, name
         return found
 
@@ -154,7 +160,7 @@ class TypeLoader:
         name = node.need("encodingType")
         found = self.resolve(name, node)
         if not isinstance(found, SimpleType) or found.length != 1 or found.presence is Presence.CONSTANT:
-            raise node.error(f"encodingType={name!r} is no type of one element")
+            raise node.error(f"encodingType={name!r} is not a type of one element")
         return found
 
     def _composite(self, node: Node, semantic_type: str) -> CompositeType:
@@ -172,7 +178,7 @@ class TypeLoader:
                 kind = self._make(child, is_month_year and name in _MONTH_YEAR_OPTIONAL)
             offset = unsigned(child, "offset", end)
             if offset < end:
-                raise child.error(f"offset={offset} overlaps the member before, which ends at {end}")
+                raise child.error(f"offset={offset} overlaps the previous member, which ends at {end}")
             is_first = kind.size > 0 and not any(member.is_first for member in members.values())
             members[name] = Member(name, kind, offset, is_first)
             values += _value_count(kind)
@@ -181,14 +187,16 @@ class TypeLoader:
             if kind.size:
                 end = offset + kind.size
         if not members:
-            raise node.error("a <composite> has at least one member")
+            raise node.error("a <composite> needs at least one member")
         if end > BLOCK_SIZE_MAX:
-            raise node.error(f"the members of composite {node.name()!r} take {end} bytes, at most {BLOCK_SIZE_MAX}")
+            raise node.error(
+                f"the members of composite {node.name()!r} take {end} bytes, at most {BLOCK_SIZE_MAX} are allowed"
+            )
         return CompositeType(node.name(), semantic_type, Presence.REQUIRED, members, end)
 
 
 def _value_count(kind: EncodingType) -> int:
-    """Values of a type; of a composite those of its members, which are limited already."""
+    """The number of a type's values. A composite has those of its members, which are limited already."""
     if isinstance(kind, CompositeType):
         return sum(_value_count(member.type) for member in kind.members.values())
     return 1

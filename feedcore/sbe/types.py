@@ -1,4 +1,4 @@
-"""The encodings of a message schema: what one value looks like on the wire. Immutable; `type_loading` makes them."""
+"""The encodings of a message schema: the layout of one value on the wire. Immutable; `type_loading` makes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Presence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What all encodings have; the semantic type, what a field of it means, is empty where the schema says none."""
+    """Common to all encodings. The semantic type, the meaning of such a field, is empty if the schema has none."""
 
     name: str
     semantic_type: str
@@ -44,10 +44,10 @@ class SimpleType(Scalar):
     """A primitive or an array of them.
 
     Attributes:
-        null: what an optional value is on the wire when it is not set.
-        length: elements; 0 means variable, inside a variable-data composite only.
-        minimum, maximum: None where the schema narrows nothing.
-        constant: the value where presence is constant: text for char, otherwise a number.
+        null: the value on the wire of an optional value that is not set.
+        length: elements; 0 means variable, only inside a variable-data composite.
+        minimum, maximum: None if the schema sets no limit.
+        constant: the value if presence is constant: text for char, otherwise a number.
         character_encoding: Python's codec name; empty for octets.
     """
 
@@ -66,7 +66,7 @@ class SimpleType(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class EnumType(Scalar):
-    """One of several values, known by name; optional where its encoding type is, and null as that is."""
+    """One of several named values. Its encoding type determines whether it is optional, and its null."""
 
     null: Number
     values: Mapping[str, int]
@@ -74,7 +74,7 @@ class EnumType(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class SetType(Scalar):
-    """Any of several choices, a bit number each: with none made all bits are off, so there is no null."""
+    """Any of several choices, one bit each. Without a choice all bits are 0, so there is no null."""
 
     choices: Mapping[str, int]
 
@@ -84,8 +84,8 @@ class Member:
     """A part of a composite.
 
     Attributes:
-        offset: from the composite's start, bytes.
-        is_first: the first on the wire: the composite is null when it is.
+        offset: bytes from the composite's start.
+        is_first: the first member on the wire; the composite is null if it is null.
     """
 
     name: str
@@ -106,5 +106,5 @@ EncodingType: TypeAlias = SimpleType | EnumType | SetType | CompositeType
 
 
 def may_be_null(kind: EncodingType, is_optional: bool) -> bool:
-    """True if a value may be null, by its encoding or because the field or composite around it is optional."""
+    """True if a value may be null, by its encoding or because the enclosing field or composite is optional."""
     return kind.presence is Presence.OPTIONAL or (is_optional and not isinstance(kind, SetType))

@@ -1,1 +1,1 @@
-"""What travels between processes: packet layouts and codecs, positions, lineages, and why a packet is refused."""
+"""What travels between processes: packet layouts and codecs, positions, lineages, reasons to refuse a packet."""

@@ -1,4 +1,4 @@
-"""Messages that tandemfeed itself puts into an output stream, under an SBE schema id of its own, so that a decoder of
+"""Messages that tandemfeed itself adds to an output stream. They have their own SBE schema id, so that a decoder of
 the user's message model skips them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SOURCE_GAP_BODY = Layout(("source_stream_id", "H"), ("first_source_seq", "Q"), (
 
 
 def encode_source_gap(run: Run) -> bytes:
-    """The one message of a gap run, framed."""
+    """The only message of a gap run, framed."""
     body = SOURCE_GAP_BODY.pack(run.source_stream_id, run.first_source_seq, run.end_source_seq - 1)
     header = SBE_MESSAGE_HEADER.pack(
         SOURCE_GAP_BODY.size, SOURCE_GAP_TEMPLATE_ID, CONTROL_SCHEMA_ID, CONTROL_SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""A fixed binary layout, declared once: its struct, offsets and numpy dtype all come from one list of fields."""
+"""A fixed binary layout, declared once: one list of fields gives the struct, the offsets and the numpy dtype."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Layout:
             offset += struct.calcsize("<" + code)
 
     def places(self, *names: str) -> tuple[int, ...]:
-        """Where these fields stand in the tuple that `struct` unpacks."""
+        """The indexes of these fields in the tuple that `struct` unpacks."""
         order = list(self.offsets)
         return tuple(order.index(name) for name in names)
 
     def part(self, *names: str) -> struct.Struct:
-        """The struct of some consecutive fields, to be read from or written to the offset of the first."""
+        """The struct of some consecutive fields, to read or write at the offset of the first."""
         return struct.Struct("<" + "".join(self._codes[name] for name in names))
 
     def dtype(self, names: Iterable[str] | None = None) -> np.dtype[Any]:
-        """A numpy structure of the layout's size with these fields, or all."""
+        """A numpy structure of the layout's size with these fields, or with all."""
         chosen = tuple(self.offsets if names is None else names)
         return np.dtype(
             {

@@ -1,11 +1,11 @@
-"""Which epoch's decisions hold where: the epochs that a channel's present history is built from.
+"""The epochs that make up a channel's present history, and where each begins.
 
-An epoch begins where its active's own history ended, and that history may lack an epoch in between which others heard
-of (its active died before any adapter followed it). So the newest epoch alone says which older ones count and up to
-where: its lineage, as PostgreSQL's timeline histories do it. Every heartbeat carries it (docs/protocol.md clause 4.2).
+An epoch begins where its active's own history ended. That history may lack an epoch that others saw, because its
+active died before any adapter followed it. So only the newest epoch determines which older epochs count, and up to
+where: its lineage, like PostgreSQL's timeline history. Every heartbeat carries it (docs/protocol.md clause 4.2).
 
-Invariant: along a lineage epochs grow and their first `input_seq` and `message_seq` never shrink; an epoch has one
-lineage, for ever.
+Invariant: along a lineage, epochs grow, and their first `input_seq` and `message_seq` never decrease. The lineage of an
+epoch never changes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from feedcore.wire.refusal import PacketRefused, Refusal
 ENTRY_LAYOUT = Layout(("epoch", "I"), ("first_input_seq", "Q"), ("first_message_seq", "Q"))
 ENTRY = ENTRY_LAYOUT.struct
 ENTRY_SIZE = ENTRY_LAYOUT.size
-ENTRIES_MAX = 12  # packets of older epochs have long been delivered
+ENTRIES_MAX = 12  # packets of older epochs were delivered long ago
 UNLIMITED = 1 << 63
 
 
 class EpochStart(NamedTuple):
-    """Where one epoch of a history begins."""
+    """The position where one epoch of a history begins."""
 
     epoch: int
     first_input_seq: int
@@ -40,9 +40,9 @@ class Lineage:
 
     Attributes:
         entries: empty before any epoch.
-        epoch: the newest; 0 before any. Every packet asks for it, so it is no property.
+        epoch: the newest epoch; 0 before any. A plain attribute, because every packet reads it.
         first_input_seq: where the newest epoch begins.
-        first_message_seq: likewise.
+        first_message_seq: where the newest epoch begins.
     """
 
     entries: tuple[EpochStart, ...] = ()
@@ -57,26 +57,26 @@ class Lineage:
         object.__setattr__(self, "first_message_seq", newest.first_message_seq)
 
     def opened(self, epoch: int, first_input_seq: int, first_message_seq: int) -> Lineage:
-        """This history, continued by a new epoch."""
-        assert epoch > self.epoch, f"epoch {epoch} after {self.epoch}: epochs only grow"
+        """This history with a new epoch appended."""
+        assert epoch > self.epoch, f"epoch {epoch} cannot follow epoch {self.epoch}; epochs only grow"
         assert first_input_seq >= self.first_input_seq
         assert first_message_seq >= self.first_message_seq
         return Lineage((*self.entries, EpochStart(epoch, first_input_seq, first_message_seq))[-ENTRIES_MAX:])
 
     def end_of(self, epoch: int) -> int:
-        """One past the last `input_seq` that an epoch decided in this history; 0: it decided none."""
+        """The last `input_seq` that an epoch decided in this history, plus one; 0 if it decided none."""
         for place, start in enumerate(self.entries):
             if start.epoch == epoch:
                 return self.entries[place + 1].first_input_seq if place + 1 < len(self.entries) else UNLIMITED
             if start.epoch > epoch:
-                return start.first_input_seq if place == 0 else 0  # what precedes the oldest entry is settled
+                return start.first_input_seq if place == 0 else 0  # everything before the oldest entry is settled
         return 0
 
     def holds(self, epoch: int, next_input_seq: int) -> bool:
-        """True if a position in `epoch` is part of this history; before any epoch (0) it is part of every one.
+        """True if a position in `epoch` is part of this history. Epoch 0 (before any) is part of every history.
 
-        An epoch older than the oldest entry cannot be judged: False. An epoch that decided nothing counts as well: a
-        conversion state that was carried over from another session is only its own.
+        False for an epoch older than the oldest entry, because it cannot be judged. An epoch that decided nothing
+        counts too: it may have a conversion state of its own, carried over from another session.
         """
         if not epoch:
             return next_input_seq == FIRST_SEQ
@@ -87,13 +87,13 @@ class Lineage:
         return run.end_input_seq <= self.end_of(run.epoch)
 
     def up_to(self, epoch: int) -> Lineage:
-        """This history as it was in one of its epochs."""
+        """This history up to one of its epochs."""
         return Lineage(tuple(entry for entry in self.entries if entry.epoch <= epoch))
 
     def parts_at(self, other: Lineage) -> EpochStart | None:
         """The first epoch that only one of the two histories has; None if they are the same.
 
-        From its `first_input_seq` on the two assign decisions to different epochs.
+        From its `first_input_seq` on, the two assign decisions to different epochs.
         """
         ours, theirs = {entry.epoch: entry for entry in self.entries}, {entry.epoch: entry for entry in other.entries}
         oldest = max(min(ours, default=0), min(theirs, default=0))
@@ -101,19 +101,21 @@ class Lineage:
         return min(foreign, key=lambda entry: entry.first_input_seq, default=None)
 
     def encode(self, size_max: int) -> bytes:
-        """As a heartbeat's payload, the newest entries that fit."""
+        """Encode the newest entries that fit as a heartbeat's payload."""
         entries = self.entries[-(size_max // ENTRY_SIZE) :] if size_max >= ENTRY_SIZE else ()
         return b"".join(ENTRY.pack(*entry) for entry in entries)
 
 
 def decode_lineage(payload: bytes) -> Lineage:
-    """The lineage in a heartbeat's payload.
+    """Decode the lineage in a heartbeat's payload.
 
     Raises:
         PacketRefused: MALFORMED.
     """
     if len(payload) % ENTRY_SIZE or len(payload) > ENTRIES_MAX * ENTRY_SIZE:
-        raise PacketRefused(Refusal.MALFORMED, f"a lineage of {len(payload)} bytes")
+        raise PacketRefused(
+            Refusal.MALFORMED, f"a lineage has {len(payload)} bytes; its entries have {ENTRY_SIZE} each"
+        )
     return checked_lineage(ENTRY.iter_unpack(payload))
 
 
@@ -121,12 +123,12 @@ def checked_lineage(entries: Iterable[tuple[int, int, int]]) -> Lineage:
     """A lineage as a peer reports it.
 
     Raises:
-        PacketRefused: MALFORMED if epochs do not grow, numbers shrink, or a number is beyond `SEQ_MAX`.
+        PacketRefused: MALFORMED if epochs do not grow, numbers decrease, or a number exceeds `SEQ_MAX`.
     """
     found = tuple(EpochStart(*map(int, entry)) for entry in entries)
     for older, newer in pairwise((EpochStart(0, FIRST_SEQ, FIRST_SEQ), *found)):
         is_ordered = older.first_input_seq <= newer.first_input_seq <= SEQ_MAX
         is_ordered = is_ordered and older.first_message_seq <= newer.first_message_seq <= SEQ_MAX
         if not (older.epoch < newer.epoch and is_ordered):
-            raise PacketRefused(Refusal.MALFORMED, f"a lineage {found[:ENTRIES_MAX]}")
+            raise PacketRefused(Refusal.MALFORMED, f"an impossible lineage: {found[:ENTRIES_MAX]}")
     return Lineage(found[-ENTRIES_MAX:])

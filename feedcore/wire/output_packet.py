@@ -1,12 +1,12 @@
 """The output packet: one datagram of one adapter's output stream, in the normalised second format.
 
 Little-endian (docs/protocol.md clause 3): the header (`OUTPUT_LAYOUT`), the runs (`RUN_LAYOUT` each), the messages
-(each a frame header, `FRAME_LAYOUT`, then an SBE message header and body). The header travels in clear and
-authenticated; runs and messages are sealed (`transport.sealing`). This codec sees the plaintext only. `packet_counter`,
-`incarnation`, `key_id` and `sent_at_ns` belong to the transport, which fills them in as it seals.
+(each a frame header, `FRAME_LAYOUT`, then an SBE message header and body). The header travels in clear and is
+authenticated; runs and messages are sealed (`transport.sealing`). This codec sees only the plaintext. The transport
+fills in `packet_counter`, `incarnation`, `key_id` and `sent_at_ns` when it seals.
 
 Invariant: a packet that is not provisional covers the source messages `first_input_seq` … `end_input_seq - 1` of its
-channel, all of them, whether or not they made messages.
+channel, whether or not they made messages.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OUTPUT_LAYOUT = Layout(
     ("adapter_id", "H"),
     ("session", "I"),  # trading day, YYYYMMDD
     ("epoch", "I"),
-    ("key_id", "I"),  # which key sealed it
-    ("incarnation", "I"),  # this start of the adapter; with packet_counter the nonce
+    ("key_id", "I"),  # the key that sealed it
+    ("incarnation", "I"),  # the adapter's start; with packet_counter the nonce
     ("message_count", "H"),
     ("run_count", "H"),
     ("packet_counter", "Q"),
-    ("first_message_seq", "Q"),  # in a heartbeat the next one to come
-    ("first_input_seq", "Q"),  # of the first run; in a heartbeat the next one to come
-    ("source_sent_at_ns", "Q"),  # the source's wall clock on the newest source message inside; 0 if none
+    ("first_message_seq", "Q"),  # in a heartbeat the next one
+    ("first_input_seq", "Q"),  # of the first run; in a heartbeat the next one
+    ("source_sent_at_ns", "Q"),  # the source's wall clock for the newest source message in it; 0 if none
     ("sent_at_ns", "Q"),  # the adapter's wall clock
 )
 RUN_LAYOUT = Layout(
@@ -48,7 +48,7 @@ RUN_LAYOUT = Layout(
     ("first_source_seq", "Q"),
 )
 FRAME_LAYOUT = Layout(
-    ("frame_length", "H"),  # this header included
+    ("frame_length", "H"),  # including this header
     ("source_offset", "H"),  # the message's source message, counted from its run's first
 )
 OUTPUT_HEADER = OUTPUT_LAYOUT.struct
@@ -58,10 +58,10 @@ RUN_SIZE = RUN_LAYOUT.size
 OUTPUT_FRAME = FRAME_LAYOUT.struct
 OUTPUT_FRAME_SIZE = FRAME_LAYOUT.size
 SEAL_TAG_SIZE = 16
-DECISION_TAG_SIZE = 16  # ends every datagram: what only the feed's adapters can make (protocol 3.4)
+DECISION_TAG_SIZE = 16  # ends every datagram; only the feed's adapters can make it (protocol 3.4)
 SEALING_SIZE = SEAL_TAG_SIZE + DECISION_TAG_SIZE  # what sealing adds to header and payload
 
-DATAGRAM_SIZE_DEFAULT = 1472  # one Ethernet frame: 1500 less the IPv4 and UDP headers
+DATAGRAM_SIZE_DEFAULT = 1472  # one Ethernet frame: 1500 minus the IPv4 and UDP headers
 DATAGRAM_SIZE_MAX = 8192  # libzmq truncates longer datagrams at the receiver, and crashes sending much longer ones
 
 RUN_FLAG_SOURCE_GAP = 1
@@ -70,19 +70,19 @@ _new_tuple = tuple.__new__
 
 
 class OutputFlag(IntEnum):
-    """Flag bits of an output packet. Not an IntFlag: testing a bit of one takes 0.9 µs, several times a packet."""
+    """Flag bits of an output packet. Not an IntFlag, because testing a bit of one takes 0.9 µs."""
 
     NONE = 0
-    HEARTBEAT = 1  # no runs, no messages; the header's numbers are the next ones; the payload is the sender's lineage
+    HEARTBEAT = 1  # no runs or messages; the header has the next numbers, the payload the sender's lineage
     RETRANSMISSION = 2  # from a journal
     FROM_ACTIVE = 4  # the sender held the epoch when it decided or repeated this
     PROVISIONAL = 8  # sent without a lease (on_silence = proceed)
-    END_OF_STREAM = 16  # with HEARTBEAT: every source stream has ended and all of it is out
-    EPOCH_ENDED = 32  # with HEARTBEAT: the sender was active and has given the epoch up at this input_seq
-    ANNOUNCEMENT = 64  # runs without their messages: decisions that wait for an acknowledgement
+    END_OF_STREAM = 16  # with HEARTBEAT: every source stream has ended, and everything is sent
+    EPOCH_ENDED = 32  # with HEARTBEAT: the sender was active and ended its epoch at this input_seq
+    ANNOUNCEMENT = 64  # runs without messages: decisions that await an acknowledgement
 
 
-# The same bits as plain integers: arithmetic with enum members is Python code, too slow for every packet.
+# The same bits as plain integers: arithmetic with enum members runs Python code, too slow for every packet.
 HEARTBEAT_BIT = int(OutputFlag.HEARTBEAT)
 RETRANSMISSION_BIT = int(OutputFlag.RETRANSMISSION)
 FROM_ACTIVE_BIT = int(OutputFlag.FROM_ACTIVE)
@@ -93,15 +93,15 @@ ANNOUNCEMENT_BIT = int(OutputFlag.ANNOUNCEMENT)
 
 
 class OutputPacket(NamedTuple):
-    """A decoded (opened) output packet. A tuple, because making one is on the hot path of both sides.
+    """A decoded (opened) output packet. A tuple, because it is created on the hot path of both sides.
 
     Attributes:
         first_input_seq: of the first run's first source message, or the next one in a heartbeat.
         first_message_seq: of the first message, or the next one in a heartbeat.
-        source_sent_at_ns: the source's wall clock on the newest source message inside; 0 if none.
+        source_sent_at_ns: the source's wall clock for the newest source message in it; 0 if none.
         sent_at_ns: the adapter's wall clock (0 until the transport sends it).
         runs: the sequencing decisions, in order; their message counts add up to `message_count`.
-        payload: runs and messages as bytes, as they stand on the wire before sealing.
+        payload: runs and messages as bytes, as on the wire before sealing.
     """
 
     flags: int
@@ -120,7 +120,7 @@ class OutputPacket(NamedTuple):
 
     @property
     def end_input_seq(self) -> int:
-        """One past the packet's last `input_seq`."""
+        """The packet's last `input_seq` plus one."""
         if not self.runs:
             return self.first_input_seq
         last = self.runs[-1]
@@ -128,7 +128,7 @@ class OutputPacket(NamedTuple):
 
     @property
     def end_message_seq(self) -> int:
-        """One past the packet's last `message_seq`."""
+        """The packet's last `message_seq` plus one."""
         return self.first_message_seq + self.message_count
 
     @property
@@ -138,7 +138,7 @@ class OutputPacket(NamedTuple):
 
 
 def encode_runs(runs: tuple[Run, ...]) -> bytes:
-    """The runs as they stand at the front of a payload."""
+    """Encode the runs, which begin a payload."""
     return b"".join(
         RUN.pack(
             run.source_stream_id,
@@ -155,7 +155,7 @@ def encode_output_header(
     packet: OutputPacket, *, key_id: int, incarnation: int, packet_counter: int, sent_at_ns: int
 ) -> bytes:
     """The header's bytes."""
-    # Unpacked, not field by field: this comes twice for every packet that an adapter transmits.
+    # Unpacked in one step, because this runs twice for every packet that an adapter transmits.
     flags, feed, channel, adapter, session, epoch, input_seq, message_seq, count, runs, source_ns, _, _ = packet
     return OUTPUT_HEADER.pack(
         OUTPUT_MAGIC,
@@ -197,7 +197,7 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
         PacketRefused: with the reason.
     """
     if len(datagram) < OUTPUT_HEADER_SIZE:
-        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes, an output header is {OUTPUT_HEADER_SIZE}")
+        raise PacketRefused(Refusal.TRUNCATED, f"{len(datagram)} bytes; an output header has {OUTPUT_HEADER_SIZE}")
     (
         magic,
         version,
@@ -220,10 +220,10 @@ def decode_output_packet(datagram: bytes, payload: bytes | None = None) -> Outpu
     if magic != OUTPUT_MAGIC:
         raise PacketRefused(Refusal.FOREIGN, f"magic {magic:#010x} is not an output packet's")
     if version != OUTPUT_VERSION:
-        raise PacketRefused(Refusal.VERSION, f"output packet version {version}, this side speaks {OUTPUT_VERSION}")
+        raise PacketRefused(Refusal.VERSION, f"output packet version {version}; expected {OUTPUT_VERSION}")
     if not (0 < message_seq <= SEQ_MAX and 0 < input_seq <= SEQ_MAX):
         raise PacketRefused(
-            Refusal.MALFORMED, f"message_seq {message_seq} or input_seq {input_seq} is not within 1 and {SEQ_MAX}"
+            Refusal.MALFORMED, f"message_seq {message_seq} or input_seq {input_seq} is not from 1 to {SEQ_MAX}"
         )
     if payload is None:
         payload = datagram[OUTPUT_HEADER_SIZE:]
@@ -249,10 +249,10 @@ def decode_runs(
     first_message_seq: int,
     frame_count: int,
 ) -> tuple[Run, ...]:
-    """The runs at the front of a payload: what `encode_runs` made, with the header's count and first numbers.
+    """Decode the runs that begin a payload: the inverse of `encode_runs`, with the header's count and first numbers.
 
     Args:
-        frame_count: at least so many message frames must follow them.
+        frame_count: at least this many message frames must follow the runs.
 
     Raises:
         PacketRefused: TRUNCATED, MALFORMED.
@@ -264,9 +264,11 @@ def decode_runs(
     for index in range(run_count):
         stream, source_count, messages, run_flags, first_source = RUN.unpack_from(payload, index * RUN_SIZE)
         if source_count == 0 or not 0 < first_source <= SEQ_MAX:
-            raise PacketRefused(Refusal.MALFORMED, f"run {index} names no source message that can exist")
+            raise PacketRefused(
+                Refusal.MALFORMED, f"run {index} has source_count {source_count} and first source_seq {first_source}"
+            )
         is_gap = run_flags & RUN_FLAG_SOURCE_GAP != 0
-        # Not through the named tuple's own constructor, which takes three times as long: every packet comes by here.
+        # Not with the named tuple's own constructor, which takes three times as long; this runs for every packet.
         runs.append(
             _new_tuple(Run, (epoch, input_seq, message_seq, stream, first_source, source_count, messages, is_gap))
         )
@@ -275,15 +277,15 @@ def decode_runs(
     if message_seq - first_message_seq != message_count:
         raise PacketRefused(
             Refusal.MALFORMED,
-            f"runs hold {message_seq - first_message_seq} messages, the header says {message_count}",
+            f"the runs have {message_seq - first_message_seq} messages, but the header says {message_count}",
         )
     return tuple(runs)
 
 
 def message_frames(packet: OutputPacket) -> list[tuple[int, int]]:
-    """(offset, length) in `packet.payload` of each message frame, its 4-byte frame header included.
+    """(offset, length) in `packet.payload` of each message frame, including its 4-byte frame header.
 
-    Work per message: for the rare partial overlap and for tests, never for the hot path.
+    Takes time per message: for rare partial overlaps and for tests, never for the hot path.
 
     Raises:
         PacketRefused: MALFORMED if the frames do not fill the payload exactly.

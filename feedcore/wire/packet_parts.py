@@ -1,6 +1,7 @@
-"""Parts of an output packet, cut by `input_seq`: a cut never divides what one source message became.
+"""Parts of an output packet, cut by `input_seq`. A cut never separates the messages that one source message made.
 
-Work per message: for packets whose boundaries differ between adapters, for overlaps and tests, never for the hot path.
+Takes time per message: for packets whose boundaries differ between adapters, for overlaps and tests, never for the hot
+path.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class IdentifiedMessage(NamedTuple):
 
 
 def placed_frames(packet: OutputPacket) -> list[tuple[int, int, int]]:
-    """Of each message the `input_seq` of the source message it came from, ascending, a declared gap's first; and where
-    in the payload its frame begins, and the frame's length.
+    """For each message: the `input_seq` of its source message (ascending; the first one of a declared gap), and the
+    offset and length of its frame in the payload.
 
     Raises:
         PacketRefused: MALFORMED frames, or source messages out of their run's order.
@@ -57,7 +58,7 @@ def placed_frames(packet: OutputPacket) -> list[tuple[int, int, int]]:
 
 
 def identified_messages(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> Iterator[IdentifiedMessage]:
-    """The messages that came from `input_seq` first … end - 1.
+    """The messages made from `input_seq` first … end - 1.
 
     Raises:
         PacketRefused: MALFORMED frames.
@@ -75,7 +76,7 @@ def identified_messages(packet: OutputPacket, first_input_seq: int, end_input_se
 
 
 def part_of(packet: OutputPacket, first_input_seq: int, end_input_seq: int) -> OutputPacket:
-    """A packet of its own with just `input_seq` first … end - 1 of this one; the packet itself if that is all.
+    """A packet with only `input_seq` first … end - 1 of this packet; the packet itself if that is all of it.
 
     Raises:
         PacketRefused: MALFORMED frames.

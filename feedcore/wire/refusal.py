@@ -1,4 +1,4 @@
-"""Why a packet of a peer was refused: weather and foul play are counted by these reasons, never raised to the top."""
+"""The reasons to refuse a peer's packet. Refusals are counted by these reasons and never end a process."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from enum import Enum
 
 
 class Refusal(Enum):
-    """Each reason, one sentence; the value names the counter."""
+    """The comment explains each reason; the value names the counter."""
 
     __hash__ = object.__hash__  # as in feedcore.counters
 
-    TRUNCATED = "truncated"  # shorter than its own header or counts say
-    FOREIGN = "foreign"  # another protocol's datagram on our group and port
+    TRUNCATED = "truncated"  # shorter than its header or its counts require
+    FOREIGN = "foreign"  # a datagram of another protocol on this group and port
     VERSION = "version"  # a version this side does not speak
     WRONG_FEED = "wrong_feed"  # another feed's packet
     WRONG_CHANNEL = "wrong_channel"  # a channel this side has no key for
-    WRONG_SESSION = "wrong_session"  # another trading day's numbering
+    WRONG_SESSION = "wrong_session"  # numbers of another trading day
     MALFORMED = "malformed"  # counts, runs or frames that contradict each other
-    WRONG_ADAPTER = "wrong_adapter"  # whoever was asked speaks as another
+    WRONG_ADAPTER = "wrong_adapter"  # an answer in another adapter's name
     UNKNOWN_STREAM = "unknown_stream"  # a source stream the feed does not have
     UNKNOWN_KEY = "unknown_key"  # sealed with a key this side does not hold
-    FORGED = "forged"  # the seal does not open: not made by a holder of the key; or replayed as another adapter's
-    REPLAYED = "replayed"  # a nonce that was seen before, or is too old to tell
+    FORGED = "forged"  # the seal does not open: not made by a holder of the key, or replayed as another adapter's
+    REPLAYED = "replayed"  # a nonce that was seen before, or is too old to check
     UNANNOUNCED = "unannounced"  # sealed by a start of an adapter that the admin server has not announced
-    UNTAGGED = "untagged"  # the decision tag does not verify: made by someone who is no adapter of the feed
+    UNTAGGED = "untagged"  # the decision tag is invalid: no adapter of the feed made the packet
     OUT_OF_WINDOW = "out_of_window"  # a packet counter far beyond what its adapter has signed
     UNSIGNED = "unsigned"  # its adapter's signature did not cover it in time
     BAD_SIGNATURE = "bad_signature"  # a signature that its adapter's key did not make
@@ -34,7 +34,7 @@ class PacketRefused(Exception):
     """A peer's packet failed a check.
 
     Attributes:
-        reason: what to count it under.
+        reason: the reason to count.
     """
 
     def __init__(self, reason: Refusal, detail: str) -> None:

@@ -1,6 +1,6 @@
-"""The SBE message header as every message of an output packet has it, between its frame header and its body.
+"""The SBE message header of every message in an output packet, between its frame header and its body.
 
-The standard lets a schema choose other types; `feedcore.documents.message_model` refuses a message model that does.
+The SBE standard allows other types here; `feedcore.documents.message_model` refuses message models that use them.
 """
 
 from __future__ import annotations

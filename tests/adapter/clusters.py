@@ -136,7 +136,7 @@ class Cluster:
         return source
 
     def start_adapters(self, names: str) -> None:
-        """Start adapters at once, the first one a step ahead: it becomes active."""
+        """Start adapters together, the first one slightly earlier, so that it becomes active."""
         feed_of = {name: feed.name for feed in self.feeds for name in feed.adapters}
 
         def start(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Adapters' services served in the test's own process, and tokens for whoever shall call them."""
+"""Adapters' services served in the test's own process, and tokens for their callers."""
 
 from __future__ import annotations
 

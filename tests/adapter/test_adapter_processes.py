@@ -106,7 +106,7 @@ def test_killing_the_active_loses_repeats_and_reorders_nothing(
     assert statuses == [0, 0]
 
 
-def test_a_restarted_adapter_goes_on_from_its_own_journal(
+def test_a_restarted_adapter_continues_from_its_own_journal(
     server: AdminServer, source: SourceByHand, tmp_path: Path
 ) -> None:
     adapters = {name: AdapterUnderTest(server, name, tmp_path) for name in "ab"}
@@ -141,17 +141,17 @@ def test_a_restarted_adapter_goes_on_from_its_own_journal(
         adapters["a"].stop()
 
 
-def test_an_adapter_that_waits_for_the_admin_server_stops_when_told_to(server: AdminServer, tmp_path: Path) -> None:
+def test_an_adapter_that_waits_for_the_admin_server_stops_on_sigterm(server: AdminServer, tmp_path: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         adapter = AdapterUnderTest(
             server, "a", tmp_path, admin=f"127.0.0.1:{nobody.getsockname()[1]}", is_awaited=False
         )
-        adapter.await_log("the admin server does not answer; trying again")
+        adapter.await_log("the admin server does not answer; retrying")
         assert adapter.stop() == 0
 
 
-def test_bad_datagrams_are_counted_and_the_stream_goes_on(
+def test_bad_datagrams_are_counted_and_the_stream_continues(
     server: AdminServer, source: SourceByHand, tmp_path: Path
 ) -> None:
     (metrics_port,) = free_ports(socket.SOCK_STREAM, 1)
@@ -193,7 +193,7 @@ def metrics_at(port: int) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("option", "text"), [("--table", "no-such-table.xml"), ("--secret-file", "no-such-secret"), ("--feed", "bonds")]
 )
-def test_a_wrong_option_is_a_clear_message_and_status_2(
+def test_a_wrong_option_gives_a_clear_message_and_status_2(
     server: AdminServer, tmp_path: Path, option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from adapter.cli import main

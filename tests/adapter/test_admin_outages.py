@@ -1,5 +1,5 @@
-"""The admin server is killed while data flows: roles stay by consent, a backup goes on provisionally if the active dies
-as well, and what it sent is committed when a server is back."""
+"""The admin server is killed while data flows: roles stay by consent. If the active dies as well, a backup continues
+provisionally, and what it sent is committed when a server is back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = "lease_ttl_ms = 1200\nsync_interval_ms = 300"
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
-def test_without_an_admin_server_roles_stay_and_if_the_active_dies_too_nothing_is_lost(
+def test_without_an_admin_server_roles_stay_and_nothing_is_lost_when_the_active_dies_too(
     tmp_path: Path, names: str
 ) -> None:
     with running_cluster(tmp_path, Feed(names, options=OPTIONS)) as cluster:
@@ -58,7 +58,7 @@ def test_without_an_admin_server_roles_stay_and_if_the_active_dies_too_nothing_i
             assert not any(isinstance(event, Gap | ProvisionalGap) for event in reader.events)
 
 
-def test_with_hold_nobody_forwards_until_a_server_grants_the_lease(tmp_path: Path) -> None:
+def test_with_hold_no_adapter_forwards_until_a_server_grants_the_lease(tmp_path: Path) -> None:
     with running_cluster(tmp_path, Feed(options=OPTIONS + '\non_silence = "hold"')) as cluster:
         cluster.start_adapters("ab")
         with cluster.subscription() as subscription:

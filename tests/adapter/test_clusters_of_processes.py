@@ -1,4 +1,4 @@
-"""Whole clusters of real processes: several backups, several feeds and channels, hand-over, all restarted at once."""
+"""Whole clusters of real processes: several backups, several feeds and channels, hand-over, all restarted together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcde"])
-def test_with_any_number_of_backups_the_survivors_go_on_each_time_the_active_is_killed(
+def test_with_any_number_of_backups_the_survivors_continue_each_time_the_active_is_killed(
     tmp_path: Path, names: str
 ) -> None:
     with running_cluster(tmp_path, Feed(names)) as cluster:
@@ -50,7 +50,7 @@ def test_with_any_number_of_backups_the_survivors_go_on_each_time_the_active_is_
         assert {adapter.stop() for adapter in cluster.adapters.values()} == {0}
 
 
-def test_a_planned_hand_over_passes_the_epoch_on_without_anybody_being_silent(tmp_path: Path) -> None:
+def test_a_planned_hand_over_passes_the_epoch_on_without_silence(tmp_path: Path) -> None:
     with running_cluster(tmp_path, Feed("abc")) as cluster:
         cluster.start_adapters("abc")
         with cluster.subscription() as subscription, channel_as(cluster.server, "operator") as channel:
@@ -75,7 +75,7 @@ def test_a_planned_hand_over_passes_the_epoch_on_without_anybody_being_silent(tm
             assert cluster.adapters[heir].moves()[-2:] == ["synchronized", "active"]
 
 
-def test_two_feeds_of_two_channels_each_live_in_one_cluster_and_never_touch(tmp_path: Path) -> None:
+def test_two_feeds_of_two_channels_each_run_in_one_cluster_without_interference(tmp_path: Path) -> None:
     channels = {1: (1, 2), 2: (3,)}
     one, two = Feed("ab", channels), Feed("cd", channels, feed_id=2, name="bonds")
     with running_cluster(tmp_path, one, two) as cluster:
@@ -95,7 +95,7 @@ def test_two_feeds_of_two_channels_each_live_in_one_cluster_and_never_touch(tmp_
         _assert_refused_as_an_adapter_of_another_feed(cluster.server, cluster.adapters[survivor].rpc, "adapter-c")
 
 
-def test_adapters_that_all_start_again_at_once_go_on_where_their_journals_end(tmp_path: Path) -> None:
+def test_adapters_that_all_restart_together_continue_where_their_journals_end(tmp_path: Path) -> None:
     with running_cluster(tmp_path, Feed("abc")) as cluster:
         source = cluster.source
         cluster.start_adapters("abc")
@@ -113,7 +113,7 @@ def test_adapters_that_all_start_again_at_once_go_on_where_their_journals_end(tm
             assert takeovers[-1] == 301
 
 
-def test_adapters_that_were_all_killed_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_adapters_that_are_all_killed_together_lose_nothing(tmp_path: Path) -> None:
     with running_cluster(tmp_path, Feed("abc")) as cluster:
         source = cluster.source
         cluster.start_adapters("abc")
@@ -123,7 +123,7 @@ def test_adapters_that_were_all_killed_at_once_lose_nothing(tmp_path: Path) -> N
             _send_and_take(source, reader)
             for name in "abc":
                 _await_saved_state(tmp_path / f"journal-{name}")
-            _send_and_take(source, reader)  # behind the states that were saved
+            _send_and_take(source, reader)  # after the saved states
             for name in "abc":
                 cluster.kill(name)
             cluster.start_adapters("abc")

@@ -1,4 +1,4 @@
-"""The dead-letter journal: its records for ever, what is appended, and what happens when nothing can be."""
+"""The dead-letter journal: the encoding of its records, what is appended, and what happens on errors."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ records = st.builds(
 )  # fmt: skip
 
 
-def test_a_dead_letter_has_its_bytes_for_ever() -> None:
+def test_the_encoding_of_a_dead_letter_never_changes() -> None:
     assert encode_dead_letter(RECORD).hex() == GOLDEN.hex()
     assert decode_dead_letter(GOLDEN) == RECORD
 
 
 @given(records)
-def test_every_record_reads_as_it_was_written(record: DeadLetterRecord) -> None:
+def test_every_record_decodes_to_what_was_encoded(record: DeadLetterRecord) -> None:
     assert decode_dead_letter(encode_dead_letter(record)) == record
 
 
 @given(st.binary(max_size=80) | st.integers(0, 68).map(lambda size: GOLDEN[:size]))
-def test_what_is_no_dead_letter_is_refused_with_a_reason(data: bytes) -> None:
+def test_a_record_that_is_not_a_dead_letter_is_refused_with_a_reason(data: bytes) -> None:
     with pytest.raises(ValueError, match="dead letter"):
         decode_dead_letter(data)
 
@@ -100,10 +100,10 @@ def test_refused_messages_are_appended_with_channel_time_and_bytes(
         DeadLetterRecord(1, 7, 20261121, 1, 10 + place, 5, 1_234, 99, "unknown_type", "", unknown(b"%04d" % place))
         for place in range(2)
     ]
-    assert (letters.kept_count, letters.unkept_count) == (2, 0)
+    assert (letters.appended_count, letters.dropped_count) == (2, 0)
 
 
-def test_a_second_life_appends_to_the_same_journal(converter: CompiledConverter, tmp_path: Path) -> None:
+def test_a_restarted_process_appends_to_the_same_journal(converter: CompiledConverter, tmp_path: Path) -> None:
     for first in (1, 2):
         letters = DeadLetterJournal(tmp_path, 1, {1: converter})
         refuse(converter, first)
@@ -111,7 +111,7 @@ def test_a_second_life_appends_to_the_same_journal(converter: CompiledConverter,
     assert [each.source_seq for each in kept(tmp_path)] == [1, 2]
 
 
-def test_between_two_collections_there_is_an_interval_and_only_the_newest_are_kept(
+def test_collections_have_an_interval_and_keep_only_the_newest_messages(
     converter: CompiledConverter, tmp_path: Path
 ) -> None:
     letters = DeadLetterJournal(tmp_path, 1, {1: converter})
@@ -137,7 +137,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [entry.message for entry in caplog.records if entry.levelno >= logging.ERROR]
 
 
-def test_a_journal_that_cannot_be_opened_is_told_once_and_counted(
+def test_a_journal_that_cannot_be_opened_is_logged_once_and_counted(
     converter: CompiledConverter, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letter_journal, "RETRY_INTERVAL_NS", 0)  # each one tries
@@ -147,22 +147,22 @@ def test_a_journal_that_cannot_be_opened_is_told_once_and_counted(
         refuse(converter, 1 + first)
         letters.collect(first * COLLECT_INTERVAL_NS)
     letters.close()
-    assert (letters.kept_count, letters.unkept_count) == (0, 3)
-    assert errors(caplog) == ["dead letters are not kept; the stream goes on"]
+    assert (letters.appended_count, letters.dropped_count) == (0, 3)
+    assert errors(caplog) == ["cannot store dead letters; the stream continues"]
 
 
-def test_a_journal_that_another_appends_to_is_left_to_it(
+def test_a_journal_that_another_process_appends_to_is_not_touched(
     converter: CompiledConverter, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Journal.open(tmp_path, block_size=dead_letter_journal.BLOCK_SIZE, exclusive=True):
         letters = DeadLetterJournal(tmp_path, 1, {1: converter})
         refuse(converter, 1)
         letters.close()
-    assert letters.unkept_count == 1
+    assert letters.dropped_count == 1
     assert len(errors(caplog)) == 1
 
 
-def test_a_full_disk_is_told_once_and_appending_resumes_when_there_is_room(
+def test_a_full_disk_is_logged_once_and_appending_resumes_when_there_is_room(
     converter: CompiledConverter, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "adapter.dead_letters")
@@ -175,13 +175,13 @@ def test_a_full_disk_is_told_once_and_appending_resumes_when_there_is_room(
         for first in range(3):
             refuse(converter, 1 + first)
             letters.collect(first * COLLECT_INTERVAL_NS)
-        wait_until(lambda: letters.unkept_count == 3)
+        wait_until(lambda: letters.dropped_count == 3)
         filler.unlink()
         refuse(converter, 4)
         letters.close()
         assert [each.source_seq for each in kept(disk / "dead")] == [4]
-    assert errors(caplog) == ["dead letters are not kept; the stream goes on"]
-    assert caplog.records[-1].message == "dead letters are kept again"
+    assert errors(caplog) == ["cannot store dead letters; the stream continues"]
+    assert caplog.records[-1].message == "dead letters are being stored again"
 
 
 class HeldUp:
@@ -205,7 +205,7 @@ class HeldUp:
         return [DeadLetter(Reason.UNMAPPED, 1, 1, 1, 1, 1, "", b"") for _ in packets]
 
 
-def test_a_thread_that_is_held_up_never_holds_up_the_loop_and_what_is_left_out_is_counted(
+def test_a_blocked_thread_never_blocks_the_loop_and_dropped_messages_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     converter = HeldUp()
@@ -216,11 +216,11 @@ def test_a_thread_that_is_held_up_never_holds_up_the_loop_and_what_is_left_out_i
     for number in range(1, WAITING_MAX + 4):
         converter.refuse()
         letters.collect(number * COLLECT_INTERVAL_NS)
-    assert letters.unkept_count == 3 * 2  # two samples in each
-    assert errors(caplog) == ["the dead-letter journal does not keep pace; dead letters are left out"]
+    assert letters.dropped_count == 3 * 2  # two samples in each
+    assert errors(caplog) == ["the dead-letter journal is too slow; dropping dead letters"]
     converter.let_go.set()
     letters.close()
-    assert letters.kept_count == 1 + WAITING_MAX
+    assert letters.appended_count == 1 + WAITING_MAX
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

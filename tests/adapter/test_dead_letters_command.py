@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "dead"
 
 
-def test_each_is_told_with_reason_stream_number_times_name_and_bytes(
+def test_each_is_printed_with_reason_stream_number_times_name_and_bytes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dead-letters", str(folder)]) == 0
@@ -55,19 +55,19 @@ def test_each_is_told_with_reason_stream_number_times_name_and_bytes(
     assert told.err.splitlines() == [
         "4 dead letters",
         "  unknown_type 2: The source format has no message of this type.",
-        "  out_of_range 1: A value does not fit where the table casts, scales or shortens it.",
+        "  out_of_range 1: A value does not fit the table's cast, scale or shortening.",
         "  too_blue 1: a reason of another release",
     ]
 
 
-def test_with_a_source_format_fields_are_told_and_no_terminal_is_harmed(
+def test_with_a_source_format_fields_are_printed_and_control_characters_are_escaped(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dead-letters", str(folder), *SOURCE_FORMAT]) == 0
     told = capsys.readouterr().out
     assert "symbol=ACME\\x1b[2J, event_at_ns=5, bid_price=0" in told
-    assert "cannot be read: offset 0: no message has type 88 and 6 bytes" in told
-    assert "cannot be read: it has no bytes" in told
+    assert "unreadable: offset 0: no message has type 88 and 6 bytes" in told
+    assert "unreadable: the frame is empty" in told
     assert "\x1b" not in told
 
 
@@ -83,7 +83,7 @@ def test_with_a_source_format_fields_are_told_and_no_terminal_is_harmed(
         (["--reason", "unmapped"], []),
     ],
 )
-def test_programs_get_an_object_a_line_of_those_that_are_wanted(
+def test_json_prints_one_object_per_line_for_the_selected_messages(
     folder: Path, options: list[str], seqs: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dead-letters", str(folder), "--json", *options]) == 0
@@ -96,7 +96,7 @@ def test_programs_get_an_object_a_line_of_those_that_are_wanted(
     assert told.err == ""
 
 
-def test_programs_get_fields_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_fields_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dead-letters", str(folder), "--json", *SOURCE_FORMAT]) == 0
     first, second, *_ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["fields"]["symbol"] == "ACME\x1b[2J"
@@ -105,11 +105,11 @@ def test_programs_get_fields_too(folder: Path, capsys: pytest.CaptureFixture[str
     assert "no message has type 88" in second["why"]
 
 
-def test_another_journal_is_refused_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_different_journal_is_refused_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Journal.open(tmp_path / "other") as journal:
         journal.append(b"TFO1 and so on")
     for folder, text in (
-        (tmp_path / "other", "no dead letter: it begins with b'TFO1'"),
+        (tmp_path / "other", "not a dead letter: it begins with b'TFO1'"),
         (tmp_path, "is not a journal"),
         (tmp_path / "nowhere", "no such folder"),
     ):
@@ -120,7 +120,7 @@ def test_another_journal_is_refused_with_a_reason(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many"])
-def test_a_count_that_makes_no_sense_is_refused(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_count_that_is_not_positive_is_refused(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["dead-letters", str(folder), "--last", text])
     assert ended.value.code == 2

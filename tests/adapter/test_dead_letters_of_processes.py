@@ -28,7 +28,7 @@ from tests.admin_server.cluster_files import EXAMPLES
 pytestmark = pytest.mark.processes
 PACKETS = 40
 TRIES = 400
-# A lease that no busy machine makes an adapter lose: who joins anew has not converted what came before.
+# No adapter loses this lease on a busy machine: an adapter that rejoins has not converted the earlier messages.
 FEED = Feed(options="lease_ttl_ms = 20000\nsync_interval_ms = 200")
 # The example's table, but one field goes through a map, and another comes from one with room for more than it has.
 CHANGES = {
@@ -143,7 +143,7 @@ def start(cluster: Cluster, name: str, *extra: str) -> int:
     return port
 
 
-def test_bad_messages_are_kept_with_their_reasons_and_the_good_ones_are_delivered(
+def test_bad_messages_are_stored_with_their_reasons_and_good_ones_are_delivered(
     cluster: Cluster, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random, prices, bad = Random(11), [], []
@@ -189,12 +189,12 @@ def assert_printed(folder: Path, bad: list[tuple[int, Reason]], capsys: pytest.C
     assert f"{len(bad)} dead letters" in told.err
 
 
-def test_an_adapter_whose_dead_letter_journal_cannot_be_written_serves_all_the_same(cluster: Cluster) -> None:
+def test_an_adapter_serves_although_its_dead_letter_journal_cannot_be_written(cluster: Cluster) -> None:
     (cluster.folder / "blocked").write_text("a file where the folder would be")
     port = start(cluster, "a", "--dead-letters", str(cluster.folder / "blocked" / "dead"))
     adapter, source = cluster.adapters["a"], cluster.source
     adapter.await_state("active")
-    adapter.await_log("dead letters are not kept; the stream goes on")
+    adapter.await_log("cannot store dead letters; the stream continues")
     with cluster.subscription() as subscription:
         source.send_frames(1, [*source.trades(1, 2), BAD[Reason.UNKNOWN_TYPE], BAD[Reason.WRONG_LENGTH]])
         source.send(1, 3)
@@ -202,4 +202,4 @@ def test_an_adapter_whose_dead_letter_journal_cannot_be_written_serves_all_the_s
     await_metric(port, "tandemfeed_dead_letters_unkept_total", 2)
     assert metrics_at(port)[0]["tandemfeed_dead_letters_kept_total"] == 0
     assert adapter.stop() == 0
-    assert len([log for log in adapter.logs if log.get("event", "").startswith("dead letters are not kept")]) == 1
+    assert len([log for log in adapter.logs if log.get("event", "").startswith("cannot store dead letters")]) == 1

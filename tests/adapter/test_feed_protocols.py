@@ -17,7 +17,7 @@ from transport.dgram import MulticastReceiver
 pytestmark = pytest.mark.processes
 
 
-def test_an_acked_feed_announces_waits_goes_on_alone_and_survives_its_active(tmp_path: Path) -> None:
+def test_an_acked_feed_announces_waits_continues_alone_and_survives_its_active(tmp_path: Path) -> None:
     feed = Feed(options='lease_ttl_ms = 1000\nsync_interval_ms = 200\npublish = "acked"')
     with running_cluster(tmp_path, feed) as cluster:
         cluster.start_adapters("ab")
@@ -36,7 +36,7 @@ def test_an_acked_feed_announces_waits_goes_on_alone_and_survives_its_active(tmp
                 ears.close()
             cluster.adapters[backup].signal(signal.SIGSTOP)
             source.send(1, 20)
-            reader.take(20)  # nobody acknowledges: the active goes on alone
+            reader.take(20)  # no backup acknowledges, so the active continues alone
             cluster.adapters[backup].signal(signal.SIGCONT)
             source.send(2, 20)
             reader.take(20)
@@ -60,7 +60,7 @@ def test_the_backup_of_a_channel_of_one_source_stream_does_not_wait_for_the_leas
             active, backup = (before.active_adapter_id, 3 - before.active_adapter_id)
             source.send(1, 20)
             reader.take(20)
-            cluster.adapters["ab"[active - 1]].signal(signal.SIGSTOP)  # its connections stay: its lease goes on
+            cluster.adapters["ab"[active - 1]].signal(signal.SIGSTOP)  # its connections stay, so its lease continues
             reader.adapter_ids.clear()
             for _ in range(20):
                 source.send(1, 20)

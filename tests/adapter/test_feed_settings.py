@@ -28,7 +28,7 @@ def registered(**protocol: object) -> admin_pb2.RegisterReply:
     )
 
 
-def test_every_word_of_the_protocol_reaches_the_engine() -> None:
+def test_every_protocol_setting_reaches_the_engine() -> None:
     config = engine_config(
         registered(publish="acked", on_silence="hold", fail_policy="below_threshold", fail_threshold=0.5)
     )
@@ -39,7 +39,7 @@ def test_every_word_of_the_protocol_reaches_the_engine() -> None:
     assert config.consent == ConsentConfig.of(80_000_000)
 
 
-def test_a_server_that_tells_no_protocol_means_the_defaults() -> None:
+def test_without_a_protocol_from_the_server_the_defaults_apply() -> None:
     reply = registered()
     reply.ClearField("protocol")
     config = engine_config(reply)
@@ -50,9 +50,9 @@ def test_a_server_that_tells_no_protocol_means_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("key", "word"), [("publish", "perhaps"), ("on_silence", ""), ("fail_policy", "highest"), ("fail_threshold", 1.5)]
 )
-def test_a_word_that_is_not_known_is_an_error_that_says_what_to_do(key: str, word: object) -> None:
+def test_an_unknown_value_is_an_error_that_says_what_to_do(key: str, word: object) -> None:
     with pytest.raises(FeedSettingsUnknown) as unknown:
         engine_config(registered(**{key: word}))
     text = str(unknown.value)
-    assert f"feed equities: {key} = {word!r}" in text
+    assert f"feed equities: {key} is {word!r};" in text
     assert "cluster file" in text

@@ -1,4 +1,4 @@
-"""What an adapter notes of packets that somebody else sent as an adapter: bounded, the newest kept."""
+"""What an adapter notes about packets that impersonate an adapter: bounded, the newest kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from adapter.forged_packets import ADDRESSES_MAX, ForgedPackets
 from adapter.reports import forgery_metric
 
 
-def test_packets_from_one_address_as_one_start_are_counted_together_with_their_first_and_last_time() -> None:
+def test_packets_of_one_address_and_one_start_are_counted_together_with_first_and_last_time() -> None:
     forged = ForgedPackets()
     for now_unix_ns in (100, 200, 300):
         forged.note(2, 7, "10.0.0.9:5555", now_unix_ns)
@@ -15,7 +15,7 @@ def test_packets_from_one_address_as_one_start_are_counted_together_with_their_f
     assert (sender.count, sender.first_unix_ns, sender.last_unix_ns) == (3, 100, 300)
 
 
-def test_another_address_another_adapter_and_another_start_are_told_apart() -> None:
+def test_different_addresses_adapters_and_starts_are_counted_separately() -> None:
     forged = ForgedPackets()
     places = [(1, 7, "10.0.0.9:5555"), (2, 7, "10.0.0.9:5555"), (2, 8, "10.0.0.9:5555"), (2, 8, "10.0.0.9:5556")]
     for place in places:
@@ -28,7 +28,7 @@ def test_a_forger_that_changes_its_address_pushes_out_the_oldest_addresses_but_n
     forged.note(1, 7, "10.0.0.8:1", 1)
     for number in range(1_000):
         forged.note(2, 7, f"10.0.0.9:{number}", number)
-        forged.note(1, 7, "10.0.0.8:1", number)  # one that goes on stays
+        forged.note(1, 7, "10.0.0.8:1", number)  # an address that continues stays
     newest = forged.newest()
     assert len(newest) == ADDRESSES_MAX
     assert {each.address for each in newest if each.adapter_id == 2} == {

@@ -1,4 +1,4 @@
-"""A subscriber with a valid key sends forged packets as the adapters: no adapter moves, and the stream goes on."""
+"""A subscriber with a valid key sends forged packets as the adapters: no adapter moves, and the stream continues."""
 
 from __future__ import annotations
 

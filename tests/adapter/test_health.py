@@ -29,11 +29,11 @@ def test_an_idle_and_current_adapter_scores_one() -> None:
         ({"error_count": 10 * ERRORS_HOPELESS}, 1.0),
     ],
 )
-def test_each_part_lowers_the_score_by_what_it_means(part: dict[str, float], score: float) -> None:
+def test_each_part_lowers_the_score(part: dict[str, float], score: float) -> None:
     assert replace(IDLE, **part).score == pytest.approx(score)  # type: ignore[arg-type]
 
 
-def test_who_transmits_nothing_while_messages_wait_scores_half() -> None:
+def test_an_adapter_that_transmits_nothing_while_messages_wait_scores_half() -> None:
     waiting = replace(IDLE, source_lag_messages=1)
     assert waiting.score == pytest.approx(0.5, abs=1e-4)
     assert replace(waiting, messages_per_second=1.0).score == pytest.approx(1.0, abs=1e-4)

@@ -23,22 +23,22 @@ def server(tmp_path: Path) -> Iterator[AdminServer]:
 
 
 def endings(server: AdminServer) -> list[int]:
-    """The incarnations whose end was told by a lifeline."""
+    """The incarnations whose end a lifeline reported."""
     events = [json.loads(line) for line in (server.folder.path / "audit.jsonl").read_text().splitlines()]
     return [event["incarnation"] for event in events if event["event"] == "ended"]
 
 
 def await_ending(server: AdminServer) -> list[int]:
-    """Wait until one was told."""
+    """Wait until an end was reported."""
     pause, waited_s = threading.Event(), 0.0
     while not (found := endings(server)):
-        assert waited_s < WAIT_S, "no lifeline told of an end"
+        assert waited_s < WAIT_S, "no lifeline reported an end"
         pause.wait(0.02)  # the log is a file: nothing wakes its reader
         waited_s += 0.02
     return found
 
 
-def test_a_killed_adapter_is_told_of_and_one_that_stops_is_not(server: AdminServer, tmp_path: Path) -> None:
+def test_a_killed_adapter_is_reported_and_one_that_stops_is_not(server: AdminServer, tmp_path: Path) -> None:
     adapter = AdapterUnderTest(server, "a", tmp_path)
     adapter.await_state("active")
     assert adapter.stop() == 0

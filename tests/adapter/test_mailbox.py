@@ -1,4 +1,4 @@
-"""The mailbox: the loop answers between two events, and nobody waits for a loop that has ended."""
+"""The mailbox: the loop answers between two events, and no thread waits for a loop that has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adapter.mailbox import Mailbox
 WAIT_S = 20
 
 
-def test_what_is_posted_wakes_the_loop_and_comes_in_order() -> None:
+def test_posted_events_wake_the_loop_and_come_in_order() -> None:
     mailbox = Mailbox()
     heard: list[int] = []
     for place in range(3):
@@ -25,7 +25,7 @@ def test_what_is_posted_wakes_the_loop_and_comes_in_order() -> None:
     assert mailbox.take() == []
 
 
-def test_a_question_is_answered_by_the_loop_and_what_it_raises_is_raised_where_it_was_asked() -> None:
+def test_the_loop_answers_a_question_and_its_exception_is_raised_in_the_asking_thread() -> None:
     mailbox = Mailbox()
 
     def refuse() -> int:
@@ -42,7 +42,7 @@ def test_a_question_is_answered_by_the_loop_and_what_it_raises_is_raised_where_i
             answers[1].result()
 
 
-def test_whoever_waits_for_a_loop_that_ends_is_told_at_once() -> None:
+def test_a_question_to_a_loop_that_ends_raises_immediately() -> None:
     mailbox = Mailbox()
     asked = threading.Event()
     with ThreadPoolExecutor() as pool:

@@ -90,7 +90,7 @@ def venue() -> Iterator[Venue]:
     made.close()
 
 
-def test_what_both_lines_lost_comes_from_the_venue_and_every_message_is_there_once(
+def test_messages_that_both_lines_lost_come_from_the_venue_and_every_message_arrives_once(
     context: zmq.Context[Any], venue: Venue
 ) -> None:
     source = MoldSource(
@@ -129,9 +129,9 @@ def test_what_both_lines_lost_comes_from_the_venue_and_every_message_is_there_on
         line.close()
 
 
-def test_heartbeats_and_the_end_of_the_session_are_the_source_streams() -> None:
+def test_heartbeats_and_the_end_of_the_session_reach_the_source_stream() -> None:
     translation = MoldTranslation(FEED, STREAM, DAY)
-    assert translation.request(1, 5) is None, "nobody knows the session's name yet"
+    assert translation.request(1, 5) is None, "the session's name is unknown yet"
     packets = [packet(4, 5), encode_mold_packet(SESSION, 6, []), encode_end_of_session(SESSION, 6)]
     made = [decode_source_packet(translation.source_packet(each) or b"", FEED) for each in packets]
     assert [(each.first_source_seq, each.message_count) for each in made] == [(4, 2), (6, 0), (6, 0)]
@@ -149,7 +149,7 @@ def test_packets_of_another_session_and_malformed_ones_are_counted_and_dropped()
     assert (translation.foreign, translation.malformed) == (1, 1)
 
 
-def test_only_the_server_that_was_asked_is_heard(context: zmq.Context[Any], venue: Venue) -> None:
+def test_only_answers_of_the_requested_server_are_accepted(context: zmq.Context[Any], venue: Venue) -> None:
     asking = RequestSocket(context, LOOPBACK, venue.address)
     asking.send(encode_mold_request(SESSION, 3, 2))
     assert asking.socket.poll(GIVE_UP_S * 1_000)
@@ -163,11 +163,11 @@ def test_only_the_server_that_was_asked_is_heard(context: zmq.Context[Any], venu
 
 @pytest.mark.parametrize("server", ["", "10.0.0.1", "venue:80", "10.0.0.1:0", "239.1.1.1:80", "10.0.0.1:70000"])
 def test_a_bad_request_server_is_refused_by_name(server: str) -> None:
-    with pytest.raises(BadGroup, match=r"IPV4:PORT|address of its own"):
+    with pytest.raises(BadGroup, match=r"IPV4:PORT|unicast address"):
         parse_server(server)
 
 
-def test_a_stream_without_a_request_server_asks_nobody(context: zmq.Context[Any]) -> None:
+def test_a_stream_without_a_request_server_requests_nothing(context: zmq.Context[Any]) -> None:
     source = MoldSource(context, LOOPBACK, {STREAM: GROUPS[:1]}, feed_id=FEED, session=DAY, request_servers={})
     source.request(RequestSource(STREAM, 1, 2))
     assert len(source.lines) == 1
@@ -203,7 +203,7 @@ def trades(first: int, last: int) -> bytes:
 
 
 @pytest.mark.processes
-def test_adapters_that_hear_an_exchange_lose_nothing_when_lines_lose_and_the_active_is_killed(
+def test_adapters_on_an_exchange_lose_nothing_when_lines_lose_packets_and_the_active_is_killed(
     tmp_path: Path, context: zmq.Context[Any]
 ) -> None:
     table = tmp_path / "table.xml"

@@ -104,7 +104,7 @@ def test_packets_without_messages_are_replayed_by_input_seq(tmp_path: Path) -> N
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 8), st.integers(0, 300)), min_size=1, max_size=6))
-def test_what_a_newer_epoch_numbered_anew_is_never_replayed(
+def test_packets_that_a_newer_epoch_superseded_are_never_replayed(
     tmp_path_factory: pytest.TempPathFactory, terms: list[tuple[int, int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("epochs")
@@ -131,11 +131,11 @@ def test_what_a_newer_epoch_numbered_anew_is_never_replayed(
     journal.close()
 
 
-def test_what_retention_released_is_left_out_and_its_places_are_forgotten(tmp_path: Path) -> None:
+def test_packets_that_retention_released_are_left_out_and_their_places_forgotten(tmp_path: Path) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK, retain_blocks=2)
     for first in range(1, 40_000, 20):
         journal.append(packet(1, first, 20))
-    journal._journal._keeper._pool.submit(lambda: None).result()  # the keeper has done what it was told
+    journal._journal._keeper._pool.submit(lambda: None).result()  # the upkeep thread has finished
     journal.append(packet(1, 40_001, 20))
     marks = journal._channels[journal.newest_session, 1].by_input
     assert min(marks.indices) >= journal._journal.first_index
@@ -160,7 +160,7 @@ GOLDEN = bytes.fromhex(
 )  # fmt: skip
 
 
-def test_a_saved_state_has_its_bytes_for_ever() -> None:
+def test_the_encoding_of_a_saved_state_never_changes() -> None:
     state = SavedState(1, 20_261_453, SNAPSHOT)
     assert encode_saved_state(state).hex() == GOLDEN.hex()
     assert decode_saved_state(GOLDEN) == state
@@ -189,7 +189,9 @@ def test_the_newest_state_of_each_channel_is_found_after_a_restart(tmp_path: Pat
     journal.close()
 
 
-def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = tmp_path / "disk"
     now_ns = 1
     monkeypatch.setattr("adapter.output_journal.time.monotonic_ns", lambda: now_ns)
@@ -198,7 +200,7 @@ def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeyp
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(300 << 10))
         first = 1
-        while not journal.unkept_count:
+        while not journal.dropped_count:
             journal.append(packet(1, first, 9))
             first += 9
         kept = replayed(journal, 1, 1, first)
@@ -206,7 +208,7 @@ def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeyp
         assert kept[-1] == (1, first - 18, 9)
         ballast.unlink()
         journal.append(packet(1, first, 9))  # not tried again so soon
-        assert journal.unkept_count == 2
+        assert journal.dropped_count == 2
         now_ns += 10**10
         journal.append(packet(1, first + 9, 9))
         assert replayed(journal, 1, 1, first + 20) == [*kept, (1, first + 9, 9)]
@@ -214,7 +216,7 @@ def test_a_full_disk_stops_no_stream_and_keeping_resumes(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_each_session_has_numbers_of_its_own(tmp_path: Path, is_reopened: bool) -> None:
+def test_each_session_has_its_own_numbers(tmp_path: Path, is_reopened: bool) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     session = packet(1, 1, 2).session
     assert journal.newest_session == 0

@@ -35,7 +35,7 @@ REPLY = RunsReply(Lineage().opened(1, 1, 1), (Run(1, 1, 1, 1, 1, 2, 2),))
 
 
 class Peer(sync_pb2_grpc.AdapterSyncServicer):
-    """Another adapter; hangs while it is told to."""
+    """Another adapter; hangs on request."""
 
     def __init__(self, adapter_id: int, *, says_id: int | None = None) -> None:
         self.released = threading.Event()
@@ -51,7 +51,7 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
         """One state, and the stream stays open."""
         left = threading.Event()
 
-        def leave() -> None:  # not behind the yield: who leaves at once never has the generator go on
+        def leave() -> None:  # not after the yield: a caller that leaves immediately never resumes the generator
             self.followers.put("left")
             left.set()
 
@@ -144,7 +144,7 @@ def take(caller: Caller, kind: str, count: int = 1) -> list[Any]:
     return found
 
 
-def test_a_peer_that_hangs_keeps_no_call_to_another_waiting(caller: Caller, peer_of: Callable[..., Peer]) -> None:
+def test_a_peer_that_hangs_does_not_delay_calls_to_others(caller: Caller, peer_of: Callable[..., Peer]) -> None:
     hanging, well = peer_of(2), peer_of(3)
     hanging.released.clear()
     caller.calls.set_peers({2: hanging.server.endpoint, 3: well.server.endpoint})
@@ -152,10 +152,10 @@ def test_a_peer_that_hangs_keeps_no_call_to_another_waiting(caller: Caller, peer
     for channel_id in (1, 2, 3, 4):
         caller.calls.request_runs(RequestRuns(channel_id, 2, POSITION, SESSION))
     caller.calls.request_runs(RequestRuns(1, 3, POSITION, SESSION))
-    assert take(caller, "runs") == [REPLY]  # while nobody has released the other
+    assert take(caller, "runs") == [REPLY]  # while the other call still hangs
 
 
-def test_a_call_that_hangs_is_given_up_so_that_the_next_one_gets_through(
+def test_a_call_that_hangs_is_cancelled_so_that_the_next_one_gets_through(
     caller: Caller, peer_of: Callable[..., Peer]
 ) -> None:
     peer = peer_of(2)
@@ -186,7 +186,7 @@ def test_following_ends_when_a_peer_goes_or_moves(caller: Caller, peer_of: Calla
     assert not link.is_following
 
 
-def test_a_peer_that_speaks_as_another_or_of_foreign_streams_is_refused_and_counted(
+def test_a_state_in_another_adapters_name_or_of_foreign_streams_is_refused_and_counted(
     caller: Caller, peer_of: Callable[..., Peer]
 ) -> None:
     liar, wrong, well = peer_of(2, says_id=3), peer_of(3), peer_of(4)

@@ -1,4 +1,4 @@
-"""What peers say is checked: the wrong adapter, channel or stream, and the impossible, are refused and counted."""
+"""Peers' messages are checked: wrong adapters, channels or streams and impossible values are refused and counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from adapter.health import Health
-from adapter.peer_input import PeerInput, Seldom
+from adapter.peer_input import LogThrottle, PeerInput
 from adapter.translation import peer_state_to_proto, runs_to_proto, state_chunks
 from feedcore.counters import Counter, CounterSet
 from feedcore.replica.channel_state import ChannelStatus, PeerState, RunsReply
@@ -29,7 +29,7 @@ RUN = Run(3, 12, 11, 1, 6, 4, 4)
 
 
 class Checked:
-    """The check with counters of its own."""
+    """The check with its own counters."""
 
     def __init__(self) -> None:
         self.counters = CounterSet()
@@ -48,7 +48,7 @@ def chunks(position: MessageStreamState = POSITION, lineage: Lineage = LINEAGE) 
     return list(state_chunks(position, lineage, (1, 2), b"x" * 10, SESSION))
 
 
-def test_what_a_peer_may_say_comes_through_as_it_was_said(checked: Checked) -> None:
+def test_valid_messages_of_a_peer_pass_unchanged(checked: Checked) -> None:
     assert checked.input.state(2, peer_state_to_proto(STATE, HEALTH)) == STATE
     assert checked.input.snapshot(1, chunks()).position == POSITION
     assert checked.input.snapshot(1, chunks()).session == checked.input.buckets(1, chunks()).session == SESSION
@@ -82,7 +82,7 @@ def set_channel(state: common_pb2.FeedAdapterState, **values: object) -> None:
         (lambda state: setattr(state.health, "score", 1.5), Refusal.MALFORMED),
     ],
 )
-def test_a_state_that_cannot_be_is_refused(
+def test_an_impossible_state_is_refused(
     checked: Checked, spoil: Callable[[common_pb2.FeedAdapterState], None], reason: Refusal
 ) -> None:
     message = peer_state_to_proto(STATE, HEALTH)
@@ -130,25 +130,25 @@ def test_a_snapshot_that_was_cut_short_is_refused(checked: Checked) -> None:
         (RUN._replace(is_source_gap=True), Refusal.MALFORMED),
     ],
 )
-def test_decisions_that_cannot_be_are_refused(checked: Checked, run: Run, reason: Refusal) -> None:
+def test_impossible_decisions_are_refused(checked: Checked, run: Run, reason: Refusal) -> None:
     with pytest.raises(PacketRefused) as refused:
         checked.input.runs(1, runs_to_proto(RunsReply(LINEAGE, (run,))))
     assert refused.value.reason is reason
 
 
-def test_a_refusal_is_counted_each_time_and_told_once_a_while(
+def test_every_refusal_is_counted_and_refusals_are_logged_at_intervals(
     checked: Checked, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "adapter.peer_input"):
         for _ in range(5):
-            checked.input.refuse(2, "state", PacketRefused(Refusal.WRONG_ADAPTER, "it speaks as adapter 3"))
+            checked.input.refuse(2, "state", PacketRefused(Refusal.WRONG_ADAPTER, "the state of adapter 3"))
         checked.input.refuse(2, "runs", PacketRefused(Refusal.MALFORMED, "no decision"))
     assert checked.counters.refusals[Refusal.WRONG_ADAPTER] == 5
     assert checked.counters.counts[Counter.PEER_ANSWERS_REFUSED] == 6
     assert [vars(record)["what"] for record in caplog.records] == ["state", "runs"]
 
 
-def test_what_happens_often_is_told_seldom_with_how_often_it_happened() -> None:
-    seldom = Seldom(every_ns=100)
-    assert [seldom.take("x", at_ns) for at_ns in (0, 50, 99, 100, 150)] == [1, None, None, 3, None]
-    assert seldom.take("y", 150) == 1
+def test_frequent_events_are_logged_at_intervals_with_their_count() -> None:
+    throttle = LogThrottle(interval_ns=100)
+    assert [throttle.take("x", at_ns) for at_ns in (0, 50, 99, 100, 150)] == [1, None, None, 3, None]
+    assert throttle.take("y", 150) == 1

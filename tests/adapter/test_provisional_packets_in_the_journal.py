@@ -22,7 +22,7 @@ WITH_SESSION = bytes.fromhex(
 )  # fmt: skip
 
 
-def test_a_commit_has_its_bytes_for_ever() -> None:
+def test_the_encoding_of_a_commit_never_changes() -> None:
     assert COMMIT.encode().hex() == GOLDEN.hex()
     assert decode_commit(GOLDEN) == COMMIT
     assert COMMIT._replace(session=20_261_161).encode().hex() == WITH_SESSION.hex()
@@ -33,7 +33,7 @@ def test_a_commit_has_its_bytes_for_ever() -> None:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_what_was_committed_is_replayed_under_its_epoch(tmp_path: Path, is_reopened: bool) -> None:
+def test_committed_packets_are_replayed_under_their_epoch(tmp_path: Path, is_reopened: bool) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     journal.append(packet(1, 1, 20))
     for first in (21, 24):
@@ -55,7 +55,7 @@ def test_what_was_committed_is_replayed_under_its_epoch(tmp_path: Path, is_reope
     journal.close()
 
 
-def test_what_no_epoch_committed_is_never_replayed_by_number(tmp_path: Path) -> None:
+def test_uncommitted_packets_are_never_replayed_by_number(tmp_path: Path) -> None:
     journal = OutputJournal(tmp_path, block_size=BLOCK)
     journal.append(packet(1, 21, 3)._replace(flags=OutputFlag.PROVISIONAL))
     journal.close()

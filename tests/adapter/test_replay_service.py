@@ -77,12 +77,12 @@ def test_a_packet_named_by_several_ranges_comes_once(server: RpcServer) -> None:
     assert [each.runs[0].first_source_seq for each in found[3:]] == [10, 13]
 
 
-def test_a_client_that_knows_no_input_seq_yet_asks_by_message_seq(server: RpcServer) -> None:
+def test_a_client_without_an_input_seq_requests_by_message_seq(server: RpcServer) -> None:
     found = replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, message_range=span(5, 8)))
     assert [each.first_input_seq for each in found] == [4, 7]
 
 
-def test_what_is_not_here_is_left_out(server: RpcServer) -> None:
+def test_packets_that_are_not_in_the_journal_are_left_out(server: RpcServer) -> None:
     for wanted in (source_span(40, 51), source_span(10, 13, stream=2)):
         assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=1, source_ranges=[wanted])) == []
     assert replay(server, CLIENT, replay_pb2.ReplayRequest(channel_id=2, source_ranges=[source_span(10, 13)])) == []
@@ -103,7 +103,7 @@ def test_what_is_not_here_is_left_out(server: RpcServer) -> None:
         replay_pb2.ReplayRequest(source_ranges=[source_span(1, 2)] * (REPLAY_RANGES_MAX + 1)),
     ],
 )
-def test_what_is_not_a_range_or_too_much_is_refused(server: RpcServer, request_: replay_pb2.ReplayRequest) -> None:
+def test_invalid_ranges_and_too_many_numbers_are_refused(server: RpcServer, request_: replay_pb2.ReplayRequest) -> None:
     request_.channel_id = 1
     with pytest.raises(grpc.RpcError) as refused:
         replay(server, CLIENT, request_)

@@ -27,7 +27,7 @@ class SealingSource(SourceByHand):
         super().send_raw(stream, datagram if self.sealer is None else self.sealer.seal(datagram))
 
 
-def test_packets_in_clear_and_of_another_key_are_refused_and_sealed_ones_are_the_stream(tmp_path: Path) -> None:
+def test_only_packets_sealed_with_the_source_key_are_accepted(tmp_path: Path) -> None:
     (metrics_port,) = free_ports(socket.SOCK_STREAM, 1)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sealed = PATIENT.replace('source_lines = "open"', 'source_lines = "sealed"')

@@ -36,7 +36,9 @@ def last_words(adapter: AdapterUnderTest) -> str:
     return "".join(log.get("text", "") for log in adapter.logs)
 
 
-def test_a_twin_ends_with_a_sentence_and_the_first_goes_on_undisturbed(server: AdminServer, tmp_path: Path) -> None:
+def test_a_second_process_ends_with_a_reason_and_the_first_continues_undisturbed(
+    server: AdminServer, tmp_path: Path
+) -> None:
     first = AdapterUnderTest(server, "a", tmp_path / "first")
     try:
         first.await_state("active")
@@ -50,7 +52,7 @@ def test_a_twin_ends_with_a_sentence_and_the_first_goes_on_undisturbed(server: A
         assert first.stop() == 0
 
 
-def test_a_process_told_to_replace_ends_the_first_which_stays_out(server: AdminServer, tmp_path: Path) -> None:
+def test_a_process_with_replace_ends_the_first_which_stays_out(server: AdminServer, tmp_path: Path) -> None:
     first = AdapterUnderTest(server, "a", tmp_path / "first")
     first.await_state("active")
     heir = AdapterUnderTest(server, "a", tmp_path / "heir", extra=["--replace"])
@@ -78,7 +80,7 @@ def test_a_process_that_was_stopped_by_a_signal_gives_way_and_ends_when_it_wakes
         assert heir.stop() == 0
 
 
-def test_a_killed_process_that_is_started_again_at_once_is_let_in(server: AdminServer, tmp_path: Path) -> None:
+def test_a_killed_process_that_restarts_immediately_is_registered(server: AdminServer, tmp_path: Path) -> None:
     first = AdapterUnderTest(server, "a", tmp_path)
     first.await_state("active")
     first.kill()

@@ -84,13 +84,13 @@ def running_feed(folder: Path, zookeeper: ZooKeeperServer) -> Iterator[Feed]:
         yield feed
 
 
-def test_the_active_admin_server_dies_and_the_data_flows_on_in_its_epoch_until_the_standby_serves(
+def test_when_the_active_admin_server_dies_data_continues_in_its_epoch_until_the_standby_serves(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
     with running_feed(tmp_path, zookeeper) as feed:
         feed.flow()
         feed.pair.first.kill()
-        events = feed.flow()  # nobody serves: the session of the dead one lasts
+        events = feed.flow()  # no server serves until the session of the dead one ends
         await_serving(feed.pair.second)
         events += feed.flow()
         assert not any(isinstance(event, Takeover) for event in events), events
@@ -100,7 +100,7 @@ def test_the_active_admin_server_dies_and_the_data_flows_on_in_its_epoch_until_t
         assert any(isinstance(event, Takeover) for event in feed.flow())
 
 
-def test_zookeeper_goes_away_and_comes_back_and_the_data_flows_on_in_its_epoch(
+def test_when_zookeeper_goes_away_and_comes_back_data_continues_in_its_epoch(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
     with running_feed(tmp_path, zookeeper) as feed:

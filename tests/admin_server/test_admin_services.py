@@ -63,7 +63,7 @@ def load_policy_of(server: AdminServer):  # type: ignore[no-untyped-def]
 
 
 def test_a_role_cannot_call_another_roles_service(server: AdminServer) -> None:
-    with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError, match="for the role admin") as refused:
+    with channel_as(server, "reader") as channel, pytest.raises(grpc.RpcError, match="the role admin") as refused:
         admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest())
     assert code_of(refused) is grpc.StatusCode.PERMISSION_DENIED
 
@@ -245,7 +245,7 @@ def test_secrets_at_rest_are_salted_verifiers_in_a_private_folder(server: AdminS
     ("old", "new", "reason"),
     [
         ("feed_id = 1", "feed_id = 0", "feed_id is 0; it must be between"),
-        ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "no multicast address"),
+        ('group = "239.192.1.1:5001"', 'group = "10.0.0.1:5001"', "not a multicast address"),
         ("source_stream_ids = [1, 2]", "source_stream_ids = [1]", "exactly one channel"),
         ('group = "239.192.1.2:5002"', 'group = "239.192.1.2:5001"', "share a port"),
         ("lease_ttl_ms = 300", "lease_ttl = 300", "lease_ttl is not a known key"),

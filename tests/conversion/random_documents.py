@@ -170,7 +170,7 @@ def random_format(random: Random) -> str:
 
 
 def random_inside(random: Random) -> list[str]:
-    """What stands behind each entry of a group."""
+    """The parts after each entry of a group."""
     lines = []
     if random.random() < 0.7:
         lines.append(f'<group name="k" count="{random.choice(["uint8", "uint8", "2"])}">')

@@ -98,7 +98,7 @@ class GroupGrower:
             output.pop()
 
     def data(self, convert: Lines, output: Lines, names: list[str]) -> None:
-        """Some variable data, behind all groups."""
+        """Some variable data, after all groups."""
         for place, name in enumerate(self._random.sample(names, min(len(names), self._random.choice([0, 1, 3])))):
             output.append(f'<data name="data{place}" id="{70 + place}" type="text"/>')
             if self._attempt(f'<data name="data{place}" function="copy" of="{name}"/>', convert):

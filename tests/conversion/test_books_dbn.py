@@ -85,7 +85,7 @@ def table(folder: Path) -> ConverterTable:
         (SECONDS, 13_796, {"R", "A", "C", "M", "T", "F"}),
     ],
 )
-def test_market_by_order_makes_the_book_that_plain_python_makes_after_every_record(
+def test_market_by_order_gives_the_same_book_as_plain_python_after_every_record(
     table: ConverterTable, folder: Path, file: str, count: int, actions: set[str]
 ) -> None:
     data = shared_file(file).read_bytes()

@@ -88,7 +88,7 @@ def table(folder: Path) -> ConverterTable:
 @pytest.mark.parametrize(
     ("file", "messages", "unknown", "stocks"), [(OPENING, 987, 399, 316), (TEST_DAY, 7_000, 117, 3)]
 )
-def test_books_are_those_of_plain_python_after_every_message(
+def test_books_equal_those_of_plain_python_after_every_message(
     table: ConverterTable, folder: Path, file: str, messages: int, unknown: int, stocks: int
 ) -> None:
     chunks, parser = chunks_of(file), MessageParser()
@@ -116,7 +116,7 @@ def levels_of(processor: ITCH50MarketProcessor) -> Levels:
     return levels or NOTHING * 2 * DEPTH
 
 
-def test_books_are_those_of_another_rebuilder_after_every_message(
+def test_books_equal_those_of_another_rebuilder_after_every_message(
     table: ConverterTable, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """meatpy rebuilds one stock's book; the day has three. That a made-up day executes out of turn is not its fault."""

@@ -228,7 +228,7 @@ def test_the_lobster_messages_rebuild_its_ten_level_book_row_by_row(
     assert compared == replay.compared == 2 * DEPTH * len(rows) - replay.seen
 
 
-def test_a_message_left_out_shows_in_the_rows(table: ConverterTable, folder: Path) -> None:
+def test_a_missing_message_shows_in_the_rows(table: ConverterTable, folder: Path) -> None:
     replay = replay_of(*recorded())
     place = next(place for place, event in enumerate(replay.events) if event.kind == EXECUTION)
     replay.events[place] = Event(HIDDEN, 0, 1, 1, 1)

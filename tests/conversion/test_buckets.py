@@ -59,7 +59,7 @@ def test_the_buckets_that_differ_are_repaired_and_no_other_is_touched(pair: tupl
     assert backup.snapshot() == active.snapshot()
 
 
-def test_all_buckets_together_are_the_whole_state(pair: tuple[Converter, Converter]) -> None:
+def test_all_buckets_together_make_the_whole_state(pair: tuple[Converter, Converter]) -> None:
     active, backup = pair
     feed(active, range(300), 3)
     feed(backup, range(200, 700), 9)

@@ -70,7 +70,7 @@ def block(order: str, kind: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_pcapng_has_interfaces_of_their_own_resolution_and_sections_of_their_own_byte_order(order: str) -> None:
+def test_pcapng_interfaces_have_their_own_resolution_and_sections_their_own_byte_order(order: str) -> None:
     frame = bytes(Ether() / V4)
     section = block(order, 0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
     nano = block(order, 1, struct.pack(order + "HHI", 1, 0, 0) + struct.pack(order + "HHB3xHH", 9, 1, 9, 0, 0))
@@ -85,12 +85,12 @@ def test_pcapng_has_interfaces_of_their_own_resolution_and_sections_of_their_own
     packets += block(order, 6, struct.pack(order + "IIIII", 1, 0, 512, len(frame), len(frame)) + frame)
     packets += block(order, 2, struct.pack(order + "HHIIII", 0, 0, 1, 0, len(frame), len(frame)) + frame)
     packets += block(order, 3, struct.pack(order + "I", len(frame)) + frame)
-    packets += block(order, 5, bytes(12))  # statistics: nobody's packet
+    packets += block(order, 5, bytes(12))  # statistics, not a packet
     times = [each.captured_at_ns for each in CaptureReader((section + nano + binary + packets) * 2)]
     assert times == [77, 100_500_000_000, 1 << 32, 0] * 2
 
 
-def test_what_is_no_udp_is_counted_and_passed_over(tmp_path: Path) -> None:
+def test_packets_that_are_not_udp_are_counted_and_skipped(tmp_path: Path) -> None:
     fragment = IP(src="10.0.0.1", dst="10.0.0.2", flags="MF") / TO
     packets = [Ether() / IP() / TCP(), Ether() / fragment, Ether(type=0x0806) / Raw(bytes(28)), Ether() / V4]
     capture = CaptureReader(written(tmp_path, packets))
@@ -98,7 +98,7 @@ def test_what_is_no_udp_is_counted_and_passed_over(tmp_path: Path) -> None:
     assert capture.passed_over == 3
 
 
-def test_what_is_no_capture_is_refused() -> None:
+def test_a_file_that_is_not_a_capture_is_refused() -> None:
     for nothing in (b"", b"abc", bytes(40)):
         with pytest.raises(FormatError, match="offset 0: neither"):
             list(CaptureReader(nothing))

@@ -54,18 +54,18 @@ def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(600)
-def test_after_it_a_start_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
+def test_a_start_after_it_with_the_same_documents_and_size_compiles_nothing(tmp_path: Path) -> None:
     cache, command = tmp_path / "cache", ("-m", "deploy.command", "convert", "compile", *DOCUMENTS)
     told, _ = run(cache, *command)
-    assert "ticks: compiled, " in told
-    assert f"kept in {cache}" in told
+    assert "ticks: compiled " in told
+    assert f"stored in {cache}" in told
     start = ("-c", START, *map(str, NAMES))
     assert run(cache, *start, "1472")[0] == "[]\n"
-    assert "ticks: was compiled before" in run(cache, *command)[0]
+    assert "ticks: already compiled" in run(cache, *command)[0]
     assert "convert" in run(cache, *start, "1400")[0]  # another size is another kernel
 
 
-def test_where_no_kernel_can_be_kept_it_says_so_and_compiles_nothing(tmp_path: Path) -> None:
+def test_if_kernels_cannot_be_stored_it_says_so_and_compiles_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     told, error = run(tmp_path / "file" / "cache", "-m", "deploy.command", "convert", "compile", *DOCUMENTS, status=1)
     assert told == ""
@@ -76,19 +76,19 @@ def test_several_shipped_tables_are_compiled_one_after_the_other(capsys: pytest.
     assert main(["compile", "--shipped", "tick-table", "tick-table"]) == 0
     first, second, where = capsys.readouterr().out.splitlines()
     assert first.startswith("tick-table: ")
-    assert second.startswith("tick-table: was compiled before")
-    assert where.startswith("kept in ")
+    assert second.startswith("tick-table: already compiled")
+    assert where.startswith("stored in ")
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ([], "give --shipped NAME, or --source-format"),
-        (["--shipped", "itch50", "iex", "--table", "own.xml"], "of one shipped format, not of several"),
+        (["--shipped", "itch50", "iex", "--table", "own.xml"], "cannot be combined with several --shipped formats"),
         (["--shipped", "tick-table", "nosuch"], "no shipped document 'nosuch.xml'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_compiled(
+def test_invalid_options_are_refused_before_anything_is_compiled(
     options: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -102,7 +102,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_compiled(
 
 
 class Told:
-    """A meter that keeps what it is told."""
+    """A meter that records its calls."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, str]] = []

@@ -106,7 +106,7 @@ def test_packets_whose_frames_do_not_add_up_are_found(
     assert not shared.check(packet(rows)[:-1])
 
 
-def test_a_converted_trade_is_this_to_the_byte(shared: CompiledConverter) -> None:
+def test_a_converted_trade_has_these_bytes(shared: CompiledConverter) -> None:
     compiled = fresh(shared)
     out = np.zeros(200, np.uint8)
     price = 101_250_000_000
@@ -214,7 +214,7 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
         ('name="size" function="copy" of="size"', 'name="size" function="copy" of="event_at_ns"', "can lose data"),
         ('of="size" by="symbol"', 'of="event_at_ns" by="symbol"', "is summed"),
         ('of="price" weight="size"', 'of="price" wait="size"', "no attribute 'wait'"),
-        ('function="peek" cell="last_price"', 'function="peek" cell="first_price"', "nobody keeps a cell"),
+        ('function="peek" cell="last_price"', 'function="peek" cell="first_price"', "no element keeps a cell"),
         ('sourceFormat="ticks"', 'sourceFormat="tocks"', "made for the source format 'tocks'"),
         ("</converterTable>", "", "not well-formed"),
     ],
@@ -231,7 +231,7 @@ def test_a_bad_table_is_refused_with_file_line_and_reason(tmp_path: Path, old: s
         ("source-format.xml", 'type="uint32"', 'type="uint31"', "unknown type 'uint31'"),
         ("source-format.xml", 'name="trade" type="1"', 'name="trade" type="one"', "not an integer"),
         ("message-model.xml", 'type="Symbol"', 'type="Ticker"', "unknown type 'Ticker'"),
-        ("message-model.xml", 'presence="constant"', 'presence="constnat"', "none of required, optional"),
+        ("message-model.xml", 'presence="constant"', 'presence="constnat"', "not one of required, optional"),
         ("message-model.xml", '<field name="size" id="4" type="uint32"/>', '<data name="x" id="4"/>', "needs the"),
     ],
 )

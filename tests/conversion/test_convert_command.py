@@ -39,7 +39,7 @@ def convert(ticks: Path, kind: str) -> Path:
     return folder
 
 
-def test_check_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_valid_documents(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *DOCUMENTS]) == 0
     assert "3 conversions" in capsys.readouterr().out
 
@@ -51,7 +51,7 @@ def test_check_names_file_line_and_reason(tmp_path: Path, capsys: pytest.Capture
     assert f"{table}:8: source message 'trade' has no field 'prize'" in capsys.readouterr().err
 
 
-def test_explain_tells_each_field_and_its_function(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_each_field_and_its_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", *DOCUMENTS]) == 0
     told = capsys.readouterr().out
     assert "trade (type 1, line 5) → TradeTick" in told
@@ -79,7 +79,7 @@ def test_a_file_becomes_csv(ticks: Path) -> None:
     assert [float(price) for price in table["price"].to_pylist()] == [101.25, 3.5, 101.5]
 
 
-def test_a_file_becomes_sbe_behind_open_framing_headers(ticks: Path) -> None:
+def test_a_file_becomes_sbe_with_open_framing_headers(ticks: Path) -> None:
     data = (convert(ticks, "sbe") / "messages.sbe").read_bytes()
     size = len(data) // 3
     assert len(data) == 3 * size
@@ -89,11 +89,9 @@ def test_a_file_becomes_sbe_behind_open_framing_headers(ticks: Path) -> None:
     assert header == (model.schema.messages["Trade"].block_length, model.schema.messages["Trade"].template_id)
 
 
-def test_a_table_of_rows_does_not_become_messages_of_another_format(
-    ticks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_rows_needs_the_tick_table_format(ticks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["file", *DOCUMENTS, str(ticks), "--reader", "tick-table", "--to", str(ticks.parent)]) == 2
-    assert "'tick-table', no other" in capsys.readouterr().err
+    assert "needs the source format 'tick-table'" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_an_error_not_a_traceback(ticks: Path, capsys: pytest.CaptureFixture[str]) -> None:

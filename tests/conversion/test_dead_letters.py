@@ -48,7 +48,7 @@ def convert(converter: CompiledConverter | InterpretedConverter, frames: list[by
     return converter.convert(packet(frames, first), 0, len(frames), out, 0, len(out)).message_count
 
 
-def test_a_refused_message_is_told_with_reason_number_name_and_bytes(
+def test_a_refused_message_is_reported_with_reason_number_name_and_bytes(
     converter: CompiledConverter | InterpretedConverter,
 ) -> None:
     assert convert(converter, [TRADE, UNKNOWN, TRADE, SHORT_QUOTE], 100) == 2
@@ -59,7 +59,7 @@ def test_a_refused_message_is_told_with_reason_number_name_and_bytes(
     assert converter.take_dead_letters() == []
 
 
-def test_what_a_second_call_for_the_same_packet_refuses_has_its_own_number(
+def test_messages_refused_by_a_second_call_for_a_packet_have_their_own_numbers(
     converter: CompiledConverter | InterpretedConverter,
 ) -> None:
     data, out = packet([TRADE, UNKNOWN, SHORT_QUOTE], 7), np.zeros(2_000, np.uint8)
@@ -80,7 +80,7 @@ def test_of_one_packet_the_first_are_kept_and_of_many_packets_the_newest(
     assert converter.counts()["unknown_type"] == packets * count
 
 
-def test_a_frame_that_ends_beyond_its_packet_is_kept_as_far_as_it_goes(
+def test_a_frame_that_ends_beyond_its_packet_is_kept_up_to_the_packets_end(
     converter: CompiledConverter | InterpretedConverter,
 ) -> None:
     cut, nothing = SOURCE_FRAME.pack(36, 1) + b"ACME", SOURCE_FRAME.pack(0, 1) + b"rest"
@@ -93,7 +93,7 @@ def test_a_frame_that_ends_beyond_its_packet_is_kept_as_far_as_it_goes(
     ]
 
 
-def test_of_several_messages_of_one_type_those_are_named_that_the_length_does_not_rule_out(tmp_path: Path) -> None:
+def test_a_type_of_several_messages_is_named_by_those_that_fit_the_length(tmp_path: Path) -> None:
     path = tmp_path / "two.xml"
     path.write_text(TWO_LENGTHS)
     source_format = load_source_format(path)

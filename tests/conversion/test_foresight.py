@@ -50,7 +50,7 @@ def agree(table: ConverterTable, packets: list[tuple[bytes, int, int]]) -> None:
     assert foreseeing.snapshot() == plain.snapshot()
 
 
-def test_symbols_come_and_the_index_grows_under_it() -> None:
+def test_new_symbols_grow_the_index_during_foresight() -> None:
     random = Random(1)
     frames = trades(random, 20_000, 4 * TABLE_SIZE_FIRST)
     agree(table_of(TICKS), [(packet(frames[at : at + 34]), 0, 34) for at in range(0, len(frames), 34)])

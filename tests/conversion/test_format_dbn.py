@@ -161,7 +161,7 @@ def with_send_times(data: bytes) -> bytes:
     return bytes(head) + out
 
 
-def test_send_times_behind_records_are_taken_off() -> None:
+def test_send_times_after_records_are_removed() -> None:
     data = shared_file("dbn/test_data.mbo.v3.dbn").read_bytes()
     ours = read_dbn(with_send_times(data))
     assert ours.metadata is not None
@@ -175,17 +175,17 @@ def test_damage_is_refused_by_offset() -> None:
     packed = zstandard.ZstdCompressor().compress(data)
     assert read_dbn(b"\x50\x2a\x4d\x18\4\0\0\0skip" + packed).records == read_dbn(data).records
     for damaged, reason in (
-        (data[:6], "offset 0: 6 bytes are no metadata"),
-        (b"DBN\4" + data[4:], "offset 3: DBN version 4"),
-        (data[:300], "offset 4: metadata of 352 bytes"),
-        (data[:4] + (90).to_bytes(4, "little") + data[8:], "version 3 has"),
+        (data[:6], "offset 0: 6 bytes are too short for metadata"),
+        (b"DBN\4" + data[4:], "offset 3: the DBN version is 4"),
+        (data[:300], "offset 4: the metadata has 352 bytes"),
+        (data[:4] + (90).to_bytes(4, "little") + data[8:], "version 3 needs"),
         (data[:4] + (140).to_bytes(4, "little") + data[8:], "ends within its symbols"),
-        (data[:24] + b"\x63\0" + data[26:], "schema 99 is not known"),
+        (data[:24] + b"\x63\0" + data[26:], "schema 99 is unknown"),
         (packed[:-5], "zstd frame is truncated"),
         (packed[:6] + b"\xff" * 10 + packed[16:], "zstd frame is damaged"),
     ):
         with pytest.raises(FormatError, match=reason):
             read_dbn(damaged)
     for damaged in (data[:-1], data[:360] + b"\3" + data[361:], data[:360] + b"\xff" + data[361:]):
-        with pytest.raises(FormatError, match=r"offset \d+: a record of \d+ bytes"):
+        with pytest.raises(FormatError, match=r"offset \d+: a record has \d+ bytes"):
             list(read_dbn(damaged).chunks())

@@ -102,15 +102,15 @@ def segment(count: int, frames: bytes, version: int = 1, size: int | None = None
     )
 
 
-def test_segments_that_do_not_hold_what_they_say_are_refused() -> None:
+def test_segments_that_contradict_their_headers_are_refused() -> None:
     assert decode_iex_segment(segment(0, b"")).chunk() is None
     chunk = decode_iex_segment(segment(2, b"\1\0a\2\0bc")).chunk()
     assert chunk is not None
     assert (chunk.message_count, chunk.sequence, chunk.sent_at_ns, chunk.session) == (2, 9, 7, b"1/5")
     for damaged, reason in (
         (segment(1, b"\1\0a")[:39], "39 bytes"),
-        (segment(1, b"\1\0a", version=2), "version 2"),
-        (segment(1, b"\1\0a", size=4), "a payload of 4 bytes, 3 are there"),
+        (segment(1, b"\1\0a", version=2), "version is 2"),
+        (segment(1, b"\1\0a", size=4), "the payload has 3 bytes, but the header says 4"),
         (segment(2, b"\1\0a"), "2 messages do not fill 3 bytes"),
         (segment(1, b"\2\0a"), "1 messages do not fill 3 bytes"),
         (segment(0, b"\1\0a"), "0 messages do not fill 3 bytes"),

@@ -199,7 +199,7 @@ def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">H", len(body)) + body for body in bodies)
 
 
-def test_a_zero_length_ends_a_file_and_nothing_else_may_be_short() -> None:
+def test_a_zero_length_ends_a_file_and_any_other_truncation_is_refused() -> None:
     event = b"S" + bytes(11)
     (chunk,) = read_binary_file(framed(event, event) + b"\0\0", FORMAT)
     assert (chunk.message_count, chunk.frames) == (2, framed(event, event))
@@ -215,9 +215,9 @@ def test_a_zero_length_ends_a_file_and_nothing_else_may_be_short() -> None:
 @pytest.mark.parametrize(
     ("damaged", "reason"),
     [
-        (framed(b"S" + bytes(11))[:-1], "a frame of 14 bytes, 13 are left"),
-        (b"\0\5S", "3 are left"),
-        (b"\0", "no whole frame"),
+        (framed(b"S" + bytes(11))[:-1], "a frame has 14 bytes, but only 13 are left"),
+        (b"\0\5S", "only 3 are left"),
+        (b"\0", "not a whole frame"),
         (framed(b"S" + bytes(12)), "no message has type 83 and 15 bytes"),
     ],
 )

@@ -89,8 +89,8 @@ def test_a_long_file_comes_in_chunks(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("34200,1,7,18,5853300\n", "[Ee]xpected 6 columns"),
-        (ROWS + "34200,8,7,18,5853300,1\n", "row 10: there is no event of type 8"),
-        (ROWS + "34200,0,7,18,5853300,1\n", "row 10: there is no event of type 0"),
+        (ROWS + "34200,8,7,18,5853300,1\n", "row 10: unknown event type 8"),
+        (ROWS + "34200,0,7,18,5853300,1\n", "row 10: unknown event type 0"),
         ("34200,1,7,18,58.5,1\n", "column #4"),
         ("34200,1,7,-18,585,1\n", "column #3"),
         ("34200,1,7,18,585,1\n34200,1,7,,585,1\n", "row 2 has no size"),
@@ -100,7 +100,7 @@ def test_a_long_file_comes_in_chunks(tmp_path: Path) -> None:
         ("", "[Ee]mpty"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_row(tmp_path: Path, text: str, reason: str) -> None:
+def test_an_unreadable_row_is_refused_by_its_number(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         read(written(tmp_path, text))
 
@@ -125,7 +125,7 @@ def tick_model_says(row: list[str]) -> list[tuple[str, dict[str, Any]]]:
     }[kind]
 
 
-def test_every_event_becomes_what_the_tick_model_has_for_it(tmp_path: Path) -> None:
+def test_every_event_becomes_its_message_of_the_tick_model(tmp_path: Path) -> None:
     ours = interpreted("lobster", read_lobster(written(tmp_path, ROWS), FORMAT), SESSION)
     assert ours == [each for row in ROWS.split() for each in tick_model_says(row.split(","))]
 
@@ -140,7 +140,7 @@ def test_a_real_morning_converts_whole() -> None:
 def test_the_command_takes_a_lobster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, folder = written(tmp_path, ROWS), tmp_path / "out"
     assert main(["file", "--shipped", "lobster", str(path), "--to", str(folder)]) == 2
-    assert "--session YYYYMMDD is needed" in capsys.readouterr().err
+    assert "give --session YYYYMMDD" in capsys.readouterr().err
     arguments = ["--session", str(SESSION), "--as", "csv", "--to", str(folder)]
     assert main(["file", "--shipped", "lobster", str(path), *arguments]) == 0
     with (folder / "OrderEvent.csv").open() as lines:

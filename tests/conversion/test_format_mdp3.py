@@ -138,7 +138,7 @@ def test_instrument_definitions_of_an_older_schema_are_read_to_the_end() -> None
     assert all(has_symbol for _, has_symbol, _ in names)
 
 
-def test_two_real_lines_with_packets_withheld_give_one_stream_without_a_hole() -> None:
+def test_two_real_lines_with_missing_packets_give_one_stream_without_a_gap() -> None:
     datagrams = list(CaptureReader(shared_file("cme/v1.6-v6.1.pcap").read_bytes()))[:2_000]
     lines = sorted({each.where for each in datagrams})
     assert len(lines) == 2
@@ -164,7 +164,7 @@ def delivered(effects: list[MdpEffect]) -> list[tuple[int, int] | MdpEffect]:
     return [(each.packet_sequence, each.chunk.sequence) if isinstance(each, MdpDeliver) else each for each in effects]
 
 
-def test_what_neither_line_brings_is_a_gap_and_the_rest_goes_on() -> None:
+def test_packets_that_neither_line_delivers_are_a_gap_and_the_rest_continues() -> None:
     numbering = MdpNumbering(wait_ns=100, held_max=3)
     assert delivered(numbering.on_packet(packet(10, 2), 0)) == [(10, 1)]
     assert numbering.on_packet(packet(13), 5) == numbering.on_packet(packet(12), 9) == []
@@ -198,7 +198,7 @@ def test_every_packet_is_delivered_once_in_order_or_named_in_a_gap(copies: list[
     assert seen == list(range(5, 6 + len(copies)))
 
 
-def test_packets_that_do_not_hold_what_they_say_are_refused() -> None:
+def test_packets_that_contradict_their_headers_are_refused() -> None:
     assert decode_mdp_packet(packet(7, 3)).message_count == 3
     for damaged in (packet(7)[:11], packet(7)[:-1], packet(7) + b"\0", packet(7)[:12] + b"\x09" + packet(7)[13:]):
         with pytest.raises(FormatError):

@@ -107,19 +107,19 @@ def test_a_long_file_comes_in_chunks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("price\n1\n", "no column for 'event_at_ns': it may be called event_at_ns, timestamp"),
+        ("price\n1\n", "no column for 'event_at_ns'; its name must be one of event_at_ns, timestamp"),
         ("time,size\n1,1\n", "no column for 'price'"),
         ("time,bid\n1,1\n", "no column for 'ask_price'"),
         ("time,price\n1,1\n2,x\n", "column 'price': row 2: "),
         ("time,price\n1,1.0000000001\n", "column 'price': row 1: "),
         ("time,price\n1,1\n,1\n", "column 'time': .*without a time"),
         ("time,price\n1,1\nnoon,1\n", "column 'time': row 1|column 'time': row 2"),
-        ("time,price,side\n1,1,up\n", "column 'side', row 1: 'up' is none of b, buy"),
+        ("time,price,side\n1,1,up\n", "column 'side', row 1: 'up' is not one of b, buy"),
         ("time,price,symbol\n1,1,ABCDEFGHIJKLMNOPQ\n", "column 'symbol', row 1: .* more than 16 bytes"),
         ("time,price,id\n1,1,x\n", "column 'id': row 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_column_and_row(tmp_path: Path, text: str, reason: str) -> None:
+def test_an_unreadable_value_is_refused_by_column_and_row(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         rows_of(written(tmp_path, text))
 

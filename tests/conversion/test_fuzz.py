@@ -1,4 +1,4 @@
-"""Damaged packets: nothing crashes, nothing is read beyond the packet, the stream goes on.
+"""Damaged packets: nothing crashes, nothing is read beyond the packet, the stream continues.
 
 Each packet lies directly before a page that may not be touched, so a read beyond it ends the process. One million:
 `TANDEMFEED_FUZZ=1000000 pytest tests/conversion/test_fuzz.py`.

@@ -87,12 +87,12 @@ def test_a_long_field_is_looked_up_in_a_map_of_short_keys(tmp_path: Path) -> Non
     assert convert(compiled, bodies) == convert(oracle, bodies) == expected
 
 
-def test_a_map_of_short_keys_is_searched_word_by_word_as_ever(tmp_path: Path) -> None:
+def test_a_map_of_short_keys_is_searched_word_by_word(tmp_path: Path) -> None:
     assert "look_up_text" not in kernel_source(load(tmp_path, "one,ABC\n", size=8)).text
     assert "look_up_text" in kernel_source(load(tmp_path, "one,ABC\n", size=9)).text
 
 
-def test_another_reference_table_is_another_fingerprint(tmp_path: Path) -> None:
+def test_a_different_reference_table_changes_the_fingerprint(tmp_path: Path) -> None:
     one, other = (load(tmp_path, f"one,A LONG SYMBOL {letter}\n").fingerprint for letter in "AB")
     assert one != other
 
@@ -100,8 +100,8 @@ def test_another_reference_table_is_another_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ("one," + "A" * 65, "has 65 bytes, 1 to 64 are possible"),
-        ("B" * 65 + ",A", "has 65 bytes, 1 to 64 are possible"),
+        ("one," + "A" * 65, "has 65 bytes; 1 to 64 are allowed"),
+        ("B" * 65 + ",A", "has 65 bytes; 1 to 64 are allowed"),
         ("one,A LONG SYMBOL\ntwo,A LONG SYMBOL  \n", r"symbols\.csv:3: 'A LONG SYMBOL  ' is mapped twice"),
         ("one,A\ntwo\n", r"symbols\.csv:3: fewer columns than the header has"),
         ("", "map 'symbols' is empty"),

@@ -80,7 +80,7 @@ class Heard:
         return self
 
 
-def test_packets_are_these_to_the_byte() -> None:
+def test_packets_have_these_bytes() -> None:
     data = bytes.fromhex("32303236313132314141" + "0000000000000007" + "0002" + "0001" + "53" + "0002" + "4142")
     assert encode_mold_packet(DAY, 7, [b"S", b"AB"]) == data
     assert decode_mold_packet(data) == MoldPacket(DAY, 7, 2, False, data[20:])
@@ -122,7 +122,7 @@ def test_a_clean_session_is_delivered_as_it_comes() -> None:
     assert receiver.on_packet(packet(10, 10), 6) == [], "nothing belongs to a session that is over"
 
 
-def test_the_second_line_fills_what_the_first_lost_and_nothing_is_asked_for() -> None:
+def test_the_second_line_fills_gaps_of_the_first_and_nothing_is_requested() -> None:
     receiver, heard = MoldReceiver(), Heard()
     for now, data in enumerate((packet(1, 2), packet(5, 6), packet(1, 2), packet(3, 4), packet(5, 6), packet(7, 7))):
         heard.take(receiver.on_packet(data, now))
@@ -139,7 +139,7 @@ def test_a_packet_whose_messages_several_held_packets_have_is_a_duplicate() -> N
     assert heard.numbers == list(range(1, 7))
 
 
-def test_what_no_line_has_is_asked_for_and_its_answer_needs_not_match_the_packets() -> None:
+def test_messages_that_no_line_has_are_requested_and_answers_may_cut_packets_differently() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     for data in (packet(1, 2), packet(6, 7), packet(9, 9)):
         heard.take(receiver.on_packet(data, 0))
@@ -160,7 +160,7 @@ def test_a_lost_last_message_is_seen_by_the_heartbeat() -> None:
     assert heard.requests == [(3, 2)]
 
 
-def test_what_never_comes_is_declared_after_the_configured_requests_and_the_rest_goes_on() -> None:
+def test_messages_that_never_arrive_are_declared_after_the_configured_requests_and_the_rest_continues() -> None:
     receiver, heard = MoldReceiver(CONFIG), Heard()
     for data in (packet(1, 2), packet(5, 6), encode_end_of_session(DAY, 9)):
         heard.take(receiver.on_packet(data, 0))
@@ -186,7 +186,7 @@ def test_a_new_session_ends_the_old_one_and_begins_at_its_first_message() -> Non
     assert request.datagram == encode_mold_request(b"TOMORROW", 1, 1)
 
 
-def test_a_receiver_goes_on_from_a_position() -> None:
+def test_a_receiver_continues_from_a_position() -> None:
     receiver, heard = MoldReceiver(CONFIG, DAY, 4), Heard()
     heard.take(receiver.on_packet(packet(1, 6), 0))
     assert (heard.numbers, heard.others) == ([4, 5, 6], [])
@@ -194,7 +194,7 @@ def test_a_receiver_goes_on_from_a_position() -> None:
     assert Heard().take(late.on_packet(packet(50, 51), 0)).numbers == [50, 51]
 
 
-def test_silence_is_said_once_and_any_packet_ends_it() -> None:
+def test_silence_is_reported_once_and_any_packet_ends_it() -> None:
     receiver = MoldReceiver(CONFIG)
     receiver.start(0)
     assert receiver.next_deadline_ns() == CONFIG.silence_ns
@@ -204,7 +204,7 @@ def test_silence_is_said_once_and_any_packet_ends_it() -> None:
     assert receiver.next_deadline_ns() == 2 * CONFIG.silence_ns + 5
 
 
-def test_what_is_held_behind_a_gap_is_bounded_and_comes_again_when_asked_for() -> None:
+def test_messages_held_after_a_gap_are_bounded_and_dropped_ones_are_requested_again() -> None:
     receiver, heard = MoldReceiver(MoldConfig(held_messages_max=10)), Heard()
     heard.take(receiver.on_packet(packet(1, 1), 0))
     for first in range(3, 40, 4):
@@ -229,7 +229,7 @@ def test_malformed_packets_are_counted_and_change_nothing() -> None:
 
 @settings(max_examples=150)
 @given(st.data())
-def test_every_number_is_delivered_or_declared_once_whatever_is_lost_doubled_or_late(data: st.DataObject) -> None:
+def test_every_number_is_delivered_or_declared_once_despite_loss_duplicates_and_delays(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 60))
     missing = data.draw(st.frozensets(st.integers(1, total)))  # the request server has not these either
     cuts = sorted(data.draw(st.sets(st.integers(2, total), max_size=20)) | {1, total + 1}) if total > 1 else [1, 2]

@@ -102,7 +102,7 @@ LEVELS: list[Level] = [
 ]
 
 
-def test_entries_of_any_depth_are_gone_through(table: ConverterTable) -> None:
+def test_entries_of_any_depth_are_converted(table: ConverterTable) -> None:
     data = packet(book(LEVELS, b"\1\2"), book([], b""))
     frames = converted(CompiledConverter(table), data)
     assert frames == converted(InterpretedConverter(table), data)
@@ -130,7 +130,7 @@ def test_the_plain_reader_reads_them_too(table: ConverterTable) -> None:
     assert values["after"] == [{"last": 1}]
 
 
-def test_whatever_ends_beyond_its_message_is_refused(table: ConverterTable) -> None:
+def test_a_part_that_ends_beyond_its_message_is_refused(table: ConverterTable) -> None:
     whole = book(LEVELS, b"\1\2")
     damaged = []
     for place in range(8, len(whole)):
@@ -152,8 +152,6 @@ def test_whatever_ends_beyond_its_message_is_refused(table: ConverterTable) -> N
         ('<data name="owner" length', '<data name="id" length', "'id' is defined twice"),
     ],
 )
-def test_what_is_not_there_is_refused_with_file_line_and_reason(
-    tmp_path: Path, old: str, new: str, reason: str
-) -> None:
+def test_an_unknown_name_is_refused_with_file_line_and_reason(tmp_path: Path, old: str, new: str, reason: str) -> None:
     with pytest.raises(DocumentError, match=rf"[ft]\.xml:\d+: .*{reason}"):
         load(tmp_path, old, new)

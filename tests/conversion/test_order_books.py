@@ -55,7 +55,7 @@ def test_books_are_the_same_message_by_message(table: ConverterTable) -> None:
     assert compiled.key_count() < 400, "orders and books that are gone are forgotten"
 
 
-def test_a_restored_book_goes_on_as_the_one_it_was_taken_from(table: ConverterTable) -> None:
+def test_a_restored_book_behaves_like_the_original(table: ConverterTable) -> None:
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     stream = packets(2_000, stocks=4, alive_min=80)
     for data in stream[:60]:
@@ -167,7 +167,7 @@ def test_orders_of_two_books_may_have_one_id_if_the_table_says_so(table: Convert
     assert best(table, data)[2] == (1, NO_PRICE, 0), "else the second took the place of the first"
 
 
-def test_a_book_is_cleared_and_no_other(tmp_path: Path) -> None:
+def test_clearing_a_book_clears_no_other(tmp_path: Path) -> None:
     table = table_with(tmp_path, CLEARING)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     orders = [message(b"A", 1 + number % 3, number, size=5, price=100 + number % 7) for number in range(1, 31)]
@@ -202,7 +202,7 @@ def test_clearing_looks_at_no_order_of_another_book(tmp_path: Path, changes: tup
     assert many < 20 * few, "2,000 clears that looked at 200,000 orders each took a thousand times as long"
 
 
-def test_orders_in_levels_for_which_there_was_no_room_are_cleared_and_forgotten_like_others(tmp_path: Path) -> None:
+def test_orders_without_room_in_a_level_are_cleared_and_forgotten_like_others(tmp_path: Path) -> None:
     table = table_with(tmp_path, CLEARING)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
     arena, books = compiled._store.arena, header_of(table.books[0].spaces.books)
@@ -229,5 +229,5 @@ def test_orders_in_levels_for_which_there_was_no_room_are_cleared_and_forgotten_
 
 
 def test_a_book_says_how_far_ids_are_unique(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match=r"table\.xml:4: ids='perDay': unique, perBook"):
+    with pytest.raises(DocumentError, match=r"table\.xml:4: ids is 'perDay'; it must be one of unique, perBook"):
         table_with(tmp_path, ('<book name="book"', '<book ids="perDay" name="book"'))

@@ -40,7 +40,7 @@ def test_groups_and_texts_of_a_source_message_become_those_of_the_output(table: 
     }
 
 
-def test_an_output_with_groups_is_this_to_the_byte(table: ConverterTable) -> None:
+def test_an_output_with_groups_has_these_bytes(table: ConverterTable) -> None:
     frames = converted(InterpretedConverter(table), packet(deal([(-1, 2, b"B")], (b"none", b"x"), b"hi")))
     body = struct.pack("<I12x", 5)
     body += struct.pack("<HB", 12, 1) + struct.pack("<qxHx", -1, 2)
@@ -76,7 +76,7 @@ def test_depth_of_a_book_is_as_deep_as_the_book(table: ConverterTable) -> None:
     assert prices == [(12, 2), (14, 1), (15, 1)], "the guard leaves out 13, the count ends at four levels"
 
 
-def test_more_entries_than_their_count_can_say_or_a_datagram_holds_are_too_large(tmp_path: Path) -> None:
+def test_too_many_entries_for_their_count_or_a_datagram_are_too_large(tmp_path: Path) -> None:
     few = load(tmp_path, 'name="legs" id="2"', 'name="legs" id="2" dimensionType="fewSize"')
     legs = [(100, 7, b"B")] * 3 + [(100, 7, b"S")] * 4
     fits, too_many = deal(legs, (b"a", b"b"), b""), deal([(1, 1, b"B"), *legs], (b"a", b"b"), b"")
@@ -89,7 +89,7 @@ def test_more_entries_than_their_count_can_say_or_a_datagram_holds_are_too_large
     assert [len(message["legs"]) for message in read(converted(compiled, data), model)] == [3, 3]
 
 
-def test_what_is_larger_than_a_datagram_is_too_large_and_the_stream_goes_on(table: ConverterTable) -> None:
+def test_an_output_larger_than_a_datagram_is_too_large_and_the_stream_continues(table: ConverterTable) -> None:
     much = deal([(100, 7, b"B")] * 150, (b"a", b"b"), b"")
     fits = deal([(100, 7, b"B")] * 80, (b"a", b"b"), b"x" * 30)
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
@@ -113,27 +113,31 @@ LEGS = '<group name="legs" of="legs">'
         (LEGS, '<group name="arms" of="legs">', "Deal has no group 'arms'"),
         (LEGS, '<group name="legs" of="arms">', "'deal' has no group 'arms'"),
         (LEGS, '<group name="legs">', "exactly one of of=, count= and levels="),
-        (LEGS, '<group name="legs" of="legs" index="i">', "belongs to count= and levels="),
-        (LEGS, '<group name="legs" of="legs" side="bid">', "belongs to levels="),
-        ('<convert message="deal" to="Deal">', '<convert message="deal" to="Deal" each="legs">', "gone through here"),
+        (LEGS, '<group name="legs" of="legs" index="i">', "needs count= or levels="),
+        (LEGS, '<group name="legs" of="legs" side="bid">', "needs levels="),
+        (
+            '<convert message="deal" to="Deal">',
+            '<convert message="deal" to="Deal" each="legs">',
+            "already iterates over",
+        ),
         ('<field name="size" function="copy" of="size"/></group>', "</group>", "field 'size' of legs is written 0"),
         ('of="number" amount="40"', 'of="numero" amount="40"', "no field 'numero'"),
-        ('count="3" index="number"', 'count="4" index="number"', "count=4 is not within 1 and 3"),
-        (NOTHING, NOTHING.replace('"text"', '"long"'), "nothing has at least 1 bytes"),
+        ('count="3" index="number"', 'count="4" index="number"', "count is 4; it must be from 1 to 3"),
+        (NOTHING, NOTHING.replace('"text"', '"long"'), "nothing needs at least 1 bytes"),
         (HEADLINE, HEADLINE.replace('of="headline"', 'of="id"'), "use digits"),
         (HEADLINE, HEADLINE.replace('"copy" of="headline"', '"count" by="id"'), "use digits"),
         ('"party" function="copy" of="party"', '"party" function="copy" of="headline"', "can lose data in party"),
         ('<data name="symbol" function="copy"', '<data name="headline" function="copy"', "written twice"),
-        ('function="constant" value="7"', 'function="count" by="party"', "count in a <group>"),
-        ('level="n"/>', 'level="instrument"/>', "a number, or the index of a <group>"),
+        ('function="constant" value="7"', 'function="count" by="party"', "count is not allowed in a <group>"),
+        ('level="n"/>', 'level="instrument"/>', "a number or the index of a <group>"),
         ('levels="3" book="book"', 'levels="3" book="boot"', "there is no <book> 'boot'"),
-        ('maxValue="3"', 'minValue="1" maxValue="3"', "inner has at least 1 entries"),
+        ('maxValue="3"', 'minValue="1" maxValue="3"', "inner needs at least 1 entries"),
         ('<group name="fixed" count="2">', '<group name="fixed" count="200">', "Depth takes 1738 bytes"),
-        ('<when of="side"', '<order/><when of="side"', "<order> in <group>"),
+        ('<when of="side"', '<order/><when of="side"', "<order> is not allowed in <group>"),
         ('characterEncoding="UTF-8"', 'characterEncoding="UTF-16"', "only a source's <data>"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_file_line_and_reason(
+def test_an_invalid_group_or_text_is_refused_with_file_line_and_reason(
     tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
     if '"long"' in new:

@@ -66,7 +66,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_a_function_numba_cannot_compile_is_called_in_python_and_means_the_same(tmp_path: Path) -> None:
+def test_a_function_that_numba_cannot_compile_is_called_in_python_with_the_same_results(tmp_path: Path) -> None:
     both = Both(load(tmp_path, SMALL))
     frames = [pair(7), pair(-9), (3, b"\0\0\0\0"), pair(8), pair(666), pair(2_000_002), (9, b""), pair(5)]
     assert both.convert(frames) == [(0, 4, -1), (1, -1, -1), (3, 4, -1), (7, 2, -1)]
@@ -121,7 +121,7 @@ def test_groups_guards_and_answers_as_arguments_agree_with_the_interpreter(tmp_p
     assert both.counts().keys() == {"function_failed", "out_of_range"}
 
 
-def test_what_a_guard_passes_over_is_not_asked(tmp_path: Path) -> None:
+def test_messages_that_a_guard_skips_do_not_call_the_function(tmp_path: Path) -> None:
     guarded = SMALL.replace("<field", '<when of="a" isNot="666"/><field')
     both = Both(load(tmp_path, guarded))
     assert both.convert([pair(666), pair(4)]) == [(1, 2, -1)]
@@ -135,7 +135,7 @@ def test_one_value_that_a_function_of_arrays_cannot_take_refuses_its_own_message
     both = Both(load(tmp_path, convert))
     assert both.convert([pair(1, 3), pair(bad, 3), pair(-9, 3), pair(5, 3)]) == [(0, 2, -1), (2, -1, -1), (3, 2, -1)]
     assert both.counts() == {"function_failed": 1}
-    assert both.convert([pair(8, 3)]) == [(0, 5, -1)], "the stream goes on"
+    assert both.convert([pair(8, 3)]) == [(0, 5, -1)], "the stream continues"
 
 
 def test_messages_are_refused_alike_however_a_packet_is_cut(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ BAD_ANSWERS: list[Callable[[NDArray[np.int64]], object]] = [
 
 
 @pytest.mark.parametrize("answer", BAD_ANSWERS)
-def test_what_is_no_array_of_integers_refuses_every_message_that_asked(
+def test_a_result_that_is_not_an_array_of_integers_refuses_every_message_of_the_call(
     tmp_path: Path, answer: Callable[[NDArray[np.int64]], object]
 ) -> None:
     register("wrong", converter_function(per_packet=True)(answer))
@@ -172,7 +172,7 @@ def test_what_is_no_array_of_integers_refuses_every_message_that_asked(
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint64, np.bool_])
-def test_integers_of_any_width_are_taken_as_far_as_they_are_in_range(tmp_path: Path, kind: type) -> None:
+def test_integers_of_any_width_are_accepted_within_the_range(tmp_path: Path, kind: type) -> None:
     def cast(of: NDArray[np.int64]) -> NDArray[Any]:
         return of.astype(kind)
 
@@ -182,7 +182,9 @@ def test_integers_of_any_width_are_taken_as_far_as_they_are_in_range(tmp_path: P
 
 
 @pytest.mark.parametrize("answer", [lambda of: None if of == 3 else of, lambda of: of / Decimal(2), lambda of: "1"])
-def test_a_function_that_gives_no_integer_refuses_its_message(tmp_path: Path, answer: Callable[[int], Any]) -> None:
+def test_a_function_that_does_not_return_an_integer_refuses_its_message(
+    tmp_path: Path, answer: Callable[[int], Any]
+) -> None:
     def odd(of: int) -> Any:
         return answer(of)
 
@@ -192,7 +194,7 @@ def test_a_function_that_gives_no_integer_refuses_its_message(tmp_path: Path, an
     assert both.counts() == {"function_failed": 2}
 
 
-def test_a_packet_with_more_to_ask_than_there_is_room_for_is_converted_in_parts(
+def test_a_packet_with_too_many_arguments_is_converted_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packet_functions, "ROOM_FIRST", 8)
@@ -243,13 +245,15 @@ KEYED = """<convert message="m" to="out">
 @pytest.mark.parametrize("name", ["halved", "spread"])
 def test_an_argument_that_depends_on_state_is_refused_with_file_line_and_reason(tmp_path: Path, name: str) -> None:
     register("spread", converter_function(per_packet=True)(lambda of: of))
-    with pytest.raises(DocumentError, match=rf"t\.xml:5: {name} is called in Python .*, and of depends on state"):
+    with pytest.raises(DocumentError, match=rf"t\.xml:5: {name} is called in Python .*, but of depends on state"):
         load(tmp_path, KEYED.format(name, "sum"))
     load(tmp_path, KEYED.format(name, "more"))
 
 
-def test_entries_of_a_group_in_a_group_cannot_ask(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match=r"t\.xml:2: halved is called in Python .*: not by entries of a group in a"):
+def test_entries_of_a_group_in_a_group_cannot_call_such_a_function(tmp_path: Path) -> None:
+    with pytest.raises(
+        DocumentError, match=r"t\.xml:2: halved is called in Python .*; it cannot be used per entry of a group in a"
+    ):
         load(tmp_path, SMALL.replace('message="m"', 'message="nested" each="outer.inner"'))
     both = Both(load(tmp_path, SMALL.replace('message="m"', 'message="nested" each="outer"')))
     body = b"\3" + b"".join(struct.pack("<iBhh", a, 2, 5, 6) for a in (8, 666, 10))
@@ -265,12 +269,12 @@ GROUP = """<convert message="legs" to="book"><let name="half" function="halved" 
 
 
 def test_in_a_group_of_the_output_it_is_refused_with_file_line_and_reason(tmp_path: Path) -> None:
-    reason = r"t\.xml:3: halved is called in Python before a packet is converted .*: use it in a <let> of the <convert>"
+    reason = r"t\.xml:3: halved is called in Python before a packet is converted .*; use it in a <let> of the <convert>"
     with pytest.raises(DocumentError, match=reason):
         load(tmp_path, GROUP.format("halved", "x"))
 
 
-def test_a_group_of_the_output_writes_what_its_convert_was_answered(tmp_path: Path) -> None:
+def test_a_group_of_the_output_writes_an_answer_of_its_convert(tmp_path: Path) -> None:
     register("doubled", converter_function()(lambda of: 2 * of))
     table = load(tmp_path, GROUP.format("doubled", "half"))
     compiled, oracle = CompiledConverter(table), InterpretedConverter(table)
@@ -287,13 +291,13 @@ def test_a_group_of_the_output_writes_what_its_convert_was_answered(tmp_path: Pa
 def test_every_argument_must_be_a_number(tmp_path: Path) -> None:
     convert = """<convert message="m" to="out">
     <field name="first" function="distance" of="a" to="tag"/></convert>"""
-    with pytest.raises(DocumentError, match=r"t\.xml:3: to='tag' is text of 3: distance takes a number"):
+    with pytest.raises(DocumentError, match=r"t\.xml:3: to='tag' is text of 3; distance needs a number"):
         load(tmp_path, convert.replace('of="a"', 'of="b"'))
-    with pytest.raises(DocumentError, match=r"t\.xml:3: to='tag' is text of 3: distance takes a number"):
+    with pytest.raises(DocumentError, match=r"t\.xml:3: to='tag' is text of 3; distance needs a number"):
         load(tmp_path, convert)
 
 
-def test_a_key_may_be_made_of_an_answer(tmp_path: Path) -> None:
+def test_an_answer_may_be_part_of_a_key(tmp_path: Path) -> None:
     convert = """<convert message="m" to="out"><let name="half" function="halved" of="a"/>
     <field name="first" function="sum" of="b" by="half"/><field name="second" function="copy" of="half"/></convert>"""
     both = Both(load(tmp_path, convert))

@@ -85,7 +85,7 @@ def converted(converter: Converter, data: bytes) -> bytes:
     return bytes(out[: result.end])
 
 
-def test_what_one_schema_writes_the_other_reads(loaded: tuple[ConverterTable, SbeWriter]) -> None:
+def test_messages_written_with_one_schema_are_read_with_the_other(loaded: tuple[ConverterTable, SbeWriter]) -> None:
     table, writer = loaded
     whole = writer.write("News", NEWS)
     older = whole[: -2 - len(NEWS["story"])]  # as version 1 wrote it: without a story

@@ -24,7 +24,7 @@ SHIPPED = [
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_every_shipped_document_holds_to_its_schema(path: Path) -> None:
+def test_every_shipped_document_conforms_to_its_schema(path: Path) -> None:
     tree = etree.parse(str(path))
     schema = etree.XMLSchema(etree.parse(str(XSDS[tree.getroot().tag])))
     assert schema.validate(tree), schema.error_log
@@ -69,7 +69,7 @@ NAMES = ["a", "_1", "A_b9", "a" * 128, "", "1", "a b", "a-b", "a.b", "é", "a&#1
 
 
 @pytest.mark.parametrize(("tag", "text"), WRONG)
-def test_what_is_plainly_wrong_does_not(tag: str, text: str) -> None:
+def test_plainly_wrong_documents_do_not_conform(tag: str, text: str) -> None:
     schema = etree.XMLSchema(etree.parse(str(XSDS[tag])))
     assert not schema.validate(etree.fromstring(text))
 
@@ -80,21 +80,21 @@ def is_valid(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", NAMED)
-def test_a_name_is_to_the_schema_what_it_is_to_the_loader(text: str) -> None:
+def test_schema_and_loader_accept_the_same_names(text: str) -> None:
     assert [is_valid(text.format(name)) for name in NAMES] == [is_name(unescape(name)) for name in NAMES]
 
 
 @pytest.mark.parametrize("text", TITLED)
-def test_what_a_document_is_called_is_to_the_schema_what_it_is_to_the_loader(text: str) -> None:
+def test_schema_and_loader_accept_the_same_titles(text: str) -> None:
     assert [is_valid(text.format(name)) for name in NAMES] == [is_title(unescape(name)) for name in NAMES]
 
 
 @pytest.mark.parametrize("text", [FORMAT, TABLE])
-def test_groups_and_variable_texts_hold_to_their_schemas(text: str) -> None:
+def test_groups_and_variable_texts_conform_to_their_schemas(text: str) -> None:
     root = etree.fromstring(text)
     schema = etree.XMLSchema(etree.parse(str(XSDS[root.tag])))
     assert schema.validate(root), schema.error_log
 
 
-def test_something_is_shipped() -> None:
+def test_at_least_one_document_is_shipped() -> None:
     assert len(SHIPPED) >= 6

@@ -99,10 +99,10 @@ def test_a_variable_text_is_read_like_any_other(loaded: ConverterTable) -> None:
     assert rows["headline"].tolist() == [b"Profits  ", b"a headline of twenty", b"", b"Profits", b"Profits rise"]
     assert rows["short"].tolist() == [b"Profits", b"a headli", b"", b"Profits", b"Profits "]
     assert rows["both"].tolist()[:2] == [b"ACME/Profits/5", b"LONGNAME/a headline of twenty/5"]
-    assert rows["joined"].tolist()[-1] == b"Profits +B", "what is cut off is no blank behind a text"
+    assert rows["joined"].tolist()[-1] == b"Profits +B", "a cut-off character is not a trailing blank"
     assert rows["amount"].tolist() == [12, 12, 7, 12, 12]
     assert rows["kind"].tolist() == [1, 2, 0, 1, 0]
-    assert rows["count"].tolist() == [1, 1, 1, 2, 1], "blanks behind a key do not count"
+    assert rows["count"].tolist() == [1, 1, 1, 2, 1], "trailing blanks of a key do not count"
 
 
 def test_a_text_longer_than_its_maximum_or_its_message_is_refused(loaded: ConverterTable) -> None:
@@ -118,14 +118,14 @@ def test_a_text_longer_than_its_maximum_or_its_message_is_refused(loaded: Conver
     [
         ((' maxLength="20"', ""), "text of 65534 can lose data in headline"),
         ((' maxLength="8"', ""), "text of 255 can lose data in symbol"),
-        (('by="headline"', 'by="headline headline headline"'), "a key of 72 bytes"),
+        (('by="headline"', 'by="headline headline headline"'), "the key has 72 bytes"),
         (('function="cut" of="headline" length="8"', 'function="copy" of="headline"'), "can lose data in short"),
         (('function="copy" of="headline"', 'function="sum" by="id" of="headline"'), "takes a number|is text"),
-        (('maxLength="8"', 'maxLength="256"'), "maxLength=256 of <data> is not within 1 and 255"),
-        (("<when", '<let name="symbol" function="copy" of="id"/><when'), "'symbol' is the name of something else"),
+        (('maxLength="8"', 'maxLength="256"'), "maxLength of <data> is 256; it must be from 1 to 255"),
+        (("<when", '<let name="symbol" function="copy" of="id"/><when'), "the name 'symbol' is already in use"),
     ],
 )
-def test_what_a_text_cannot_be_is_refused_with_file_line_and_reason(
+def test_an_invalid_use_of_a_text_is_refused_with_file_line_and_reason(
     tmp_path: Path, change: tuple[str, str], reason: str
 ) -> None:
     with pytest.raises(DocumentError, match=rf"[ft]\.xml:\d+: .*({reason})"):

@@ -91,7 +91,7 @@ def test_values_made_of_values_and_odd_numbers_are_refused_as_any_other_mistake(
         for each in reversed(range(300))  # the first needs all others
     )
     convert, side = '<convert message="order" to="Depth">', 'side="what"'
-    with pytest.raises(DocumentError, match="more than 64 values one made of another"):
+    with pytest.raises(DocumentError, match="more than 64 values depend on each other"):
         load(tmp_path, table=TABLE.replace(convert, convert + chain, 1))
     for bid in ("9" * 30, "B" * 9):
         with pytest.raises(DocumentError, match=r"bid=.*(has more than 64 bits|1 to 8 bytes of text)"):

@@ -341,7 +341,7 @@ def recorded(name: str) -> list[FrameChunk]:
 
 
 @pytest.mark.parametrize("name", ["itch50", "iex", "dbn"])
-def test_the_kernel_makes_of_a_whole_recording_what_its_oracle_makes(name: str) -> None:
+def test_kernel_and_oracle_convert_a_whole_recording_alike(name: str) -> None:
     chunks, table = recorded(name), shipped_table(name)
     kernel, oracle = CompiledConverter(table), InterpretedConverter(table)
     assert b"".join(converted(kernel, chunks)) == b"".join(converted(oracle, chunks))
@@ -349,7 +349,7 @@ def test_the_kernel_makes_of_a_whole_recording_what_its_oracle_makes(name: str) 
     assert kernel.digests().tolist() == oracle.digests().tolist()
 
 
-def test_tables_of_ticks_convert_whole_by_the_kernel_as_by_its_oracle() -> None:
+def test_kernel_and_oracle_convert_tables_of_ticks_alike() -> None:
     source_format = load_source_format(document("tick-table.xml"))
     quotes = list(read_tick_file(shared_file("ticks/usdjpy-ticks.csv"), source_format, TableOptions("USD/JPY")))
     trades = list(read_tick_file(shared_file("ticks/btcusdt-trades.parquet"), source_format, TableOptions("BTCUSDT")))

@@ -73,7 +73,7 @@ def bodies(pairs: list[tuple[int, int]]) -> bytes:
     ) + b"".join(SOURCE_FRAME.pack(8, 1) + struct.pack("<HH", *pair) for pair in pairs)
 
 
-def test_what_a_compiled_function_raises_refuses_its_message_and_no_other(tmp_path: Path) -> None:
+def test_an_exception_of_a_compiled_function_refuses_only_its_message(tmp_path: Path) -> None:
     @converter_function(minimum=0, maximum=200)
     def ratio(of: int, total: int) -> int:
         if of == 7:
@@ -97,7 +97,7 @@ def test_what_a_compiled_function_raises_refuses_its_message_and_no_other(tmp_pa
     assert (compiled.counts()["function_failed"], compiled.counts()["out_of_range"]) == (2, 1)
 
 
-def test_behind_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_path: Path) -> None:
+def test_after_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_path: Path) -> None:
     @converter_function(minimum=0, maximum=200)
     def share(of: int, total: int) -> int:
         return 1_000 // (total - 3)
@@ -114,7 +114,7 @@ def test_behind_a_change_of_state_a_function_is_null_where_it_would_refuse(tmp_p
     result = compiled.convert(data, 0, 4, ours, 0, 200)
     assert result == oracle.convert(data, 0, 4, theirs, 0, 200)
     assert bytes(ours) == bytes(theirs)
-    # 1000 // -1 and 1000 // 1 are beyond its range, 1000 // 0 raises; the state goes on
+    # 1000 // -1 and 1000 // 1 are beyond its range, 1000 // 0 raises; the state continues
     assert ours[: result.end].reshape(4, 13)[:, 12].tolist() == [255, 255, 255, 50]
     assert not any(compiled.counts().values())
     assert compiled.snapshot() == oracle.snapshot()
@@ -165,11 +165,11 @@ def test_a_package_registers_functions_by_entry_point(
     assert told in capsys.readouterr().out
 
 
-def test_an_entry_point_that_is_no_converter_function_is_named(
+def test_the_error_names_an_entry_point_that_is_not_a_converter_function(
     tmp_path: Path, installed: Callable[[str], None]
 ) -> None:
     installed("plain = our_rounding:plain")
-    with pytest.raises(BadUserFunction, match="our_rounding:plain: no @converter_function"):
+    with pytest.raises(BadUserFunction, match="our_rounding:plain is not a @converter_function"):
         load(tmp_path, TABLE)
 
 
@@ -183,22 +183,22 @@ def not_from_a_file() -> int:
 @pytest.mark.parametrize(
     ("name", "function", "reason"),
     [
-        ("copy", percent, "the name is taken"),
+        ("copy", percent, "the name is already in use"),
         ("no name", percent, "is not a name: A to Z"),
-        ("half", converter_function()(lambda of: of / 2), "gives float64, not an integer"),
+        ("half", converter_function()(lambda of: of / 2), "returns float64, not an integer"),
         (
             "nothing",
             converter_function()(lambda: Decimal(5)),
-            "'nothing' takes no values: only one that can be compiled",
+            "'nothing' takes no values; only a function that can be compiled",
         ),
-        ("many", converter_function()(lambda *of: sum(of)), r"'many': \*of is not one value"),
+        ("many", converter_function()(lambda *of: sum(of)), r"'many': \*of is not a single value"),
         ("by_key", converter_function()(lambda of, by: of + by), "'by' is an attribute of every element"),
-        ("made", converter_function()(not_from_a_file()), "'made': its source cannot be read"),
-        ("reversed", converter_function(minimum=5, maximum=4)(lambda of: of), "its range is within"),
-        ("wide", converter_function(maximum=2**63 - 1)(lambda of: of), "its range is within"),
+        ("made", converter_function()(not_from_a_file()), "'made': cannot read its source"),
+        ("reversed", converter_function(minimum=5, maximum=4)(lambda of: of), "its range must be within"),
+        ("wide", converter_function(maximum=2**63 - 1)(lambda of: of), "its range must be within"),
     ],
 )
-def test_a_function_that_cannot_be_one_is_refused_with_the_reason(
+def test_an_invalid_converter_function_is_refused_with_the_reason(
     name: str, function: UserFunction, reason: str
 ) -> None:
     with pytest.raises(BadUserFunction, match=reason):

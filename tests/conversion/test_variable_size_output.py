@@ -1,4 +1,4 @@
-"""Messages of variable size through everything behind the kernel: packing, merge and client, files, other decoders."""
+"""Messages of variable size through everything after the kernel: packing, merge and client, files, other decoders."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_groups_become_json_in_csv(recording: list[str], tmp_path: Path) -> None
     assert first["headline"] == "hello"
 
 
-def test_messages_of_variable_size_stand_in_their_order_in_an_sbe_file(recording: list[str], tmp_path: Path) -> None:
+def test_messages_of_variable_size_keep_their_order_in_an_sbe_file(recording: list[str], tmp_path: Path) -> None:
     assert main(["file", *recording, "--as", "sbe"]) == 0
     data, reader, at, names = (tmp_path / "messages.sbe").read_bytes(), SbeReader(load_schema(MODEL.encode())), 0, []
     while at < len(data):
@@ -182,7 +182,7 @@ def test_messages_of_variable_size_stand_in_their_order_in_an_sbe_file(recording
     assert names == ["Deal", "Depth", "Deal"]
 
 
-def test_explain_tells_groups_and_texts(recording: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_groups_and_texts(recording: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", *recording[:6]]) == 0
     told = capsys.readouterr().out
     assert "Deal.legs ← each entry of legs\n        only if side = B" in told

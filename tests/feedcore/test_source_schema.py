@@ -113,9 +113,9 @@ def test_the_schemas_byte_order_is_the_formats(tmp_path: Path) -> None:
     [
         ("", MESSAGE, r"format\.xml:1: .*need a <framing> with blockLength"),
         (FRAMING.replace('type="uint16"', 'type="uint8"'), MESSAGE.replace('"7" block', '"700" block'), "does not fit"),
-        (FRAMING, MESSAGE.replace('"code" id="3"', '"when_year" id="3"'), "two values would be called 'when_year'"),
+        (FRAMING, MESSAGE.replace('"code" id="3"', '"when_year" id="3"'), "two values would have the name 'when_year'"),
         (FRAMING, "", "at least one <message>"),
-        (FRAMING, MESSAGE + "<x/>", r"venue\.xml:\d+: <x> in <messageSchema>"),
+        (FRAMING, MESSAGE + "<x/>", r"venue\.xml:\d+: <x> is not allowed in <messageSchema>"),
     ],
 )
 def test_what_cannot_be_a_source_format_is_refused_with_file_line_and_reason(

@@ -104,7 +104,7 @@ def test_references_between_types_cannot_multiply_nor_go_on_for_ever() -> None:
     with pytest.raises(DocumentError, match=f"more than {COMPOSITE_VALUES_MAX} values"):
         load_schema(one_message(composites(31, 2), "c30"))
     load_schema(one_message(composites(REFERENCES_MAX, 1), f"c{REFERENCES_MAX - 1}"))
-    with pytest.raises(DocumentError, match=f"more than {REFERENCES_MAX} types refer one to another"):
+    with pytest.raises(DocumentError, match=f"more than {REFERENCES_MAX} types refer to each other"):
         load_schema(one_message(composites(1_000, 1), "c999"))
 
 

@@ -39,7 +39,7 @@ def test_servers_are_asked_in_turn_and_one_that_served_is_asked_first() -> None:
     assert servers.current == "a:1"
 
 
-def test_a_standby_is_believed_about_who_is_active_only_if_the_address_was_configured() -> None:
+def test_a_standby_can_only_name_a_configured_address_as_active() -> None:
     servers = AdminServers(ADDRESSES)
     servers.move_on("a:1", standby("c:3"))
     assert servers.current == "c:3"
@@ -48,7 +48,7 @@ def test_a_standby_is_believed_about_who_is_active_only_if_the_address_was_confi
     assert servers.current == "a:1"
 
 
-def test_two_that_name_each_other_lead_nobody_in_a_circle() -> None:
+def test_two_servers_that_name_each_other_do_not_cause_a_loop() -> None:
     servers = AdminServers(ADDRESSES)
     asked = []
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_two_that_name_each_other_lead_nobody_in_a_circle() -> None:
     assert pause_s > 0
 
 
-def test_the_pause_grows_from_round_to_round_up_to_its_limit_and_begins_anew_when_one_served() -> None:
+def test_the_pause_grows_each_round_up_to_its_limit_and_is_reset_when_a_server_served() -> None:
     servers = AdminServers("a:1", pause_s=1, pause_max_s=4)
     for longest_s in (1, 2, 4, 4):
         assert longest_s / 2 <= servers.move_on("a:1", standby()) <= longest_s
@@ -90,7 +90,7 @@ def test_a_question_goes_to_the_active_server_and_a_refusal_ends_it() -> None:
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_a_question_that_nobody_answers_ends_with_the_last_failure_when_its_time_is_over() -> None:
+def test_an_unanswered_question_ends_with_the_last_failure_when_its_time_is_over() -> None:
     asked = []
 
     def ask(address: str, _timeout_s: float) -> str:

@@ -39,7 +39,7 @@ def test_every_receiver_of_a_group_hears_a_datagram_and_no_other_group_does(cont
     assert first.receive() is None
 
 
-def test_a_receiver_tells_the_address_that_the_last_datagram_came_from(context: zmq.Context[Any]) -> None:
+def test_a_receiver_reports_the_address_of_the_last_datagrams_sender(context: zmq.Context[Any]) -> None:
     receiver = MulticastReceiver(context, "127.0.0.1", GROUP)
     assert receiver.last_sender == ""
     assert receiver.receive() is None
@@ -53,7 +53,7 @@ def test_a_receiver_tells_the_address_that_the_last_datagram_came_from(context: 
         assert receiver.last_sender == f"127.0.0.1:{plain.getsockname()[1]}"
 
 
-def test_a_datagram_over_the_limit_is_impossible_to_send_and_the_next_one_goes(context: zmq.Context[Any]) -> None:
+def test_a_datagram_over_the_limit_is_refused_and_the_next_one_is_sent(context: zmq.Context[Any]) -> None:
     receiver = MulticastReceiver(context, "127.0.0.1", GROUP)
     sender = MulticastSender(context, "127.0.0.1", datagram_size_max=8_192)
     for size in (8_193, 65_000, 1_000_000):
@@ -75,12 +75,12 @@ def test_a_bad_group_is_refused_by_name(group: str) -> None:
         parse_group(group)
 
 
-def test_an_interface_that_is_not_here_is_a_clear_error(context: zmq.Context[Any]) -> None:
+def test_an_unknown_interface_is_a_clear_error(context: zmq.Context[Any]) -> None:
     with pytest.raises(BadGroup, match=r"203\.0\.113\.9"):
         MulticastReceiver(context, "203.0.113.9", GROUP)
 
 
-def test_the_sender_refuses_an_interface_that_is_not_here_and_a_group_that_is_none(context: zmq.Context[Any]) -> None:
+def test_the_sender_refuses_an_unknown_interface_and_an_invalid_group(context: zmq.Context[Any]) -> None:
     with pytest.raises(BadGroup, match=r"203\.0\.113\.9"):
         MulticastSender(context, "203.0.113.9")
     sender = MulticastSender(context, "127.0.0.1")
@@ -89,7 +89,7 @@ def test_the_sender_refuses_an_interface_that_is_not_here_and_a_group_that_is_no
             sender.send(group, b"x")
 
 
-def test_the_receive_queue_is_bounded_and_goes_on_after_an_overflow(context: zmq.Context[Any]) -> None:
+def test_the_receive_queue_is_bounded_and_continues_after_an_overflow(context: zmq.Context[Any]) -> None:
     """The mark counts datagrams, with the pipe's slack; the kernel's buffer adds some hundred."""
     receiver = MulticastReceiver(context, "127.0.0.1", GROUP, receive_queue_count_max=100)
     other = MulticastReceiver(context, "127.0.0.1", GROUP)

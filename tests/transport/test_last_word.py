@@ -38,7 +38,7 @@ def said(key: bytes, incarnation: int) -> bytes:
         return receiver.recv(1_000)
 
 
-def test_a_word_under_the_right_key_is_heard(hearing: tuple[LastWords, str, Heard]) -> None:
+def test_a_word_with_the_right_key_is_accepted(hearing: tuple[LastWords, str, Heard]) -> None:
     words, endpoint, heard = hearing
     sender = LastWordSender(endpoint)
     sender.say(words.key(8), 7)  # adapter 8's key
@@ -49,7 +49,7 @@ def test_a_word_under_the_right_key_is_heard(hearing: tuple[LastWords, str, Hear
     sender.close()
 
 
-def test_what_is_no_word_disturbs_nobody(hearing: tuple[LastWords, str, Heard]) -> None:
+def test_datagrams_that_are_not_words_are_ignored(hearing: tuple[LastWords, str, Heard]) -> None:
     words, endpoint, heard = hearing
     host, _, port = endpoint.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anybody:
@@ -61,7 +61,7 @@ def test_what_is_no_word_disturbs_nobody(hearing: tuple[LastWords, str, Heard]) 
     sender.close()
 
 
-def test_a_flipped_bit_anywhere_makes_a_word_void() -> None:
+def test_any_flipped_bit_invalidates_a_word() -> None:
     words = LastWords()
     datagram = said(words.key(3), 3)
     assert words.understand(datagram) == 3
@@ -72,11 +72,11 @@ def test_a_flipped_bit_anywhere_makes_a_word_void() -> None:
 
 
 @given(st.binary(max_size=80))
-def test_bytes_that_were_made_up_are_no_word(datagram: bytes) -> None:
+def test_random_bytes_are_not_a_word(datagram: bytes) -> None:
     assert LastWords().understand(datagram) is None
 
 
-def test_a_taken_port_is_no_reason_not_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_does_not_prevent_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(LOG, "warning", lambda event, **_: told.append(event))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
@@ -84,4 +84,4 @@ def test_a_taken_port_is_no_reason_not_to_start(monkeypatch: pytest.MonkeyPatch)
         words = LastWords()
         words.listen(f"127.0.0.1:{taken.getsockname()[1]}", print)
         words.close()
-    assert told == ["no last words are heard: a kill of an adapter is noticed later"]
+    assert told == ["cannot receive last words; a killed adapter will be noticed later"]

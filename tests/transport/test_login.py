@@ -104,7 +104,7 @@ def test_a_server_that_cannot_prove_itself_is_refused(
         login(server.endpoint, certificates[0], IDENTITY, SECRET)
 
 
-def test_a_server_that_is_not_there_is_an_rpc_error_in_time(
+def test_an_unreachable_server_is_an_rpc_error_in_time(
     certificates: tuple[bytes, bytes, bytes],
 ) -> None:
     with pytest.raises(grpc.RpcError) as unreachable:
@@ -112,7 +112,7 @@ def test_a_server_that_is_not_there_is_an_rpc_error_in_time(
     assert unreachable.value.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
-def test_a_token_source_keeps_its_token_while_it_is_good(
+def test_a_token_source_keeps_its_token_while_it_is_valid(
     toy: ToyAuthentication, server: RpcServer, certificates: tuple[bytes, bytes, bytes]
 ) -> None:
     source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
@@ -136,7 +136,7 @@ def test_a_token_source_logs_in_again_when_its_token_has_expired(
     assert [source(), source()] == ["token 1", "token 2"]
 
 
-def test_while_no_server_answers_the_token_at_hand_serves_for_the_rest_of_its_life(
+def test_while_no_server_answers_the_present_token_serves_for_the_rest_of_its_life(
     toy: ToyAuthentication,
     server: RpcServer,
     certificates: tuple[bytes, bytes, bytes],

@@ -15,7 +15,7 @@ counters = st.one_of(near, st.integers(0, COUNTER_MAX), near.map(lambda behind: 
 
 
 @given(st.lists(counters, max_size=60), counters)
-def test_it_takes_what_a_set_of_all_counters_would_or_calls_it_too_old(heard: list[int], first: int) -> None:
+def test_it_accepts_what_a_set_of_all_counters_would_or_calls_it_too_old(heard: list[int], first: int) -> None:
     window, seen = ReplayWindow(first), set[int]()
     for counter in heard:
         is_known = counter in seen
@@ -26,7 +26,7 @@ def test_it_takes_what_a_set_of_all_counters_would_or_calls_it_too_old(heard: li
 
 
 @given(st.lists(st.integers(1, 2 * REPLAY_WINDOW), min_size=1, max_size=300), st.integers(0, COUNTER_MAX >> 1))
-def test_no_counter_is_taken_twice_wherever_the_count_stands(steps: list[int], base: int) -> None:
+def test_no_counter_is_ever_accepted_twice(steps: list[int], base: int) -> None:
     window = ReplayWindow()
     taken = [base + step for step in steps if window.take(base + step)]
     assert len(taken) == len(set(taken))
@@ -47,7 +47,7 @@ def test_a_counter_at_the_end_of_u64_allocates_nothing() -> None:
     assert not window.take(COUNTER_MAX)
 
 
-def test_nothing_below_the_first_counter_is_taken() -> None:
+def test_no_counter_below_the_first_is_accepted() -> None:
     window = ReplayWindow(100)
     assert not window.take(99)
     assert window.take(100)

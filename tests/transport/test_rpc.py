@@ -1,4 +1,4 @@
-"""Secured calls over real TLS connections: who is let in, who is not and is told why, and a peer that dies."""
+"""Secured calls over real TLS connections: accepted calls, refused calls with their reasons, and a peer that dies."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ def test_a_bad_token_is_unauthenticated_and_says_why(bearer: Callable[[], str], 
     assert why.lower() in details.lower()
 
 
-def test_a_service_that_nobody_listed_is_denied_to_everyone(open_as: Any) -> None:
+def test_an_unlisted_service_is_denied_to_every_caller(open_as: Any) -> None:
     everything = token(roles=("client", "adapter", "source", "admin"))
     code, details = refusal_of(SHAPES["UnaryUnary"][0], open_as(everything), "/toy.Unlisted/UnaryUnary")
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert "nobody" in details
+    assert "cannot be called" in details
 
 
-def test_many_callers_at_once_are_never_taken_for_one_another(open_as: Any) -> None:
+def test_concurrent_callers_are_never_confused(open_as: Any) -> None:
     channels = {name: open_as(token(name)) for name in ("ann", "bob", "cid", "dora")}
 
     def call(name: str) -> bool:
@@ -201,7 +201,7 @@ def test_health_and_reflection_need_no_token(open_as: Any) -> None:
     assert {"toy.Clients", "toy.Admins", "grpc.health.v1.Health"} <= names
 
 
-def test_a_server_that_another_authority_vouches_for_is_not_talked_to(server: RpcServer) -> None:
+def test_a_server_with_a_certificate_of_another_ca_is_refused(server: RpcServer) -> None:
     stranger = make_certificates()[0]
     with open_channel(server.endpoint, stranger, token()) as channel:
         code, _ = refusal_of(SHAPES["UnaryUnary"][0], channel, "/toy.Clients/UnaryUnary")
@@ -225,7 +225,7 @@ DOTTED = st.lists(st.binary(max_size=20), max_size=4).map(lambda parts: b".".joi
 
 
 @given(st.text(max_size=60) | DOTTED)
-def test_whatever_the_token_is_the_verifier_only_ever_refuses(text: str) -> None:
+def test_the_verifier_refuses_any_malformed_token_and_raises_nothing_else(text: str) -> None:
     with pytest.raises(TokenRefused):
         TokenVerifier(KEY.public_key().public_bytes_raw()).verify(text)
 

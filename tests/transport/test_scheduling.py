@@ -1,4 +1,4 @@
-"""What is told to schedulers and to the collector of cyclic garbage, for all that a process does from then on."""
+"""Settings of the schedulers and the garbage collector for a whole process."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_every_thread_made_from_then_on_has_short_turns_and_the_same_nice_value(
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the policies are Linux's")
-def test_a_policy_that_somebody_chose_stays() -> None:
+def test_a_policy_that_was_chosen_for_the_process_stays() -> None:
     asked, _, nice = slice_of_a_thread("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))")
     assert (asked, nice) == ("False", "0")
 
 
-def test_what_was_made_before_steady_running_is_left_to_no_collection() -> None:
+def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> None:
     script = (
         "import gc, sys\n"
         "from transport.scheduling import begin_steady_running\n"
@@ -83,7 +83,7 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 12), reason="slices are told to Linux 6.12 and later")
-def test_a_thread_that_yields_to_others_is_there_for_each_processor_to_end_last() -> None:
+def test_each_processor_has_a_yielding_thread_that_ends_last() -> None:
     told = subprocess.run([sys.executable, "-c", LAST_THREADS], capture_output=True, text=True, check=True)
     threads, nice_of_main = told.stdout.splitlines()
     processors = sorted(os.sched_getaffinity(0))[:LAST_THREADS_MAX]

@@ -111,7 +111,7 @@ def test_no_plaintext_of_a_message_is_on_the_wire() -> None:
 # ---- the decision tag ----
 
 
-def test_a_heartbeat_with_a_huge_epoch_that_a_reader_forged_is_no_packet_to_an_adapter() -> None:
+def test_an_adapter_refuses_a_heartbeat_with_a_huge_epoch_that_a_reader_forged() -> None:
     forged = forger().seal(heartbeat(2**32 - 2), 12)
     assert isinstance(stream_opener().open(forged), HeardPacket), "it is sealed with the channel's key"
     assert refusal_of(forged, opener()) is Refusal.UNTAGGED
@@ -148,7 +148,7 @@ def test_a_new_decision_key_comes_with_its_stream_key_and_the_former_opens_nothi
     receiver.remove_key(5)
     assert refusal_of(former[1], receiver) is Refusal.UNKNOWN_KEY
     receiver.open(fresh[1])
-    assert refusal_of(fresh[0], receiver) is Refusal.REPLAYED, "the count goes on over a change of keys"
+    assert refusal_of(fresh[0], receiver) is Refusal.REPLAYED, "the counter continues over a change of keys"
 
 
 # ---- announced starts ----
@@ -164,13 +164,13 @@ def test_a_start_that_was_not_announced_is_refused() -> None:
         assert refusal_of(sealer().seal(output_packet(), 12), by) is Refusal.UNANNOUNCED
 
 
-def test_a_start_of_one_adapter_is_none_of_another() -> None:
+def test_a_start_of_one_adapter_is_not_valid_for_another() -> None:
     for by in (opener(), stream_opener()):
         datagram = sealer(replace(START, adapter_id=3)).seal(output_packet()._replace(adapter_id=3), 12)
         assert refusal_of(datagram, by) is Refusal.UNANNOUNCED
 
 
-def test_a_start_that_has_not_reported_where_it_is_is_not_believed_until_it_has() -> None:
+def test_a_start_is_not_believed_until_it_has_reported_its_packet_counter() -> None:
     datagram = sealer(first_counter=50).seal(output_packet(), 12)
     receiver = opener(start=replace(START, next_counters={}))
     assert refusal_of(datagram, receiver) is Refusal.UNANNOUNCED
@@ -187,7 +187,7 @@ def test_an_announcement_that_repeats_a_start_forgets_nothing_of_it() -> None:
     receiver.open(made.seal(output_packet(), 12))
 
 
-def test_a_packet_that_was_sent_before_an_adapter_came_is_none_to_it() -> None:
+def test_a_packet_sent_before_an_adapter_started_is_refused() -> None:
     made = sealer()
     old = [made.seal(output_packet(), 12) for _ in range(3)]
     fresh = opener(start=replace(START, next_counters=made.next_counters()))
@@ -210,7 +210,7 @@ def test_starts_that_share_a_number_share_no_key() -> None:
         assert refusal_of(sealer(start).seal(output_packet(), 12), stream_opener()) is Refusal.FORGED
 
 
-def test_the_keys_of_a_channel_of_a_feed_and_of_a_purpose_are_their_own() -> None:
+def test_channels_feeds_and_purposes_have_different_keys() -> None:
     packet = output_packet()
     sealed = set()
     for feed_id, key in ((7, KEY), (8, KEY), (7, replace(KEY, channel_id=2)), (7, replace(KEY, key_id=6))):
@@ -236,7 +236,7 @@ def test_a_nonce_is_never_used_twice() -> None:
     opener(start=another).open(datagram)
 
 
-def test_a_start_that_is_adopted_again_goes_on_counting() -> None:
+def test_a_start_that_is_adopted_again_continues_its_counters() -> None:
     made = sealer()
     made.seal(output_packet(), 12)
     made.adopt_start(replace(START, next_counters={1: 1}))
@@ -260,7 +260,7 @@ def test_without_a_key_nothing_is_sealed() -> None:
 # ---- replays ----
 
 
-def test_a_packet_opens_once_in_whatever_order_they_come() -> None:
+def test_each_packet_opens_once_in_any_order() -> None:
     made, receiver = sealer(), opener()
     datagrams = [made.seal(output_packet(), 12) for _ in range(REPLAY_WINDOW + 10)]
     for datagram in (datagrams[0], datagrams[5], datagrams[2]):

@@ -40,7 +40,7 @@ def refusal_of(datagram: bytes, by: SourceOpener) -> Refusal:
 
 
 @given(st.binary(max_size=1_424))
-def test_what_is_sealed_opens_to_itself_and_shows_nothing_of_it(packet: bytes) -> None:
+def test_a_sealed_packet_opens_to_itself_and_reveals_nothing(packet: bytes) -> None:
     datagram = sealer().seal(packet)
     assert len(datagram) == len(packet) + SOURCE_SEAL_SIZE
     assert opener().open(datagram) == packet
@@ -87,7 +87,7 @@ def test_a_key_is_changed_without_a_gap_and_the_former_opens_nothing_once_it_has
     assert refusal_of(former, receiver) is Refusal.UNKNOWN_KEY
 
 
-def test_strangers_who_send_any_number_of_salts_push_out_no_start_that_is_heard() -> None:
+def test_any_number_of_strangers_salts_displaces_no_start_in_use() -> None:
     made, receiver = sealer(), opener()
     receiver.open(made.seal(b"-"))
     for _ in range(10 * STARTS_MAX):

@@ -75,7 +75,7 @@ def test_every_packet_is_listed_twice_so_that_a_lost_signature_costs_nothing() -
 
 
 @given(st.integers(1, 300), st.integers(576, 8_192))
-def test_what_was_sealed_in_one_go_takes_as_many_signatures_as_it_needs(count: int, datagram_size_max: int) -> None:
+def test_many_packets_sealed_together_take_as_many_signatures_as_needed(count: int, datagram_size_max: int) -> None:
     made = Sealer(7, START, sealer()._private_key, datagram_size_max=datagram_size_max)
     made.use_key(KEY)
     sealed = [digest_of(made.seal(output_packet(), 12)) for _ in range(count - 1)]
@@ -132,7 +132,7 @@ def test_an_idle_start_signs_its_first_heartbeat_and_the_next_and_then_every_fif
     ],
     ids=["epoch", "end of epoch", "end of stream", "role", "input_seq", "message_seq", "session", "lineage"],
 )
-def test_a_heartbeat_that_says_something_new_is_signed_at_once_and_once_more(news: OutputPacket) -> None:
+def test_a_heartbeat_that_says_something_new_is_signed_immediately_and_once_more(news: OutputPacket) -> None:
     assert signed_at(idle_sealer(), [HEARTBEAT, HEARTBEAT, news, *[news] * 10]) == [2, 3, 8]
 
 
@@ -141,7 +141,7 @@ def test_packets_with_messages_are_signed_with_the_next_heartbeat_and_once_more(
     assert signed_at(idle_sealer(), [HEARTBEAT, message, message, *[HEARTBEAT] * 10]) == [3, 4, 9]
 
 
-def test_last_words_of_a_former_session_between_the_heartbeats_of_the_present_one_are_no_news() -> None:
+def test_last_heartbeats_of_an_earlier_session_between_those_of_the_present_one_are_not_news() -> None:
     last_word = heartbeat(session=HEARTBEAT.session - 1, flags=HEARTBEAT.flags | OutputFlag.END_OF_STREAM)
     assert signed_at(sealer(), [HEARTBEAT, last_word] * 8) == [0, 1, 2, 7, 12]
 
@@ -177,7 +177,7 @@ def test_a_signature_is_due_when_its_list_is_full() -> None:
     assert signed_at(made, [output_packet()] * (3 * most)) == [most - 1, 2 * most - 1, 3 * most - 1]
 
 
-def test_where_a_list_has_no_room_for_what_was_listed_before_the_last_signature_is_sent_again() -> None:
+def test_the_last_signature_is_sent_again_if_the_next_list_has_no_room_for_its_packets() -> None:
     made, most, sent = sealer(), digests_max(), []
     for _ in range(2 * most + 1):
         made.seal(output_packet(), 12)
@@ -202,7 +202,7 @@ def test_nothing_is_signed_twice_with_one_nonce() -> None:
         made.sign(CHANNEL_ID, 13)
 
 
-def test_an_adapter_passes_over_signatures() -> None:
+def test_an_adapter_ignores_signatures() -> None:
     made = sealer()
     made.seal(output_packet(), 12)
     assert opener().open(made.sign(CHANNEL_ID, 12)) is None
@@ -214,7 +214,7 @@ def test_a_reader_cannot_sign_as_an_adapter() -> None:
     assert refusal_of(made.sign(CHANNEL_ID, 12), stream_opener()) is Refusal.BAD_SIGNATURE
 
 
-def test_who_does_not_hold_the_key_costs_no_verification() -> None:
+def test_a_sender_without_the_key_costs_no_verification() -> None:
     made = forger()
     made.use_key(replace(KEY, key=bytes(32)))
     made.seal(output_packet(), 12)

@@ -1,7 +1,7 @@
-"""BinaryFILE: a day's messages in a file, each behind its length (u16, big-endian); a length of zero ends the session.
+"""BinaryFILE: a day's messages in a file, each after its length (u16, big-endian); a length of zero ends the session.
 
-There are recordings whose length prefix is always zero. In such a file the message type tells the length; the reader
-writes it where it belongs, so that what it gives is framed as the format says.
+Some recordings have only zeros as lengths. Then the message type gives the length, and the reader fills it in, so that
+its frames are as the format defines them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_binary_file(
             break  # end of session
         end = offset + LENGTH_SIZE + length
         if length == 0 or end > len(data):
-            raise FormatError(f"offset {offset}: a message of {length} bytes, {len(data) - offset} are left")
+            raise FormatError(f"offset {offset}: a message has {length} bytes, but only {len(data) - offset} are left")
         count += 1
         offset = end
         if count == messages_max:
@@ -53,12 +53,14 @@ def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:
     offset = 0
     while offset + LENGTH_SIZE < len(data):
         if any(data[offset : offset + LENGTH_SIZE]):
-            raise FormatError(f"offset {offset}: a length, in a file whose lengths are zero")
+            raise FormatError(f"offset {offset}: a length that is not zero, in a file whose lengths are zero")
         kind = data[offset + LENGTH_SIZE]
         size = sizes.get(kind)
         if size is None or offset + LENGTH_SIZE + size > len(data):
             what = "of unknown type" if size is None else f"of {size} bytes"
-            raise FormatError(f"offset {offset}: a message {what} ({bytes([kind])!r}), {len(data) - offset} are left")
+            raise FormatError(
+                f"offset {offset}: a message {what} ({bytes([kind])!r}), but only {len(data) - offset} bytes are left"
+            )
         out[offset : offset + LENGTH_SIZE] = size.to_bytes(LENGTH_SIZE, "big")
         offset += LENGTH_SIZE + size
     return bytes(out)

@@ -82,7 +82,7 @@ class CaptureReader:
 
 def _take(data: memoryview, offset: int, size: int, what: str) -> memoryview:
     if offset + size > len(data):
-        raise FormatError(f"offset {offset}: {what} has {size} bytes, {len(data) - offset} are left")
+        raise FormatError(f"offset {offset}: {what} has {size} bytes, but only {len(data) - offset} are left")
     return data[offset : offset + size]
 
 
@@ -116,11 +116,11 @@ def _pcapng_frames(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
             magic = data[offset + 8 : offset + 12]
             order = "<" if int.from_bytes(magic, "little") == BYTE_ORDER_MAGIC else ">"
             if struct.unpack(order + "I", magic)[0] != BYTE_ORDER_MAGIC:
-                raise FormatError(f"offset {offset}: a section without byte-order magic")
+                raise FormatError(f"offset {offset}: a section has no byte-order magic")
             interfaces = []
         size = struct.unpack_from(order + "I", data, offset + 4)[0]
         if size < 12 or size % 4:
-            raise FormatError(f"offset {offset}: a block of {size} bytes")
+            raise FormatError(f"offset {offset}: a block has an impossible length of {size} bytes")
         body = _take(data, offset, size, "a block")[8 : size - 4]
         try:
             if kind == INTERFACE:
@@ -128,7 +128,7 @@ def _pcapng_frames(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
             elif kind in (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET):
                 yield _block_frame(kind, body, order, interfaces)
         except (struct.error, IndexError):
-            raise FormatError(f"offset {offset}: block of type {kind} is damaged") from None
+            raise FormatError(f"offset {offset}: a block of type {kind} is damaged") from None
         offset += size
 
 

@@ -1,4 +1,4 @@
-"""What readers give: frames of a venue, and the source packet that they become."""
+"""The readers' output: a venue's frames, and the source packet made of them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MESSAGE_COUNT_MAX = 65_535  # of a source packet: its count has 16 bits
 
 
 class FormatError(ValueError):
-    """Bytes that are not what the format says; the text names the offset."""
+    """Bytes do not follow the format; the text names the offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameChunk:
-    """Consecutive messages as the venue framed them, one behind the other.
+    """Consecutive messages as the venue framed them.
 
     Attributes:
         message_count: at most `MESSAGE_COUNT_MAX`.
         sequence: the venue's number of the first message; 1 is a file's first.
-        sent_at_ns: the venue's wall clock on the packet; 0 where it says none.
-        session: the venue's name of its session; empty where it has none.
+        sent_at_ns: the venue's wall clock on the packet; 0 if it has none.
+        session: the venue's name of its session; empty if it has none.
     """
 
     frames: bytes

@@ -1,7 +1,7 @@
 """Databento Binary Encoding (DBN): metadata, then records; plain or zstd, in one frame or several.
 
 A record begins with its length in words of four bytes and its type, so that no version needs to be known to walk them.
-Where the metadata says that each record has the server's send time behind it (`ts_out`), the reader takes it off: the
+Where the metadata says that the server's send time follows each record (`ts_out`), the reader removes it: the
 records it gives are those that the format's document describes.
 """
 
@@ -54,7 +54,7 @@ class DbnMetadata:
         start_ns, end_ns: the times asked for, since the Unix epoch; None where the end is open.
         limit: records asked for at most; None for all.
         symbol_type_in, symbol_type_out: of the request and of the mappings; None where it is mixed.
-        has_ts_out: each record has the server's send time behind it.
+        has_ts_out: the server's send time follows each record.
     """
 
     version: int
@@ -78,7 +78,7 @@ class DbnFile:
 
     Attributes:
         metadata: None of a fragment, which has records alone.
-        records: all of them, one behind the other.
+        records: all of them, consecutive.
     """
 
     metadata: DbnMetadata | None
@@ -113,19 +113,19 @@ def read_dbn(data: bytes) -> DbnFile:
     if data[:3] != DBN_MAGIC:
         return DbnFile(None, data)
     if len(data) < 8:
-        raise FormatError(f"offset 0: {len(data)} bytes are no metadata")
+        raise FormatError(f"offset 0: {len(data)} bytes are too short for metadata")
     version, size = data[3], int.from_bytes(data[4:8], "little")
     if not 1 <= version <= VERSION_MAX:
-        raise FormatError(f"offset 3: DBN version {version}, this side reads 1 to {VERSION_MAX}")
+        raise FormatError(f"offset 3: the DBN version is {version}; 1 to {VERSION_MAX} are supported")
     if 8 + size > len(data):
-        raise FormatError(f"offset 4: metadata of {size} bytes, {len(data) - 8} are left")
+        raise FormatError(f"offset 4: the metadata has {size} bytes, but only {len(data) - 8} are left")
     metadata = _metadata(version, data[8 : 8 + size])
     records = data[8 + size :]
     return DbnFile(metadata, _without_ts_out(records) if metadata.has_ts_out else records)
 
 
 def _decompressed(data: bytes) -> bytes:
-    """Every zstd frame of the file, one behind the other."""
+    """The content of all zstd frames of the file."""
     parts, rest, offset = [], data, 0
     try:
         while rest:
@@ -146,12 +146,12 @@ def _decompressed(data: bytes) -> bytes:
 def _record_size(records: bytes, offset: int) -> int:
     size = records[offset] * WORD_SIZE
     if size < RECORD_SIZE_MIN or offset + size > len(records):
-        raise FormatError(f"offset {offset}: a record of {size} bytes, {len(records) - offset} are left")
+        raise FormatError(f"offset {offset}: a record has {size} bytes, but only {len(records) - offset} are left")
     return size
 
 
 def _without_ts_out(records: bytes) -> bytes:
-    """The records without the send time behind each; their lengths are set right."""
+    """The records without their send times, with corrected lengths."""
     out, offset = bytearray(), 0
     while offset < len(records):
         size = _record_size(records, offset)
@@ -199,18 +199,20 @@ def _text(raw: bytes) -> str:
     try:
         return raw.rstrip(b"\0").decode()
     except UnicodeDecodeError:
-        raise FormatError(f"the metadata has a name that is no text: {raw!r}") from None
+        raise FormatError(f"the metadata has a name that is not text: {raw!r}") from None
 
 
 def _metadata(version: int, data: bytes) -> DbnMetadata:
     fixed = _FIXED_V1 if version == 1 else _FIXED
     symbols_at = fixed.size + (RESERVED_SIZE_V1 if version == 1 else RESERVED_SIZE) + 4
     if len(data) < symbols_at:
-        raise FormatError(f"offset 8: {len(data)} bytes of metadata, version {version} has {symbols_at} at least")
+        raise FormatError(
+            f"offset 8: the metadata has {len(data)} bytes; version {version} needs at least {symbols_at}"
+        )
     values = fixed.unpack_from(data)
     dataset, schema, start, end, limit, type_in, type_out, ts_out = values[:8]
     if schema != NONE_16 and schema >= len(SCHEMAS):
-        raise FormatError(f"offset 24: schema {schema} is not known")
+        raise FormatError(f"offset 24: schema {schema} is unknown")
     cursor = _Cursor(data, symbols_at, SYMBOL_SIZE_V1 if version == 1 else values[8])
     return DbnMetadata(
         version,

@@ -20,7 +20,7 @@ def _unsigned(data: memoryview, header: int, place: Place, is_big_endian: bool) 
 
 
 def field_value(field: SourceField, data: memoryview, offset: int) -> int | float | bytes | None:
-    """A field's value: a number, text without the spaces and NULs behind it, None where it is null.
+    """A field's value: a number, text without trailing spaces and NULs, None if it is null.
 
     Args:
         offset: where the fields' offsets count from.
@@ -56,11 +56,11 @@ class FrameReader:
         view, framing, offset = memoryview(frames), self._framing, 0
         while offset < len(view):
             if offset + framing.size_min > len(view):
-                raise FormatError(f"offset {offset}: {len(view) - offset} bytes are no whole frame")
+                raise FormatError(f"offset {offset}: {len(view) - offset} bytes are not a whole frame")
             length = _unsigned(view, offset, framing.length, framing.is_big_endian)
             size = length * framing.length_unit + framing.length_adds
             if size < framing.size_min or offset + size > len(view):
-                raise FormatError(f"offset {offset}: a frame of {size} bytes, {len(view) - offset} are left")
+                raise FormatError(f"offset {offset}: a frame has {size} bytes, but only {len(view) - offset} are left")
             kind = _unsigned(view, offset, framing.type, framing.is_big_endian)
             yield offset, size, kind
             offset += size

@@ -1,6 +1,6 @@
 """IEX-TP, the transport of IEX's TOPS and DEEP: segments of numbered messages over UDP.
 
-A segment is a header of 40 bytes (little-endian), then each message behind its length (u16). A segment without messages
+A segment is a header of 40 bytes (little-endian), then each message after its length (u16). A segment without messages
 is a heartbeat. Sequence numbers count from 1 within a session of a channel.
 """
 
@@ -26,7 +26,7 @@ class IexSegment(NamedTuple):
         stream_offset: bytes of the session before this segment's messages.
         sequence: of the first message; of the next to come where there is none.
         sent_at_ns: since the Unix epoch.
-        frames: the messages, each behind its length.
+        frames: the messages, each after its length.
     """
 
     protocol: int
@@ -53,15 +53,15 @@ def decode_iex_segment(datagram: bytes) -> IexSegment:
         FormatError: it does not hold what it says.
     """
     if len(datagram) < IEX_TP_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes, an IEX-TP header is {IEX_TP_HEADER_SIZE}")
+        raise FormatError(f"{len(datagram)} bytes; an IEX-TP header has {IEX_TP_HEADER_SIZE}")
     version, protocol, channel, session, size, count, stream_offset, sequence, sent_at = IEX_TP_HEADER.unpack_from(
         datagram
     )
     if version != IEX_TP_VERSION:
-        raise FormatError(f"IEX-TP version {version}, this side reads {IEX_TP_VERSION}")
+        raise FormatError(f"the IEX-TP version is {version}; expected {IEX_TP_VERSION}")
     frames = datagram[IEX_TP_HEADER_SIZE:]
     if size != len(frames):
-        raise FormatError(f"a payload of {size} bytes, {len(frames)} are there")
+        raise FormatError(f"the payload has {len(frames)} bytes, but the header says {size}")
     offset = 0
     for _ in range(count):
         offset += 2 + int.from_bytes(frames[offset : offset + 2], "little")

@@ -49,7 +49,7 @@ def read_lobster(path: Path, source_format: SourceFormat, symbol: str = "") -> I
     types = np.asarray(table["type"])
     known = {message.type_id for message in source_format.messages.values()}
     for row in np.flatnonzero(~np.isin(types, sorted(known)))[:1]:
-        raise FormatError(f"row {row + 1}: there is no event of type {types[row]}")
+        raise FormatError(f"row {row + 1}: unknown event type {types[row]}")
     # All messages have the same fields: they are framed as one, then told apart.
     message = next(iter(source_format.messages.values()))
     values = {name: np.asarray(table[name]) for name in COLUMNS if name in message.fields and name != "time"}

@@ -1,8 +1,8 @@
-"""CME MDP 3.0 over UDP: a packet header of 12 bytes (little-endian), then messages of CME's own SBE schema, each behind
+"""CME MDP 3.0 over UDP: a packet header of 12 bytes (little-endian), then messages of CME's own SBE schema, each after
 its size (u16, the size's own two bytes included).
 
-CME numbers packets, not messages, and sends every packet on two lines. `MdpNumbering` puts them together and numbers
-the messages: a pure core, told the time. A channel's packets begin anew with number 1 each week.
+CME numbers packets, not messages, and sends every packet on two lines. `MdpNumbering` merges the lines and numbers the
+messages; it is a pure core that takes the time as an argument. A channel's packets restart at number 1 each week.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MdpPacket(NamedTuple):
     Attributes:
         sequence: the packet's number in its channel.
         sent_at_ns: since the Unix epoch.
-        frames: the messages, each behind its size.
+        frames: the messages, each after its size.
     """
 
     sequence: int
@@ -41,7 +41,7 @@ def decode_mdp_packet(datagram: bytes) -> MdpPacket:
         FormatError: it does not hold what it says.
     """
     if len(datagram) < MDP_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes, an MDP header is {MDP_HEADER_SIZE}")
+        raise FormatError(f"{len(datagram)} bytes; an MDP header has {MDP_HEADER_SIZE}")
     sequence, sent_at_ns = MDP_HEADER.unpack_from(datagram)
     frames = datagram[MDP_HEADER_SIZE:]
     offset = count = 0
@@ -64,8 +64,8 @@ class MdpDeliver:
 
 @dataclass(frozen=True, slots=True)
 class MdpGap:
-    """Packets that neither line brought in time. How many messages were in them nobody can say: the numbering goes on
-    as if there were none, and the books of the channel are to be rebuilt from its snapshots."""
+    """Packets that neither line delivered in time. The number of messages in them is unknown, so the numbering
+    continues as if there were none, and the channel's books must be rebuilt from its snapshots."""
 
     first_packet: int
     packet_count: int
@@ -84,7 +84,7 @@ class MdpNumbering:
 
     Args:
         wait_ns: how long a missing packet may still come from the other line.
-        held_max: packets held behind a missing one; with more it is given up at once.
+        held_max: packets held after a missing one; with more it is given up immediately.
         next_packet: where to begin; None: with the first packet heard.
     """
 

@@ -1,7 +1,7 @@
 """MoldUDP64: packets of numbered messages over UDP, as NASDAQ's and other venues' feeds send them.
 
 A downstream packet is session (10 characters), sequence of the first message (u64), count (u16), all big-endian, then
-each message behind its length (u16). A count of 0 is a heartbeat: `sequence` is the next to come. 65535 is the end of
+each message after its length (u16). A count of 0 is a heartbeat: `sequence` is the next to come. 65535 is the end of
 the session. A request asks for messages again and has the same 20 bytes alone.
 """
 
@@ -27,7 +27,7 @@ class MoldPacket(NamedTuple):
     Attributes:
         sequence: of the first message; of the next one to come in a heartbeat or at the end of the session.
         message_count: messages in it.
-        frames: the messages, each behind its length.
+        frames: the messages, each after its length.
     """
 
     session: bytes
@@ -38,13 +38,13 @@ class MoldPacket(NamedTuple):
 
 
 def decode_mold_packet(datagram: bytes) -> MoldPacket:
-    """Decode a downstream packet and check that its messages fill it; what is in them is judged by who reads them.
+    """Decode a downstream packet and check that its messages fill it; their readers check their content.
 
     Raises:
         FormatError: it does not hold what it says.
     """
     if len(datagram) < MOLD_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes, a MoldUDP64 header is {MOLD_HEADER_SIZE}")
+        raise FormatError(f"{len(datagram)} bytes; a MoldUDP64 header has {MOLD_HEADER_SIZE}")
     session, sequence, count = MOLD_HEADER.unpack_from(datagram)
     is_end = count == END_OF_SESSION_COUNT
     if is_end:
@@ -102,13 +102,13 @@ def chunk_from(packet: MoldPacket, first_sequence: int) -> FrameChunk:
 class MoldTranslation:
     """Makes source packets of one MoldUDP64 stream's packets, heartbeats and the session's end included.
 
-    A message's source sequence number is its MoldUDP64 sequence number, so that every adapter that hears the stream, on
-    whatever line, gives it the same one; gaps and copies are then whoever's who tracks source streams. The first packet
-    heard says which of the venue's sessions it is: packets of another one are not of this trading day.
+    A message's source sequence number is its MoldUDP64 sequence number, so that every adapter that receives the stream,
+    on any line, gives it the same number. The tracker of source streams handles gaps and copies. The first packet
+    received determines the venue's session; packets of other sessions are not of this trading day.
 
     Attributes:
-        session: the venue's name of its session; None until a packet was heard.
-        malformed, foreign: packets that did not hold what they said; packets of another session.
+        session: the venue's name of its session; None until a packet was received.
+        malformed, foreign: packets that were malformed; packets of another session.
     """
 
     def __init__(self, feed_id: int, source_stream_id: int, trading_day: int) -> None:
@@ -138,7 +138,7 @@ class MoldTranslation:
             message_count=packet.message_count,
             session=self._trading_day,
             first_source_seq=packet.sequence,
-            sent_at_ns=0,  # MoldUDP64 says none, and adapters must not put in times of their own
+            sent_at_ns=0,  # MoldUDP64 has no time, and adapters must not fill in their own
             flags=flags,
         )
         return header + packet.frames

@@ -1,6 +1,6 @@
-"""Hears a MoldUDP64 feed: a sans-I/O core that puts packets of one or several lines into one sequence without a hole.
+"""Receives a MoldUDP64 feed: a sans-I/O core that merges the packets of one or several lines into one gapless sequence.
 
-The shell hands every datagram, of the multicast lines and of the request server alike, to `on_packet`, and calls
+The shell passes every datagram, of the multicast lines and of the request server, to `on_packet`, and calls
 `on_deadline` when `next_deadline_ns` has come. Time is the shell's monotonic clock.
 
 Invariant: within a session `Deliver` and `SequenceGap` together name each sequence number exactly once, in order.
@@ -27,7 +27,7 @@ class MoldConfig:
         request_wait_ns: from one request to the next for the same gap.
         request_count_max: requests before the gap is given up.
         messages_per_request_max: a request asks for no more.
-        held_messages_max: messages held behind a gap; what comes beyond is dropped and asked for again.
+        held_messages_max: messages held after a gap; further ones are dropped and requested again.
         silence_ns: without any packet for this long the feed is silent; venues send heartbeats each second.
     """
 
@@ -70,7 +70,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SequenceGap:
-    """These messages were asked for as often as configured and did not come; what follows goes on behind them."""
+    """These messages were requested as often as configured and did not arrive; delivery continues after them."""
 
     session: bytes
     first_sequence: int
@@ -87,7 +87,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class FeedSilent:
-    """No packet came for the configured time. Said once until one comes."""
+    """No packet arrived for the configured time. Reported once until one arrives."""
 
 
 MoldEffect: TypeAlias = SessionStarted | Deliver | SendRequest | SequenceGap | SessionEnded | FeedSilent
@@ -102,7 +102,7 @@ class MoldCounts:
         malformed: datagrams dropped because they were not.
         duplicates: packets of which every message had been delivered, or was held.
         foreign: packets of a session that is over.
-        dropped: packets beyond the limit of what is held behind a gap.
+        dropped: packets beyond the limit of messages held after a gap.
         requests: requests sent.
         lost: messages declared missing.
     """
@@ -138,14 +138,14 @@ class MoldReceiver:
     """One MoldUDP64 feed.
 
     Args:
-        session, next_sequence: where to go on, from a durable position. Without a session the first packet heard gives
-            it; `next_sequence` then is where to begin in it, and None begins with that packet.
+        session, next_sequence: where to continue, from a durable position. Without a session, the first packet received
+            determines it; then `next_sequence` is where to begin in it, and None begins with that packet.
     """
 
     def __init__(
         self, config: MoldConfig | None = None, session: bytes | None = None, next_sequence: int | None = None
     ) -> None:
-        assert session is None or next_sequence is not None, "a session to go on with needs a place in it"
+        assert session is None or next_sequence is not None, "a session to continue needs a position in it"
         self.config = config or MoldConfig()
         self.counts = MoldCounts()
         self._begin = next_sequence
@@ -255,7 +255,7 @@ class MoldReceiver:
         """Arm or disarm the gap's deadline; end the session if nothing is open."""
         if session.next_sequence < session.known_end:
             moved = any(isinstance(effect, Deliver | SequenceGap) for effect in effects)
-            if session.gap_deadline_ns is None or moved:  # another hole, or an answer is coming: patience begins anew
+            if session.gap_deadline_ns is None or moved:  # another gap, or an answer is arriving: the wait restarts
                 session.gap_attempts = 0
                 session.gap_deadline_ns = now_ns + self.config.reorder_wait_ns
             return
@@ -266,14 +266,14 @@ class MoldReceiver:
             effects.append(SessionEnded(session.name, session.next_sequence))
 
     def _requests(self, session: _Session) -> list[MoldEffect]:
-        """One request for the first hole, up to the first message held."""
+        """One request for the first gap, up to the first held message."""
         count = min(session.gap_end - session.next_sequence, self.config.messages_per_request_max)
         self.counts.requests += 1
         datagram = encode_mold_request(session.name, session.next_sequence, count)
         return [SendRequest(session.next_sequence, count, datagram)]
 
     def _give_up(self, session: _Session, effects: list[MoldEffect]) -> None:
-        """Declare the first hole missing and go on behind it."""
+        """Declare the first gap missing and continue after it."""
         end = session.gap_end
         count = end - session.next_sequence
         if count > 0:

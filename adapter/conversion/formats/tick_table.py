@@ -58,7 +58,7 @@ class TableOptions:
     def __post_init__(self) -> None:
         """Check what the user chose."""
         if self.time_unit not in UNITS_NS:
-            raise FormatError(f"time unit {self.time_unit!r} is none of {', '.join(UNITS_NS)}")
+            raise FormatError(f"the time unit is {self.time_unit!r}; it must be one of {', '.join(UNITS_NS)}")
         if len(self.symbol.encode()) > SYMBOL_SIZE:
             raise FormatError(f"symbol {self.symbol!r} has more than {SYMBOL_SIZE} bytes")
 
@@ -106,8 +106,8 @@ class _Columns:
         for field in ("event_at_ns", *needed):
             if not self.has(field):
                 raise FormatError(
-                    f"no column for {field!r}: it may be called {', '.join(ALIASES[field])}; "
-                    f"there are {', '.join(table.column_names)}"
+                    f"no column for {field!r}; its name must be one of {', '.join(ALIASES[field])}; "
+                    f"the file has {', '.join(table.column_names)}"
                 )
 
     def has(self, field: str) -> bool:
@@ -140,7 +140,7 @@ class _Columns:
             zoned = pc.any(pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$")).as_py()
             column = column.cast(pa.timestamp("ns", "UTC" if zoned else None))
         elif not pa.types.is_timestamp(column.type):
-            raise pa.ArrowInvalid(f"{column.type} is no time")
+            raise pa.ArrowInvalid(f"{column.type} is not a time")
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
         if column.null_count:
@@ -159,7 +159,7 @@ class _Columns:
         return np.array(texts, f"S{SYMBOL_SIZE}")
 
     def _sides(self) -> NDArray[np.bytes_]:
-        """Who took: where the buyer was the maker, the seller took."""
+        """The aggressor's side: if the buyer was the maker, the seller was the aggressor."""
         if self.has("buyer_maker"):
             makers = self._table.column(self._names["buyer_maker"]).to_pylist()
             known = {"true": b"S", "1": b"S", "false": b"B", "0": b"B", "none": b"N"}
@@ -170,7 +170,9 @@ class _Columns:
         sides = [(value or "").strip().lower() for value in self._table.column(name).to_pylist()]
         for row, side in enumerate(sides, 1):
             if side not in SIDES:
-                raise FormatError(f"column {name!r}, row {row}: {side!r} is none of {', '.join(filter(None, SIDES))}")
+                raise FormatError(
+                    f"column {name!r}, row {row}: {side!r} is not one of {', '.join(filter(None, SIDES))}"
+                )
         return np.array([SIDES[side] for side in sides], "S1")
 
 
