@@ -58,6 +58,11 @@ class GapRepair:
         """True once the gap has been open for longer than the limit."""
         return self._since_ns is not None and now_ns - self._since_ns >= self._config.declare_after_ns
 
+    def extend_to(self, at_ns: int) -> None:
+        """The gap is not declared before then."""
+        if self._since_ns is not None:
+            self._since_ns = max(self._since_ns, at_ns - self._config.declare_after_ns)
+
     def is_request_due(self, now_ns: int, jitter: float) -> bool:
         """True once per due request.
 

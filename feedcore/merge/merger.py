@@ -133,6 +133,8 @@ class StreamMerger:
         for packet in self._gate.on_timer(now_ns):
             self._on_other_epoch(packet, now_ns, effects)
         source_ranges = self._provisional.on_timer(now_ns, jitter, effects)
+        if (waiting_until_ns := self._gate.next_deadline_ns()) is not None:
+            self._gap.extend_to(waiting_until_ns)  # a packet that waits for a lineage may close the gap
         is_due = not self._gap.is_hopeless(now_ns) and self._gap.is_request_due(now_ns, jitter)
         while self._gap.is_hopeless(now_ns):
             self._declare(now_ns, effects)

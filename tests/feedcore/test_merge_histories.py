@@ -53,6 +53,18 @@ def test_an_epoch_that_died_before_it_told_its_lineage_holds_nothing_up_for_long
     assert listener.delivered == line(1, 6)
 
 
+def test_no_gap_is_declared_while_packets_wait_for_a_lineage() -> None:
+    listener = Listener()
+    listener.hear(packet(1, line(1, 3)), heartbeat(7, FIRST))
+    listener.wait(4_950 * MS)
+    listener.hear(packet(7, line(7, 7), adapter=2, epoch=2), packet(4, line(4, 6)))
+    listener.wait(60 * MS)
+    assert listener.delivered == line(1, 3)
+    listener.wait(50 * MS)
+    assert listener.delivered == line(1, 6)
+    assert not listener.events(Gap)
+
+
 def test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropped_by_identity() -> None:
     listener = Listener()
     listener.hear(heartbeat(1, FIRST), packet(1, line(1, 9)))

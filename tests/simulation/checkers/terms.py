@@ -68,7 +68,9 @@ class TermChecker:
         lease, line = adapter.engine.lease, adapter.engine.replicas[packet.channel_id].line
         newest = lease.last_epoch
         # Packets that waited for an acknowledgement may be transmitted after the adapter has begun its next epoch.
-        was_decided_before = lease.epoch == newest and packet.end_input_seq <= line.lineage.first_input_seq
+        is_of_session_before = packet.session < adapter.engine.session
+        is_before_epoch = is_of_session_before or packet.end_input_seq <= line.lineage.first_input_seq
+        was_decided_before = lease.epoch == newest and is_before_epoch
         if packet.epoch < newest and not (adapter.is_late or was_decided_before):
             raise Violation("5", f"{adapter.name} is active in epoch {packet.epoch} although it knows {newest}")
 
