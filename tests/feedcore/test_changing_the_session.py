@@ -221,10 +221,8 @@ def test_a_backup_promoted_in_the_old_session_ends_it_before_it_begins_the_next(
     assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
 
 
-@pytest.mark.parametrize(("policy", "epoch_of_next"), [(SessionState.CARRY, 2), (SessionState.RESET, 1)])
-def test_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew_only_if_the_state_is_carried(
-    policy: SessionState, epoch_of_next: int
-) -> None:
+def decided_anew(policy: SessionState) -> list[tuple[int, int]]:
+    """(session, epoch) of what an heir transmits that ends the old session anew and had heard decisions of the new."""
     active, heir = Adapter(1, session_state=policy), Adapter(2, session_state=policy)
     active.activate()
     heir.follow(active)
@@ -235,8 +233,15 @@ def test_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew_only_if
     say(heir, 1, 1, [3], MS, session=NEXT)
     hear(heir, decided, MS)
     heir.activate(epoch=2, now_ns=2 * MS)
-    effects = heir.source(2, 1, [9], 3 * MS)
-    assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, epoch_of_next)]
+    return [(packet.session, packet.epoch) for packet in data(heir.source(2, 1, [9], 3 * MS))]
+
+
+def test_an_heir_that_ends_the_old_session_anew_with_a_carried_state_decides_the_new_one_anew() -> None:
+    assert decided_anew(SessionState.CARRY) == [(SESSION, 2), (NEXT, 2)]
+
+
+def test_an_heir_that_ends_the_old_session_anew_with_a_reset_state_keeps_the_decisions_of_the_new_one() -> None:
+    assert decided_anew(SessionState.RESET) == [(SESSION, 2), (NEXT, 1)]
 
 
 def test_a_state_reports_the_session() -> None:

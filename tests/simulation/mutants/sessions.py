@@ -72,7 +72,7 @@ SESSIONS = (
         ChannelReplica,
         "forget_another_past",
         always(None),
-        killer="tests.feedcore.test_changing_the_session:test_with_a_carried_state_an_heir_that_ends_the_old_session_anew_decides_the_new_one_anew",
+        killer="tests.feedcore.test_changing_the_session:test_an_heir_that_ends_the_old_session_anew_with_a_carried_state_decides_the_new_one_anew",
     ),
     Mutant("numbers of another session are taken for those of the current one", Sessions, "_hear", _takes_any_session),
     Mutant("a client leaves a session that is not settled", SessionMerger, "_is_settled", always(True)),
