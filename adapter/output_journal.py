@@ -67,7 +67,8 @@ class ChannelMarks:
 
     def note(self, epoch: int, first_input_seq: int, first_message_seq: int, index: int) -> None:
         """Note the next packet. Packets of an epoch ascend; a new epoch may begin before the end of the old one."""
-        if epoch == self._epoch and first_input_seq > self._input_seq and self._unmarked_count < MARK_EVERY:
+        is_next = epoch == self._epoch and first_input_seq > self._input_seq
+        if is_next and self._unmarked_count < MARK_EVERY and self.by_input.first_seqs:
             self._unmarked_count += 1
         else:
             self._epoch, self._unmarked_count = epoch, 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.output_journal import OutputJournal
+from adapter.output_journal import ChannelMarks, OutputJournal
 from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
 from feedcore.replica.channel_state import ChannelSnapshot
 from feedcore.wire.lineage import EpochStart, Lineage
@@ -238,3 +238,13 @@ def test_each_session_has_its_own_numbers(tmp_path: Path, is_reopened: bool) -> 
     assert journal.last_words(word.feed_id, session + 1) == [word]
     assert journal.last_words(word.feed_id, session) == []
     journal.close()
+
+
+def test_the_first_packet_after_all_marks_were_released_is_found() -> None:
+    marks = ChannelMarks()
+    for seq in (1, 2):
+        marks.note(1, seq, seq, index=seq)
+    marks.release(first_index=3)
+    marks.note(1, 3, 3, index=3)
+    assert [stretch.begin_index for stretch in marks.by_input.stretches(3, 3)] == [3]
+    assert [stretch.begin_index for stretch in marks.by_message.stretches(3, 3)] == [3]
