@@ -120,6 +120,7 @@ class SourceTracker:
         if expected == packet.first_source_seq and not self._held.items:  # the hot path
             self.next_source_seq = end
             if self._gap_since_ns is not None:
+                self._gap_since_ns = None  # progress: what is missing now is another gap
                 self._watch_gap(now_ns)
             return [Slice(packet, 0, packet.message_count, arrival)]
         if expected is not None and end <= expected:

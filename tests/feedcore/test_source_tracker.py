@@ -201,3 +201,12 @@ def test_a_request_names_stream_range_and_session() -> None:
     tracker = a_tracker()
     tracker.note_end(3, 0)
     assert tracker.on_timer(AFTER_NS) == [RequestSource(STREAM, 1, 2, SESSION)]
+
+
+def test_a_packet_in_order_begins_the_patience_with_what_is_still_missing_anew() -> None:
+    tracker = a_tracker()
+    tracker.note_end(10, 0)
+    half_ns = CONFIG.declare_after_ns // 2
+    assert numbers(tracker.on_packet(packet(1, 4), 1, half_ns)) == [(1, 4)]
+    assert tracker.lost(CONFIG.declare_after_ns) is None
+    assert tracker.lost(half_ns + CONFIG.declare_after_ns) == (5, 9)
