@@ -142,7 +142,8 @@ class MulticastSender:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
         self._socket.bind(f"udp://{interface}:*")
-        self._send = self._socket.send
+        # The compiled method: the Python method over it adds options that a datagram lacks, and takes 0.3 µs a frame.
+        self._send = super(zmq.Socket, self._socket).send
         self._groups: set[bytes] = set()  # checked groups; a process sends to few
 
     def send(self, group: bytes, datagram: bytes) -> None:
