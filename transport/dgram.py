@@ -138,7 +138,7 @@ class MulticastSender:
             )
         check_interface(interface)
         self._size_max = datagram_size_max
-        self._socket: zmq.Socket[bytes] = context.socket(zmq.SocketType.DGRAM)
+        self._socket: Any = context.socket(zmq.SocketType.DGRAM)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_COUNT_MAX)
         self._socket.bind(f"udp://{interface}:*")
