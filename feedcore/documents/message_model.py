@@ -27,7 +27,7 @@ _KINDS = SBE_HEADER_LAYOUT.dtype(("templateId", "schemaId"))
 
 
 def frame_size(message: MessageType) -> int:
-    """Bytes of an output frame, without groups and variable data."""
+    """The bytes of an output frame without groups and variable data."""
     return PREFIX_SIZE + message.block_length
 
 
@@ -46,7 +46,7 @@ def frame_dtype(message: MessageType, size: int) -> np.dtype[np.void]:
 
 @dataclass(frozen=True)
 class MessageModel:
-    """The whole schema, with little-endian messages and the output's message header."""
+    """A whole schema, whose messages are little-endian and have the output's message header."""
 
     schema: Schema
 

@@ -29,7 +29,7 @@ from feedcore.documents.xml_document import Node, parse_document
 from feedcore.sbe import Schema, load_schema
 
 COUNT_MAX = 1_000  # entries of a group of fixed count
-EXPONENT_MAX = 18  # more digits than an int64 has say nothing
+EXPONENT_MAX = 18  # an int64 has no more digits
 FIELD_ATTRIBUTES = ("name", "type", "length", "exponent", "null", "offset", "byteOrder")
 HEADER_ATTRIBUTES = ("headerSize", "countOffset", "entrySize", "entrySizeOffset")
 
@@ -77,7 +77,7 @@ def _load_sbe(root: Node, path: Path) -> Schema:
 
 
 def _hand_down_byte_order(node: Node, around: str) -> None:
-    """Give every element its own byte order, or else that of its parent."""
+    """Give each element without a byte order that of its parent."""
     text = node.attributes.setdefault("byteOrder", around)
     if text not in ("littleEndian", "bigEndian"):
         raise node.error(f"byteOrder is {text!r}; it must be littleEndian or bigEndian")

@@ -53,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """Common to fields, groups, variable data and messages: a name, and the schema version that added them."""
+    """What fields, groups, variable data and messages have: a name, and the schema version that added them."""
 
     name: str
     since_version: int
