@@ -101,7 +101,7 @@ MERGE = (
         HistoryGate,
         "_open_or_close",
         _never_waits,
-        killer="tests.feedcore.test_merge_histories:test_packets_wait_for_the_lineage_of_a_newer_epoch_and_older_ones_with_them",
+        killer="tests.feedcore.test_merge_histories:test_packets_of_a_newer_epoch_wait_for_its_lineage_and_older_ones_wait_with_them",
     ),
     Mutant("with confirm=2 one copy is enough", Confirmation, "on_packet", _lets_through, scenario=Scenario.COPIES),
     Mutant(
@@ -132,21 +132,21 @@ MERGE = (
         SourceOrder,
         "pass_over",
         _forgets_what_it_passed_over,
-        killer="tests.feedcore.test_merge_histories:test_a_message_of_a_gap_in_a_history_that_no_longer_counts_is_filled_under_its_new_number",
+        killer="tests.feedcore.test_merge_histories:test_a_message_of_a_gap_in_a_superseded_history_is_filled_under_its_new_number",
     ),
     Mutant(
         "superseded packets stay held",
         StreamMerger,
         "_cut_held",
         always(None),
-        killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_place_of_the_start_is_looked_for_in_the_new_history",
+        killer="tests.feedcore.test_merge_start:test_after_a_takeover_the_start_is_looked_up_in_the_new_history",
     ),
     Mutant(
         "superseded copies keep waiting for confirmation",
         Confirmation,
         "drop_superseded",
         always(None),
-        killer="tests.feedcore.test_merge_confirm:test_a_copy_that_a_newer_history_took_back_is_not_compared_with_what_has_its_numbers_now",
+        killer="tests.feedcore.test_merge_confirm:test_a_copy_of_a_superseded_history_is_not_compared_with_messages_that_have_its_numbers_now",
     ),
     Mutant(
         "held packets are declared part of a gap",
@@ -167,7 +167,7 @@ MERGE = (
         CopyComparison,
         "renumbered_from",
         always(None),
-        killer="tests.feedcore.test_merge_comparison:test_what_was_delivered_under_numbers_that_no_longer_count_is_no_copy_of_what_has_them_now",
+        killer="tests.feedcore.test_merge_comparison:test_messages_delivered_under_superseded_numbers_are_not_compared_with_those_that_have_them_now",
     ),
     Mutant(
         "renumbered gaps stay remembered",
@@ -185,6 +185,6 @@ MERGE = (
         Lineage,
         "parts_at",
         always(None),
-        killer="tests.feedcore.test_merge_histories:test_where_histories_part_the_client_goes_back_and_what_comes_again_is_dropped_by_identity",
+        killer="tests.feedcore.test_merge_histories:test_the_client_returns_to_where_histories_part_and_drops_redelivered_messages_by_identity",
     ),
 )
