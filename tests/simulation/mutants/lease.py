@@ -81,14 +81,14 @@ LEASE = (
         LeaseView,
         "on_granted",
         _counts_from_now,
-        killer="tests.feedcore.test_lease_view:test_a_grant_that_has_run_out_on_its_way_is_not_believed",
+        killer="tests.feedcore.test_lease_view:test_a_grant_that_has_expired_on_its_way_is_not_believed",
     ),
     Mutant(
         "grants of old epochs are believed",
         LeaseView,
         "on_granted",
         _believes_old_epochs,
-        killer="tests.feedcore.test_lease_view:test_a_grant_of_the_epoch_that_was_held_before_is_not_believed_again",
+        killer="tests.feedcore.test_lease_view:test_a_grant_of_an_epoch_that_was_held_before_is_not_believed",
     ),
     Mutant(
         "an active that learns of a newer epoch continues until the end of its term",
@@ -102,7 +102,7 @@ LEASE = (
         Peers,
         "consent_until_ns",
         _counts_promises_from_hearing,
-        killer="tests.feedcore.test_consent:test_a_paused_active_that_wakes_up_to_old_promises_believes_none",
+        killer="tests.feedcore.test_consent:test_a_paused_active_that_resumes_believes_no_old_promise",
     ),
     Mutant(
         "the consent of peers that never reported is not needed",
@@ -137,13 +137,13 @@ LEASE = (
         AdminContact,
         "abstain",
         always(None),
-        killer="tests.feedcore.test_consent:test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended",
+        killer="tests.feedcore.test_consent:test_an_adapter_that_promised_to_abstain_acts_on_a_grant_only_after_the_promise_has_ended",
     ),
     Mutant(
         "no backup ever asks to be failed",
         AdapterEngine,
         "_consider_leaving",
         always([]),
-        killer="tests.feedcore.test_leaving_the_group:test_the_admin_server_is_asked_and_its_word_counts",
+        killer="tests.feedcore.test_leaving_the_group:test_a_backup_requests_to_be_failed_and_follows_the_admin_servers_decision",
     ),
 )

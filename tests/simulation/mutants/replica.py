@@ -205,7 +205,7 @@ REPLICA = (
         DecisionIntake,
         "_accept",
         _believes_message_seqs,
-        killer="tests.feedcore.test_decision_intake:test_a_decision_at_another_message_seq_is_out_of_step",
+        killer="tests.feedcore.test_decision_intake:test_a_decision_at_a_different_message_seq_is_out_of_step",
     ),
     Mutant(
         "missed decisions are never requested",
@@ -258,7 +258,7 @@ REPLICA = (
         ProductionLine,
         "set_buckets",
         _sets_unverified,
-        killer="tests.feedcore.test_conversion_state_repair:test_values_that_do_not_mend_it_lead_to_a_snapshot",
+        killer="tests.feedcore.test_conversion_state_repair:test_values_that_do_not_repair_the_state_lead_to_a_snapshot",
     ),
     Mutant(
         "a restarted adapter transmits its own past again",
@@ -272,7 +272,7 @@ REPLICA = (
         Channel,
         "_put_back",
         _forgets_what_waits,
-        killer="tests.feedcore.test_joining_anew:test_a_backup_that_joins_anew_and_is_granted_the_lease_decides_what_waited",
+        killer="tests.feedcore.test_joining_anew:test_a_rejoining_backup_that_is_granted_the_lease_decides_the_waiting_messages",
     ),
     Mutant("a source gap is declared immediately", SourceTracker, "lost", _has_no_patience),
     Mutant("a source gap is never declared", SourceTracker, "lost", always(None), scenario=Scenario.JOURNAL_GAPS),
