@@ -61,7 +61,7 @@ def packet(
 
 
 def line(first_seq: int, last_seq: int, stream: int = 1, base: int = 0) -> list[Source]:
-    """Source messages of one stream whose `source_seq` is the `message_seq` less `base`."""
+    """Source messages of one stream whose `source_seq` is the `message_seq` minus `base`."""
     return [(stream, seq - base) for seq in range(first_seq, last_seq + 1)]
 
 

@@ -127,7 +127,7 @@ def test_an_heir_begins_when_it_has_applied_everything_before_the_end_and_nothin
     assert hand_over.is_awaited
     assert hand_over.due_epoch(2, 8, MS, is_blocked=False) is None
     assert hand_over.due_epoch(2, 9, MS, is_blocked=True) is None
-    assert hand_over.due_epoch(1, 9, MS, is_blocked=False) is None, "the epoch that ended is newer than any that it knows"
+    assert hand_over.due_epoch(1, 9, MS, is_blocked=False) is None, "the ended epoch is newer than any that it knows"
     assert hand_over.due_epoch(2, 9, MS, is_blocked=False) == 3
 
 

@@ -199,9 +199,9 @@ def test_a_copy_of_a_superseded_history_is_not_compared_with_messages_that_have_
     listener = Listener(CONFIRMING)
     listener.hear(packet(1, line(1, 3)), packet(1, line(1, 3), adapter=2), packet(4, line(4, 6)))
     listener.hear(heartbeat(4, ((1, 1), (2, 4)), adapter=2))
-    afresh: list[Source] = [(2, 1), (2, 2)]
-    listener.hear(packet(4, afresh, adapter=2, epoch=2), packet(4, afresh, adapter=3, epoch=2))
-    assert listener.delivered == [*line(1, 3), *afresh]
+    renumbered: list[Source] = [(2, 1), (2, 2)]
+    listener.hear(packet(4, renumbered, adapter=2, epoch=2), packet(4, renumbered, adapter=3, epoch=2))
+    assert listener.delivered == [*line(1, 3), *renumbered]
     assert not listener.events(Diverged)
 
 

@@ -80,10 +80,10 @@ def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     try:
         assert parse_document(data, "a.xml").tag
     except DocumentError as refusal:
-        text = str(refusal)
+        error_text = str(refusal)
     else:
         return
-    assert text.startswith("a.xml:")
+    assert error_text.startswith("a.xml:")
 
 
 def composites(count: int, refs: int) -> str:
