@@ -69,7 +69,7 @@ class GapReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """These messages did not arrive within the limit; the stream continues after them. Late ones are `Filled`.
+    """These messages could not be delivered within the limit; the stream continues. Late ones are `Filled`.
 
     A gap without messages (what follows it has the next `message_seq`) is counted and not reported.
 
