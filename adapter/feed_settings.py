@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeVar
 
-from feedcore.lease.failing import FailConfig, FailPolicy
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import SESSION_GRACE_NS, OnSilence, PublishMode, ReplicaConfig, SessionState
-from feedcore.replica.engine import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.config import SESSION_GRACE_NS, OnSilence, PublishMode, ReplicaConfig, SessionState
+from tandemfeed.feedcore.replica.engine import ChannelConfig, EngineConfig
 from tandemfeed.v1 import admin_pb2
 
 Word = TypeVar("Word", bound=Enum)

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-from client_lib.verification_budget import VerificationBudget
-from feedcore.counters import CounterSet
-from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, HeardSignature
-from transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatagram, SignedDigests
+from tandemfeed.client_lib.verification_budget import VerificationBudget
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import HeardPacket, HeardSignature
+from tandemfeed.transport.stream_signatures import HEARTBEATS_PER_SIGNATURE, SignatureDatagram, SignedDigests
 
 MS = 1_000_000
 VerifyMode: TypeAlias = Literal["alarm", "signed"]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deploy.faults.table import FAULTS
-from deploy.play import PlannedFault, play
-from deploy.processes import ProcessFailed
-from deploy.report import is_clean, print_report, render_html
-from deploy.source import make_recording
+from tandemfeed.deploy.faults.table import FAULTS
+from tandemfeed.deploy.play import PlannedFault, play
+from tandemfeed.deploy.processes import ProcessFailed
+from tandemfeed.deploy.report import is_clean, print_report, render_html
+from tandemfeed.deploy.source import make_recording
 
 SECONDS = 35.0
 RATE = 20_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.wire.refusal import Refusal
 
 
 class Counter(Enum):

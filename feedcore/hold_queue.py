@@ -6,7 +6,7 @@ from bisect import insort
 from itertools import chain, islice
 from typing import Generic, TypeVar
 
-from feedcore.range_set import Range
+from tandemfeed.feedcore.range_set import Range
 
 Item = TypeVar("Item")
 TRIM_COUNT = 1_024  # numbers taken from the front are dropped from the list so many at a time

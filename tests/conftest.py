@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from deploy.isolation import enter_isolated_network
+from tandemfeed.deploy.isolation import enter_isolated_network
 
 # At import, before any thread or child starts.
 ISOLATION = enter_isolated_network()

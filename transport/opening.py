@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     DATAGRAM_SIZE_MAX,
     DECISION_TAG_SIZE,
     OUTPUT_HEADER,
@@ -28,12 +28,12 @@ from feedcore.wire.output_packet import (
     OutputPacket,
     decode_output_packet,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.announced_starts import AnnouncedStart
-from transport.decision_tags import is_tag_valid
-from transport.replay_window import ReplayWindow
-from transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
-from transport.stream_signatures import (
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.decision_tags import is_tag_valid
+from tandemfeed.transport.replay_window import ReplayWindow
+from tandemfeed.transport.start_keys import NONCE, Purpose, SealingKey, derive_cipher
+from tandemfeed.transport.stream_signatures import (
     SIGNATURE_MAGIC,
     SignatureDatagram,
     SignedDigests,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.lease.peers import ConsentConfig
 
 
 class AdminContact:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.states import ReplicaState
 
 MS = 1_000_000
 

@@ -6,7 +6,7 @@ counts the same term from a later moment, cannot have granted the next epoch bec
 
 from __future__ import annotations
 
-from feedcore.replica.effects import RenewLease
+from tandemfeed.feedcore.replica.effects import RenewLease
 
 RENEWALS_PER_TTL = 4  # survives two lost renewals and a slow third
 

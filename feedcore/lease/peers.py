@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.channel_state import PeerState
 
 REPORTS_REMEMBERED = 512  # several readers ask for a report at every sync interval; this covers some seconds
 

@@ -6,15 +6,15 @@ commit it. While an active is heard, sending pauses after every k-th message so 
 
 from __future__ import annotations
 
-from feedcore.deadlines import earliest
-from feedcore.replica.applying import apply_decisions, forward
-from feedcore.replica.channel import Channel
-from feedcore.replica.following import PlacedBackup
-from feedcore.replica.production import ConversionDiverged
-from feedcore.replica.provisional import Throttle
-from feedcore.replica.role import Next, ToFollowing, ToJoining
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.applying import apply_decisions, forward
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.following import PlacedBackup
+from tandemfeed.feedcore.replica.production import ConversionDiverged
+from tandemfeed.feedcore.replica.provisional import Throttle
+from tandemfeed.feedcore.replica.role import Next, ToFollowing, ToJoining
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 
 
 class Ahead(PlacedBackup):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.replica.bucket_repair import BucketRepair
-from feedcore.replica.channel import Channel
-from feedcore.replica.provisional import Provisional, Throttle
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.replica.bucket_repair import BucketRepair
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.provisional import Provisional, Throttle
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import Run
 
 
 def apply_decisions(

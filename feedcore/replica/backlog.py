@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.source_tracker import Slice
 
 
 class Backlog:

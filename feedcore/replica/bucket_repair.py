@@ -6,9 +6,9 @@ applies up to just that position when the answer is here, sets the buckets, comp
 
 from __future__ import annotations
 
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets
-from feedcore.replica.effects import RequestBuckets
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Buckets
+from tandemfeed.feedcore.replica.effects import RequestBuckets
 
 TRIES_MAX = 3
 ANSWER_NS_MAX = 250_000_000  # a call between two hosts takes a few milliseconds

@@ -9,23 +9,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.active_view import ActiveView, FlapDamper
-from feedcore.replica.backlog import Backlog
-from feedcore.replica.channel_state import ChannelStatus, RunsReply
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
-from feedcore.replica.hand_over import HandOver
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.save_schedule import SaveSchedule
-from feedcore.replica.source_tracker import Slice, SourceTracker
-from feedcore.replica.states import ReplicaState, StateRecord
-from feedcore.wire.lineage import decode_lineage
-from feedcore.wire.output_packet import END_OF_STREAM_BIT, EPOCH_ENDED_BIT, HEARTBEAT_BIT, OutputFlag, OutputPacket
-from feedcore.wire.position import FIRST_SEQ, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import SourcePacket
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.active_view import ActiveView, FlapDamper
+from tandemfeed.feedcore.replica.backlog import Backlog
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, RunsReply
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, RequestRuns, StateMoved, Transmit
+from tandemfeed.feedcore.replica.hand_over import HandOver
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.save_schedule import SaveSchedule
+from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker
+from tandemfeed.feedcore.replica.states import ReplicaState, StateRecord
+from tandemfeed.feedcore.wire.lineage import decode_lineage
+from tandemfeed.feedcore.wire.output_packet import (
+    END_OF_STREAM_BIT,
+    EPOCH_ENDED_BIT,
+    HEARTBEAT_BIT,
+    OutputFlag,
+    OutputPacket,
+)
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import SourcePacket
 
 IN_STEP = (ReplicaState.ACTIVE, ReplicaState.SYNCHRONIZED, ReplicaState.DETACHED)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from feedcore.lease.failing import FailConfig
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.decision_intake import IntakeConfig
-from feedcore.replica.source_tracker import TrackerConfig
-from feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
+from tandemfeed.feedcore.lease.failing import FailConfig
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.decision_intake import IntakeConfig
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.wire.output_packet import DATAGRAM_SIZE_DEFAULT, DATAGRAM_SIZE_MAX
 
 MS = 1_000_000
 SESSION_GRACE_NS = 5_000 * MS  # a source that changes its session says the end of the old one within less

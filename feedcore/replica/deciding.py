@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.effects import CommitProvisional, RequestEpoch, RequestHandOver, RunsLost, Transmit
-from feedcore.replica.publish_gate import PublishGate
-from feedcore.replica.role import Next, Role, ToDeciding, ToFailed, ToFollowing
-from feedcore.replica.source_tracker import Slice, SourceTracker
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.effects import CommitProvisional, RequestEpoch, RequestHandOver, RunsLost, Transmit
+from tandemfeed.feedcore.replica.publish_gate import PublishGate
+from tandemfeed.feedcore.replica.role import Next, Role, ToDeciding, ToFailed, ToFollowing
+from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 
 RUN_SOURCE_COUNT_MAX = 0xFFFF  # a run's source_count is 16 bits on the wire
 

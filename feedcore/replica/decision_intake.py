@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from feedcore.hold_queue import HoldQueue
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
 MS = 1_000_000
 

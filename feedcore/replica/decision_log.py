@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.replica.channel_state import RunsReply
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.replica.channel_state import RunsReply
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
 # A run's fields, in their order, as C would lay them out: numpy is slow with what is not aligned. Declared twice,
 # because packing a single row with numpy takes three times as long.

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState
 
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: there are two for every packet, and freezing doubles their cost

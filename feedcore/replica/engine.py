@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.deadlines import earliest
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.failing import is_repeated, should_leave
-from feedcore.lease.lease_view import LeaseView
-from feedcore.lease.peers import Peers, known_epoch
-from feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
-from feedcore.replica.config import ChannelConfig, EngineConfig
-from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
-from feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.sessions import NotActive, Sessions
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.failing import is_repeated, should_leave
+from tandemfeed.feedcore.lease.lease_view import LeaseView
+from tandemfeed.feedcore.lease.peers import Peers, known_epoch
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort, LoggedRuns
+from tandemfeed.feedcore.replica.effects import AcceptOffer, AdapterEffect, AskToFail, ReleaseLease
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.sessions import NotActive, Sessions
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 
 __all__ = ["AdapterEngine", "ChannelConfig", "DecisionLogTooShort", "EngineConfig", "NotActive"]
 

@@ -6,19 +6,19 @@ transmits as its own only what was decided, or what needs no decision.
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.deadlines import earliest
-from feedcore.replica.applying import anticipate, apply_decisions
-from feedcore.replica.bucket_repair import BucketRepair
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
-from feedcore.replica.config import OnSilence
-from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.production import ConversionDiverged
-from feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.applying import anticipate, apply_decisions
+from tandemfeed.feedcore.replica.bucket_repair import BucketRepair
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelStatus, RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.config import OnSilence
+from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.production import ConversionDiverged
+from tandemfeed.feedcore.replica.role import BackupRole, Next, ToAhead, ToFollowing, ToJoining
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.position import Run
 
 
 class PlacedBackup(BackupRole):

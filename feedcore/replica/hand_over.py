@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.wire.position import MessageStreamState
 
 
 class HandOver:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from feedcore.counters import Counter
-from feedcore.deadlines import earliest
-from feedcore.replica.applying import apply_decisions
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, ChannelSnapshot, RunsRefused, RunsReply
-from feedcore.replica.decision_intake import OutOfStep
-from feedcore.replica.effects import RequestSnapshot, SaveState
-from feedcore.replica.production import ConversionDiverged, SnapshotRefused
-from feedcore.replica.role import BackupRole, Next, ToDeciding, ToFailed, ToFollowing
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.applying import apply_decisions
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelSnapshot, RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.decision_intake import OutOfStep
+from tandemfeed.feedcore.replica.effects import RequestSnapshot, SaveState
+from tandemfeed.feedcore.replica.production import ConversionDiverged, SnapshotRefused
+from tandemfeed.feedcore.replica.role import BackupRole, Next, ToDeciding, ToFailed, ToFollowing
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
 CATCH_UP_NS_MAX = 2_000_000_000  # an old state, or a source journal that does not answer: a snapshot is faster
 TRIES_MAX = 4  # an active that does not answer so many requests for decisions is asked for a snapshot

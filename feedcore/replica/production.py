@@ -14,16 +14,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot, DigestPoint
-from feedcore.replica.config import ChannelConfig, EngineConfig
-from feedcore.replica.converter import Converter
-from feedcore.replica.decision_log import DecisionLog
-from feedcore.replica.provisional import Provisional
-from feedcore.replica.source_tracker import Slice
-from feedcore.wire.control_messages import encode_source_gap
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import Buckets, ChannelSnapshot, DigestPoint
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.decision_log import DecisionLog
+from tandemfeed.feedcore.replica.provisional import Provisional
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.wire.control_messages import encode_source_gap
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     RUN,
     RUN_SIZE,
@@ -32,7 +32,7 @@ from feedcore.wire.output_packet import (
     OutputPacket,
     encode_runs,
 )
-from feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, MessageStreamState, Run
 
 _new_tuple = tuple.__new__  # a named tuple's own constructor takes three times as long: every packet comes by here
 DIGESTS_KEPT = 8  # a backup may lag the active by this many intervals and still compare

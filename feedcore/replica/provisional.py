@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 RUNS_MAX = 65_536  # as many as a decision log remembers: an adapter that missed more takes a snapshot
 

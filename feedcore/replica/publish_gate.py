@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import PublishMode
-from feedcore.replica.effects import AppendToJournal, Transmit
-from feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import PublishMode
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 REANNOUNCED_MAX = 64  # the oldest of what waits: the rest follows as these are acknowledged
 

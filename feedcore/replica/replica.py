@@ -14,23 +14,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from feedcore.counters import CounterSet
-from feedcore.deadlines import earliest
-from feedcore.replica.ahead import Ahead
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.deciding import Deciding
-from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.effects import AdapterEffect, SaveState, Transmit
-from feedcore.replica.following import Following, PlacedBackup
-from feedcore.replica.joining import Joining
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.role import Failed, Role, Succession, ToAhead, ToDeciding, ToFailed, ToFollowing, ToJoining
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
-from feedcore.wire.position import FIRST_SEQ, Run
-from feedcore.wire.source_packet import SourcePacket
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.ahead import Ahead
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelSnapshot, ChannelStatus
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.deciding import Deciding
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.effects import AdapterEffect, SaveState, Transmit
+from tandemfeed.feedcore.replica.following import Following, PlacedBackup
+from tandemfeed.feedcore.replica.joining import Joining
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.role import (
+    Failed,
+    Role,
+    Succession,
+    ToAhead,
+    ToDeciding,
+    ToFailed,
+    ToFollowing,
+    ToJoining,
+)
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
+from tandemfeed.feedcore.wire.source_packet import SourcePacket
 
 
 class ChannelReplica:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 STATE_SIZE_MAX = 8 << 20  # taking and writing it holds the channel up by some milliseconds
 NEVER_NS = 1 << 62

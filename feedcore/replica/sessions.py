@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from feedcore.counters import CounterSet
-from feedcore.deadlines import earliest
-from feedcore.replica.config import EngineConfig, SessionState
-from feedcore.replica.converter import Converter
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, SessionBegun, Transmit
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.replica.config import EngineConfig, SessionState
+from tandemfeed.feedcore.replica.converter import Converter
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, SessionBegun, Transmit
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 COMING_MAX = 2  # sessions that may be held: the next one, and one after it whose source is quick
 LAST_WORD_OFTEN_NS = 1_000_000_000  # with every heartbeat for so long, so that its loss is improbable,

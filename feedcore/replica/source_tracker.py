@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from feedcore.deadlines import earliest
-from feedcore.hold_queue import HoldQueue
-from feedcore.replica.effects import RequestSource
-from feedcore.wire.source_packet import SourceFlag, SourcePacket
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket
 
 MS = 1_000_000
 

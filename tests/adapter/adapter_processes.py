@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from feedcore.documents.source_format import load_source_format
-from feedcore.wire.source_packet import SourceFlag, encode_source_header
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
+from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
+from tandemfeed.transport.stream_signatures import SIGNATURE_MAGIC
 from tests.admin_server.cluster_files import EXAMPLES, Server
-from transport.dgram import MulticastReceiver, MulticastSender
-from transport.stream_signatures import SIGNATURE_MAGIC
 
 OUTPUT_GROUPS = {"a": "239.192.2.1:5011", "b": "239.192.2.2:5012"}
 GROUPS = {1: b"239.192.1.1:5001", 2: b"239.192.1.2:5002"}
@@ -63,7 +63,7 @@ class AdapterUnderTest:
         options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         options += extra
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from adapter.cli import main; raise SystemExit(main())", *options],
+            [sys.executable, "-c", "from tandemfeed.adapter.cli import main; raise SystemExit(main())", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

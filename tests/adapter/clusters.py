@@ -16,9 +16,9 @@ from typing import Any
 
 import zmq
 
-from client_lib import Batch, Subscription, connect
-from client_lib.items import Filled
-from deploy.ports import free_endpoint
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.client_lib.items import Filled
+from tandemfeed.deploy.ports import free_endpoint
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.adapter.adapter_processes import SESSION, WAIT_S, AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
@@ -94,7 +94,7 @@ class ServerProcess:
             f'[identity.adapter-{name}]\nroles = ["adapter"]\n' for feed in feeds for name in feed.adapters
         )
         files = write_settings(folder, "".join(feed.settings for feed in feeds), policy)
-        self._command = [sys.executable, "-m", "deploy.command", "admin-server"]
+        self._command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server"]
         self._command += ["--cluster", str(files[0]), "--policy", str(files[1]), "--state", str(folder / "state")]
         self.folder = SimpleNamespace(path=folder / "state")
         self.endpoint = free_endpoint()

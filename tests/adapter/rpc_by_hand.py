@@ -9,9 +9,8 @@ import grpc
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from adapter.services import ROLES_BY_SERVICE
-from tests.client_lib.toy_cluster import make_certificates
-from transport.rpc import (
+from tandemfeed.adapter.services import ROLES_BY_SERVICE
+from tandemfeed.transport.rpc import (
     TOKEN_ALGORITHM,
     TOKEN_ISSUER,
     AuthorizationInterceptor,
@@ -20,6 +19,7 @@ from transport.rpc import (
     open_channel,
     serve,
 )
+from tests.client_lib.toy_cluster import make_certificates
 
 TOKEN_KEY = Ed25519PrivateKey.generate()
 CA, CERTIFICATE, KEY = make_certificates()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.transport.rpc import RpcServer, serve
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 from tests.adapter.adapter_processes import SourceByHand
-from transport.rpc import RpcServer, serve
 
 
 class SourceReplay(replay_pb2_grpc.SourceReplayServicer):

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from admin_server.server import AdminServer
-from client_lib import Batch, Subscription, connect
-from deploy.ports import free_endpoint, free_ports
-from feedcore.merge.effects import Ended, Takeover
-from feedcore.wire.source_packet import SourceFlag
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.deploy.ports import free_endpoint, free_ports
+from tandemfeed.feedcore.merge.effects import Ended, Takeover
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand, await_position, unknown_stream_packet
 from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of
@@ -196,7 +196,7 @@ def metrics_at(port: int) -> dict[str, float]:
 def test_a_wrong_option_gives_a_clear_message_and_status_2(
     server: AdminServer, tmp_path: Path, option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from adapter.cli import main
+    from tandemfeed.adapter.cli import main
 
     state = server.folder.path
     examples = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from feedcore.merge.effects import Gap, Numbered, Provisional, ProvisionalGap, Takeover
+from tandemfeed.feedcore.merge.effects import Gap, Numbered, Provisional, ProvisionalGap, Takeover
 from tests.adapter.adapter_processes import SourceByHand
 from tests.adapter.clusters import Cluster, Feed, Reader, running_cluster
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.saved_state import MAGIC as SAVED_STATE
-from feedcore.merge.effects import Gap, Takeover
-from journal import Tailer
+from tandemfeed.adapter.saved_state import MAGIC as SAVED_STATE
+from tandemfeed.feedcore.merge.effects import Gap, Takeover
+from tandemfeed.journal import Tailer
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.adapter_processes import WAIT_S, SourceByHand
 from tests.adapter.clusters import Feed, Reader, running_cluster
 from tests.admin_server.cluster_files import Server, ca_of, channel_as, secret_of
-from transport.login import login
-from transport.rpc import open_channel
 
 pytestmark = pytest.mark.processes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.convert_command.cli import main
-from adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
-from journal import Journal
+from tandemfeed.adapter.convert_command.cli import main
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, encode_dead_letter
+from tandemfeed.journal import Journal
 from tests.admin_server.cluster_files import EXAMPLES
 
 SOURCE_FORMAT = ["--source-format", str(EXAMPLES / "source-format.xml")]

@@ -13,14 +13,14 @@ from random import Random
 
 import pytest
 
-from adapter.conversion.reasons import Reason
-from adapter.convert_command.cli import main as convert_command
-from adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
-from admin_server.cli import admin
-from client_lib import Batch, Subscription
-from deploy.ports import free_ports
-from feedcore.wire.source_packet import SOURCE_FRAME
-from journal import Tailer
+from tandemfeed.adapter.conversion.reasons import Reason
+from tandemfeed.adapter.convert_command.cli import main as convert_command
+from tandemfeed.adapter.dead_letter_record import DeadLetterRecord, decode_dead_letter
+from tandemfeed.admin_server.cli import admin
+from tandemfeed.client_lib import Batch, Subscription
+from tandemfeed.deploy.ports import free_ports
+from tandemfeed.feedcore.wire.source_packet import SOURCE_FRAME
+from tandemfeed.journal import Tailer
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.clusters import Cluster, Feed, running_cluster
 from tests.admin_server.cluster_files import EXAMPLES

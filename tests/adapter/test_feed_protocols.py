@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from feedcore.merge.effects import Gap, Takeover
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.merge.effects import Gap, Takeover
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.transport.dgram import MulticastReceiver
 from tests.adapter.adapter_processes import WAIT_S
 from tests.adapter.clusters import Feed, Reader, running_cluster
-from transport.dgram import MulticastReceiver
 
 pytestmark = pytest.mark.processes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from adapter.feed_settings import FeedSettingsUnknown, engine_config
-from feedcore.lease.failing import FailConfig, FailPolicy
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import OnSilence, PublishMode
+from tandemfeed.adapter.feed_settings import FeedSettingsUnknown, engine_config
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adapter.forged_packets import ADDRESSES_MAX, ForgedPackets
-from adapter.reports import forgery_metric
+from tandemfeed.adapter.forged_packets import ADDRESSES_MAX, ForgedPackets
+from tandemfeed.adapter.reports import forgery_metric
 
 
 def test_packets_of_one_address_and_one_start_are_counted_together_with_first_and_last_time() -> None:

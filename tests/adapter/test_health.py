@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from adapter.health import ERROR_WINDOW_NS, ERRORS_HOPELESS, LAG_HOPELESS_MESSAGES, Counts, Health, HealthSampler
+from tandemfeed.adapter.health import (
+    ERROR_WINDOW_NS,
+    ERRORS_HOPELESS,
+    LAG_HOPELESS_MESSAGES,
+    Counts,
+    Health,
+    HealthSampler,
+)
 
 IDLE = Health(1.0, 0.0, 0, 0.0, 0)
 S = 1_000_000_000

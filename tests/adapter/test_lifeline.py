@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from admin_server.server import AdminServer
+from tandemfeed.admin_server.server import AdminServer
 from tests.adapter.adapter_processes import WAIT_S, AdapterUnderTest
 from tests.admin_server.cluster_files import running_server
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from adapter.mailbox import Mailbox
+from tandemfeed.adapter.mailbox import Mailbox
 
 WAIT_S = 20
 

@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 import zmq
 
-from adapter.conversion.formats import document
-from adapter.conversion.formats.moldudp64 import (
+from tandemfeed.adapter.conversion.formats import document
+from tandemfeed.adapter.conversion.formats.moldudp64 import (
     MOLD_HEADER,
     MoldTranslation,
     encode_end_of_session,
     encode_mold_packet,
     encode_mold_request,
 )
-from adapter.mold_source import MoldSource
-from client_lib import Batch, connect
-from feedcore.replica.effects import RequestSource
-from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
-from feedcore.wire.source_packet import SourceFlag, decode_source_packet
+from tandemfeed.adapter.mold_source import MoldSource
+from tandemfeed.client_lib import Batch, connect
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet
+from tandemfeed.transport.dgram import BadGroup, MulticastSender
+from tandemfeed.transport.request_socket import RequestSocket, parse_server
 from tests.adapter.adapter_processes import AdapterUnderTest
 from tests.admin_server.cluster_files import running_server, secret_of
-from transport.dgram import BadGroup, MulticastSender
-from transport.request_socket import RequestSocket, parse_server
 
 LOOPBACK = "127.0.0.1"
 GROUPS = ["239.192.78.1:17101", "239.192.78.2:17102"]

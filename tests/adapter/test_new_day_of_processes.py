@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from admin_server.server import AdminServer
-from client_lib import Batch, Subscription, connect
-from deploy.ports import free_endpoint
-from feedcore.merge.effects import SessionChanged
-from feedcore.wire.source_packet import SourceFlag
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.client_lib import Batch, Subscription, connect
+from tandemfeed.deploy.ports import free_endpoint
+from tandemfeed.feedcore.merge.effects import SessionChanged
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
 from tests.admin_server.cluster_files import PATIENT, SOURCE_REPLAY, running_server, secret_of

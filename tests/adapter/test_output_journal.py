@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.output_journal import ChannelMarks, OutputJournal
-from adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.adapter.output_journal import ChannelMarks, OutputJournal
+from tandemfeed.adapter.saved_state import SavedState, decode_saved_state, encode_saved_state
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,
     OutputFlag,
@@ -22,8 +22,8 @@ from feedcore.wire.output_packet import (
     decode_output_packet,
     encode_runs,
 )
-from feedcore.wire.position import MessageStreamState, Run
-from journal.sequence_marks import MARK_EVERY
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.journal.sequence_marks import MARK_EVERY
 from tests.small_disk import SmallDisk
 
 BLOCK = 1 << 18
@@ -194,7 +194,7 @@ def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
 ) -> None:
     disk = tmp_path / "disk"
     now_ns = 1
-    monkeypatch.setattr("adapter.output_journal.time.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("tandemfeed.adapter.output_journal.time.monotonic_ns", lambda: now_ns)
     with SmallDisk(disk, "1m"):
         journal = OutputJournal(disk / "journal", block_size=BLOCK)
         ballast = disk / "ballast"

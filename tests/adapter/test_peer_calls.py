@@ -11,18 +11,18 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.mailbox import Mailbox
-from adapter.peer_calls import PeerCalls
-from adapter.peer_input import PeerInput
-from adapter.translation import peer_state_to_proto, runs_to_proto
-from feedcore.counters import CounterSet
-from feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
-from feedcore.replica.effects import AdapterEffect, RequestRuns
-from feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.refusal import Refusal
+from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peer_calls import PeerCalls
+from tandemfeed.adapter.peer_input import PeerInput
+from tandemfeed.adapter.translation import peer_state_to_proto, runs_to_proto
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns
+from tandemfeed.feedcore.replica.engine import AdapterEngine, ChannelConfig, EngineConfig
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tandemfeed.v1 import common_pb2, sync_pb2, sync_pb2_grpc
 from tests.adapter.rpc_by_hand import CA, serve_by_hand, token
 from tests.adapter.test_peer_input import HEALTH

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.output_journal import OutputJournal
-from adapter.provisional_index import Commit, decode_commit
-from feedcore.wire.output_packet import OutputFlag, decode_output_packet
+from tandemfeed.adapter.output_journal import OutputJournal
+from tandemfeed.adapter.provisional_index import Commit, decode_commit
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, decode_output_packet
 from tests.adapter.test_output_journal import BLOCK, packet, replayed
 
 GOLDEN = bytes.fromhex(

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client_lib import Batch, connect
-from deploy.ports import free_ports
+from tandemfeed.client_lib import Batch, connect
+from tandemfeed.deploy.ports import free_ports
+from tandemfeed.transport.source_sealing import SourceSealer
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.test_adapter_processes import metrics_at
 from tests.admin_server.cluster_files import PATIENT, running_server, secret_of
-from transport.source_sealing import SourceSealer
 
 pytestmark = pytest.mark.processes
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.cli import REPLACED_STATUS
-from admin_server.server import AdminServer
+from tandemfeed.adapter.cli import REPLACED_STATUS
+from tandemfeed.admin_server.server import AdminServer
 from tests.adapter.adapter_processes import WAIT_S, AdapterUnderTest
 from tests.admin_server.cluster_files import PATIENT, running_server
 

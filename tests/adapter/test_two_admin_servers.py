@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client_lib import Subscription, connect
-from deploy.ports import free_endpoint
-from feedcore.merge.effects import Takeover
+from tandemfeed.client_lib import Subscription, connect
+from tandemfeed.deploy.ports import free_endpoint
+from tandemfeed.feedcore.merge.effects import Takeover
 from tests.adapter.adapter_processes import AdapterUnderTest, SourceByHand
 from tests.adapter.source_replay import SourceReplay
 from tests.adapter.test_adapter_processes import collect

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import grpc
 
-from admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
-from transport.login import login
-from transport.rpc import open_channel
+from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
+from tandemfeed.transport.login import login
+from tandemfeed.transport.rpc import open_channel
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.server import AdminServer
-from admin_server.settings import SettingsError, load_cluster, load_policy
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.admin_server.settings import SettingsError, load_cluster, load_policy
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.last_word import LastWordSender
+from tandemfeed.transport.login import AuthenticationRefused, login
+from tandemfeed.transport.rpc import TokenVerifier, open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import (
@@ -23,9 +26,6 @@ from tests.admin_server.cluster_files import (
     secret_of,
     write_settings,
 )
-from transport.last_word import LastWordSender
-from transport.login import AuthenticationRefused, login
-from transport.rpc import TokenVerifier, open_channel
 
 
 @pytest.fixture

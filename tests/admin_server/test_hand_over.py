@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admin_server.lease_core import FeedLease, Granted, LeaseDecision, Vacated
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseDecision, Vacated
+from tandemfeed.admin_server.lease_decisions import (
     HandedOver,
     HandOverRefused,
     Offered,
@@ -13,7 +13,7 @@ from admin_server.lease_decisions import (
     OrderedHandOver,
     Renewed,
 )
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.ttl_ns + CONFIG.allowance_ns

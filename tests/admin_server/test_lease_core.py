@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admin_server.lease_core import FeedLease, Granted, Vacated
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, Vacated
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 NEEDED = "is needed, because no other adapter is active or synchronised"

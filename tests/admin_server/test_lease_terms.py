@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from admin_server.lease_core import FeedLease, Granted, LeaseConfig, Vacated
-from admin_server.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
-from admin_server.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
-from admin_server.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseConfig, Vacated
+from tandemfeed.admin_server.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
+from tandemfeed.admin_server.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
+from tandemfeed.admin_server.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, JOINING, MS, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.term_ns

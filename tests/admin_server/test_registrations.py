@@ -10,9 +10,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.registrations import AnotherProcess, ProcessRecord, ProcessStart, Registrations, ReturnAwaited
-from admin_server.server import AdminServer
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.registrations import (
+    AnotherProcess,
+    ProcessRecord,
+    ProcessStart,
+    Registrations,
+    ReturnAwaited,
+)
+from tandemfeed.admin_server.server import AdminServer
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import CLUSTER, channel_as, running_server

@@ -15,19 +15,19 @@ from pathlib import Path
 import grpc
 import pytest
 
-from admin_server.cli import admin
-from client_lib.grant import GrantUpdated
-from client_lib.grant_reader import GrantLetter, GrantReader
-from client_lib.session import Session
-from feedcore.replica.states import ReplicaState
+from tandemfeed.admin_server.cli import admin
+from tandemfeed.client_lib.grant import GrantUpdated
+from tandemfeed.client_lib.grant_reader import GrantLetter, GrantReader
+from tandemfeed.client_lib.session import Session
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.transport.admin_servers import active_named_by
+from tandemfeed.transport.rpc import open_channel
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import CLUSTER, ca_of, secret_of, write_settings
 from tests.admin_server.test_admin_process import STOP_TIMEOUT_S, ServerProcess
 from tests.admin_server.zookeeper_pair import WAIT_S, FollowingAdapter, Pair, await_serving, is_alive
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
-from transport.admin_servers import active_named_by
-from transport.rpc import open_channel
 
 pytestmark = [pytest.mark.processes, needs_zookeeper]
 # Long enough that a lease outlives a change of the server, however slow the machine.
@@ -254,7 +254,7 @@ def test_the_error_for_an_unprepared_state_folder_says_which_files_to_copy(
 ) -> None:
     make_pair(CLUSTER)
     cluster, policy = write_settings(tmp_path / "third")
-    command = [sys.executable, "-m", "deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "tandemfeed.deploy.command", "admin-server", "--listen", "127.0.0.1:0"]
     command += ["--cluster", str(cluster), "--policy", str(policy), "--state", str(tmp_path / "third" / "state")]
     ended = subprocess.run(
         [*command, "--zookeeper", zookeeper.hosts], text=True, capture_output=True, timeout=60, check=False

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from client_lib import Client
-from client_lib.grant import GrantedAdapter
-from client_lib.items import Batch
-from client_lib.pending_replay import PendingReplay
-from client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
-from feedcore.merge.effects import RequestReplay
-from feedcore.wire.output_packet import OutputFlag, encode_output_packet
+from tandemfeed.client_lib import Client
+from tandemfeed.client_lib.grant import GrantedAdapter
+from tandemfeed.client_lib.items import Batch
+from tandemfeed.client_lib.pending_replay import PendingReplay
+from tandemfeed.client_lib.replay import SILENCE_MAX_S, Replayed, ReplayWorker
+from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_output_packet
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
     ToyAdapter,

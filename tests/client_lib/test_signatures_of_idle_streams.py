@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from client_lib.stream_trust import SIGNED_WITHIN_NS, SILENCE_MAX_NS, Verdict, VerifyMode
-from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.client_lib.stream_trust import SIGNED_WITHIN_NS, SILENCE_MAX_NS, Verdict, VerifyMode
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.client_lib.test_stream_trust import HUGE, MS, Scene, alarms, first_seqs
 from tests.client_lib.toy_cluster import CHANNEL_ID, heartbeat, packet
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_lib.stream_trust import (
+from tandemfeed.client_lib.stream_trust import (
     AHEAD_MAX,
     OVERTAKEN_NS,
     SILENCE_MAX_NS,
@@ -24,13 +24,13 @@ from client_lib.stream_trust import (
     Verdict,
     VerifyMode,
 )
-from feedcore.counters import CounterSet
-from feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import HeardPacket, HeardSignature, StreamOpener
+from tandemfeed.transport.sealing import COUNTER_MAX, Sealer
 from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, SESSION, channel_key, heartbeat, packet
-from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, HeardSignature, StreamOpener
-from transport.sealing import COUNTER_MAX, Sealer
 
 MS = 1_000_000
 KEY = channel_key(5)

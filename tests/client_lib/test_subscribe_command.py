@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.record import DeliveryRecord
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.client_lib.record import DeliveryRecord
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.client_lib.toy_cluster import IDENTITY, SECRET, ToyCluster, heartbeat, packet
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -32,7 +32,7 @@ def start(cluster: ToyCluster, tmp_path: Path) -> Start:
         connection = ["--admin", cluster.admin_rpc.endpoint, "--ca", str(tmp_path / "ca.pem"), "--identity", IDENTITY]
         return subprocess.Popen(
             [
-                sys.executable, "-c", "import sys; from client_lib.cli import main; sys.exit(main())",
+                sys.executable, "-c", "import sys; from tandemfeed.client_lib.cli import main; sys.exit(main())",
                 "--feed", "equities", *connection, "--secret-file", str(tmp_path / "secret"), *options,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

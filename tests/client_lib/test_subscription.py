@@ -15,7 +15,7 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 
-from client_lib import (
+from tandemfeed.client_lib import (
     AdminUnavailable,
     AuthenticationRefused,
     AuthorizationRefused,
@@ -25,13 +25,17 @@ from client_lib import (
     Revoked,
     Subscription,
 )
-from client_lib.items import Filled, Item
-from client_lib.live_view import LiveFigures, render
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Ended, Stale, Takeover
-from feedcore.wire.output_packet import OutputFlag, encode_runs
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.client_lib.items import Filled, Item
+from tandemfeed.client_lib.live_view import LiveFigures, render
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Ended, Stale, Takeover
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.dgram import MulticastReceiver
+from tandemfeed.transport.opening import StreamOpener
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.start_keys import SealingKey
 from tandemfeed.v1 import admin_pb2
 from tests.client_lib.toy_cluster import (
     CHANNEL_ID,
@@ -48,10 +52,6 @@ from tests.client_lib.toy_cluster import (
     packet,
     subscribe_and_hear_all,
 )
-from transport.dgram import MulticastReceiver
-from transport.opening import StreamOpener
-from transport.sealing import Sealer
-from transport.start_keys import SealingKey
 
 MS = 1_000_000
 
@@ -180,7 +180,7 @@ def test_the_refusal_of_a_topic_names_the_topic_and_the_identity(cluster: ToyClu
 
 
 def test_the_error_for_an_unreachable_administration_server_names_its_address(cluster: ToyCluster) -> None:
-    from client_lib import connect
+    from tandemfeed.client_lib import connect
 
     with pytest.raises(AdminUnavailable, match=r"127\.0\.0\.1:1:"):
         connect(admin="127.0.0.1:1", ca=cluster.ca_pem, identity=IDENTITY, secret="x", timeout_s=0.5)

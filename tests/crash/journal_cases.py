@@ -15,9 +15,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from journal import Journal, Tailer
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 
 HEAD = struct.Struct("<QII")  # seed, writer, number
 SECOND = 1_000_000_000

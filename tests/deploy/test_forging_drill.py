@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.faults.forging import check_roles
-from deploy.forger import HUGE_EPOCH
-from deploy.processes import ProcessFailed
+from tandemfeed.deploy.faults.forging import check_roles
+from tandemfeed.deploy.forger import HUGE_EPOCH
+from tandemfeed.deploy.processes import ProcessFailed
 from tandemfeed.v1 import admin_pb2
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from deploy.command import HOST_VARIABLE
-from deploy.isolation import STATE_VARIABLE
-from deploy.network import Network, NetworkUnavailable, make_network, why_no_network
-from deploy.small_disk import BALLAST, STEP, fill_disk, make_room, path_in_process, why_no_small_disk
+from tandemfeed.deploy.command import HOST_VARIABLE
+from tandemfeed.deploy.isolation import STATE_VARIABLE
+from tandemfeed.deploy.network import Network, NetworkUnavailable, make_network, why_no_network
+from tandemfeed.deploy.small_disk import BALLAST, STEP, fill_disk, make_room, path_in_process, why_no_small_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP, PORT = "239.192.99.1", 5_999
 HEAR = """
 import socket, struct, sys
-from deploy.command import _apply_placement
+from tandemfeed.deploy.command import _apply_placement
 _apply_placement()
 own, wanted = sys.argv[1], int(sys.argv[2])
 hearing = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -39,7 +39,7 @@ print(heard, flush=True)
 """
 SPEAK = """
 import socket, sys
-from deploy.command import _apply_placement
+from tandemfeed.deploy.command import _apply_placement
 _apply_placement()
 own, to, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -113,13 +113,13 @@ def test_a_receiver_loses_about_its_share_and_the_others_lose_nothing(network: N
 @pytest.mark.usefixtures("network")
 def test_a_network_leaves_nothing_behind() -> None:
     code = (
-        "import socket; from deploy.network import make_network\n"
+        "import socket; from tandemfeed.deploy.network import make_network\n"
         "before = socket.if_nameindex()\n"
         "with make_network(['x', 'y']): assert len(socket.if_nameindex()) == len(before) + 1\n"
         "assert socket.if_nameindex() == before\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != STATE_VARIABLE}
-    command = [sys.executable, "-m", "deploy.isolation", sys.executable, "-c", code]
+    command = [sys.executable, "-m", "tandemfeed.deploy.isolation", sys.executable, "-c", code]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
 
@@ -143,7 +143,7 @@ def test_a_small_disk_is_full_only_for_its_process(tmp_path: Path) -> None:
     if reason := why_no_small_disk():
         pytest.skip(reason)
     code = (
-        "import pathlib, sys; from deploy.small_disk import mount_small_disk\n"
+        "import pathlib, sys; from tandemfeed.deploy.small_disk import mount_small_disk\n"
         "mount_small_disk(pathlib.Path(sys.argv[1]), 8 << 20)\n"
         "print('ready', flush=True)\n"
         "for _ in sys.stdin:\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.config import ConsentConfig
-from feedcore.replica.effects import AcceptOffer, RenewLease
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ConsentConfig
+from tandemfeed.feedcore.replica.effects import AcceptOffer, RenewLease
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, of, pair
 
 CONSENT = ConsentConfig.of(100 * MS)

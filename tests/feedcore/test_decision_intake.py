@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.decision_intake import DecisionIntake, IntakeConfig, OutOfStep
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake, IntakeConfig, OutOfStep
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 NEXT = Run(1, 5, 9, 1, 5, 2, 3)
 

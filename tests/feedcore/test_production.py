@@ -8,15 +8,15 @@ from itertools import pairwise
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_log import DecisionLogTooShort
-from feedcore.replica.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
-from feedcore.replica.source_tracker import Slice
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tests.feedcore.engines import CHANNEL, a_channel, slices
 from tests.simulation.toy_feed import SESSION
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from journal import Journal
-from journal.compression import compress_block
-from journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal import Journal
+from tandemfeed.journal.compression import compress_block
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = BLOCK_SIZE_MIN
@@ -69,7 +69,7 @@ def damage(path: Path, offset: int, data: bytes = b"\xa5") -> None:
 
 def command(*arguments: object) -> list[str]:
     """The arguments of a process that runs the command."""
-    return [sys.executable, "-m", "journal.commands.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "tandemfeed.journal.commands.cli", *map(str, arguments)]
 
 
 class Process:

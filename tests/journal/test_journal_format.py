@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from journal import Journal, Tailer
-from journal.block import blocks_in
-from journal.memory import address_of, crc_byte, crc_copy, crc_of
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.memory import address_of, crc_byte, crc_copy, crc_of
 
 EXPECTED = [b"first", b"", b"a batch", b"of", b"three", *(row.tobytes() for row in ROWS), b"in another cycle"]
 

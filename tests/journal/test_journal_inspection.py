@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journals_made import BEGIN_NS, BLOCK, KEY, STEP_NS, Appender, damage, files_of, made, numbered
 
-from journal import Journal, NamedPosition, Tailer
-from journal.block import Block
-from journal.completeness import RecordMissing, RecordOutOfOrder, compare, digest
-from journal.findings import (
+from tandemfeed.journal import Journal, NamedPosition, Tailer
+from tandemfeed.journal.block import Block
+from tandemfeed.journal.completeness import RecordMissing, RecordOutOfOrder, compare, digest
+from tandemfeed.journal.findings import (
     BytesDamaged,
     CheckpointWrong,
     ControlWrong,
@@ -31,9 +31,9 @@ from journal.findings import (
     TailWrong,
     TimeGoesBack,
 )
-from journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
-from journal.journal_files import JournalFiles
-from journal.layout import (
+from tandemfeed.journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.layout import (
     CHECKPOINT_OFFSETS,
     CONTROL_NAME,
     CRC_FROM,
@@ -44,8 +44,8 @@ from journal.layout import (
     SEGMENT_SIZE,
     TAIL_SIZE,
 )
-from journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
-from journal.verification import Verification
+from tandemfeed.journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
+from tandemfeed.journal.verification import Verification
 
 STEP = 48  # of segments: 32 bytes and a record of at most 16
 

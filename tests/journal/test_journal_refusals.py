@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from journal import (
+from tandemfeed.journal import (
     BlockCorrupt,
     DiskFull,
     ForeignFile,
@@ -26,9 +26,9 @@ from journal import (
     Upkeep,
     WrongKey,
 )
-from journal.block import blocks_in
-from journal.filesystem import file_system_type, require_local
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.filesystem import file_system_type, require_local
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 from tests.small_disk import SmallDisk
 
 BLOCK = BLOCK_SIZE_MIN
@@ -168,7 +168,7 @@ def test_a_network_file_system_is_detected_from_its_mount(folder: str, kind: str
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from journal import Journal, ReadOnly, Tailer
+from tandemfeed.journal import Journal, ReadOnly, Tailer
 folder = Path(sys.argv[1])
 with Journal.open(Path(sys.argv[2]), block_size=1 << 18) as journal, journal.tailer() as tailer:
     journal.append(b"everything is imported")

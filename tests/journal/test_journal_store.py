@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import (
+from tandemfeed.journal import (
     ForeignFile,
     Journal,
     JournalLocked,
@@ -25,8 +25,8 @@ from journal import (
     Tailer,
     Upkeep,
 )
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
 
 BLOCK = BLOCK_SIZE_MIN
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from journal import Journal, Upkeep
-from journal.block import Block, make_spare
-from journal.layout import DATA_OFFSET
+from tandemfeed.journal import Journal, Upkeep
+from tandemfeed.journal.block import Block, make_spare
+from tandemfeed.journal.layout import DATA_OFFSET
 
 MB = 1 << 20
 AHEAD = MB // 2

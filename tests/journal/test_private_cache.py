@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from journal.compiling import compile_into, kernel_folder
-from journal.private_cache import private_file, private_folder
+from tandemfeed.journal.compiling import compile_into, kernel_folder
+from tandemfeed.journal.private_cache import private_file, private_folder
 
 STRANGER = 54_321  # a user that is not us
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import zstandard
 
-from journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
-from journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
-from journal.compression import compress_block, open_to_read
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
+from tandemfeed.journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
+from tandemfeed.journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
+from tandemfeed.journal.compression import compress_block, open_to_read
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
 
 BLOCK = BLOCK_SIZE_MIN
 SECOND = 1_000_000_000
@@ -250,7 +250,7 @@ def test_recovery_decompresses_only_the_last_closed_cycle(
         opened.append(path)
         return open_to_read(path, journal_id)
 
-    monkeypatch.setattr("journal.chain.open_to_read", opening)
+    monkeypatch.setattr("tandemfeed.journal.chain.open_to_read", opening)
     with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock) as journal:
         assert opened == [blocks_in(tmp_path)[-2].path]
         assert list(journal.records()) == written
@@ -271,7 +271,7 @@ def test_files_released_by_another_process_are_tolerated_and_do_not_reappear(
         return done
 
     monkeypatch.setattr(
-        "journal.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(released_meanwhile))
+        "tandemfeed.journal.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(released_meanwhile))
     )
     compress_block(names[1].path)
     assert [name.ordinal for name in blocks_in(tmp_path)] == [name.ordinal for name in names[2:]]

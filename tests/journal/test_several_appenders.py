@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from journal import Journal, JournalClosed, JournalLocked, Tailer
-from journal.block import BlockName, blocks_in
-from journal.control import Control
-from journal.kernels import store_word
-from journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
+from tandemfeed.journal import Journal, JournalClosed, JournalLocked, Tailer
+from tandemfeed.journal.block import BlockName, blocks_in
+from tandemfeed.journal.control import Control
+from tandemfeed.journal.kernels import store_word
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
 
 BLOCK = BLOCK_SIZE_MIN
 SPAWN = multiprocessing.get_context("spawn")
@@ -208,10 +208,10 @@ def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
         child = SPAWN.Process(target=_hold, args=(tmp_path, theirs))
         child.start()
         mine.recv()
-        monkeypatch.setattr("journal.control.LOCK_TIMEOUT_S", 0.05)
+        monkeypatch.setattr("tandemfeed.journal.control.LOCK_TIMEOUT_S", 0.05)
         with pytest.raises(JournalLocked, match=str(child.pid)):
             journal.append(b"in vain")
-        monkeypatch.setattr("journal.control.LOCK_TIMEOUT_S", 30.0)
+        monkeypatch.setattr("tandemfeed.journal.control.LOCK_TIMEOUT_S", 30.0)
         done: list[int] = []
         waiter = threading.Thread(target=_then(lambda: journal.append(b"at last"), done.append))
         waiter.start()
@@ -228,7 +228,7 @@ def _then(work: Callable[[], int], tell: Callable[[int], None]) -> Callable[[], 
 def test_all_slots_can_be_in_use_and_one_more_appender_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("journal.control.SLOT_COUNT", 3)
+    monkeypatch.setattr("tandemfeed.journal.control.SLOT_COUNT", 3)
     journals = [Journal.open(tmp_path, block_size=BLOCK) for _ in range(3)]
     with pytest.raises(JournalLocked, match=str(os.getpid())):
         Journal.open(tmp_path, block_size=BLOCK)
@@ -247,11 +247,11 @@ def test_two_processes_that_create_a_journal_concurrently_get_the_same_one(
     def listed_then_overtaken(folder: Path) -> list[BlockName]:
         names = blocks_in(folder)
         if not others and not names:
-            monkeypatch.setattr("journal.store.blocks_in", blocks_in)
+            monkeypatch.setattr("tandemfeed.journal.store.blocks_in", blocks_in)
             others.append(Journal.open(folder, block_size=BLOCK))
         return names
 
-    monkeypatch.setattr("journal.store.blocks_in", listed_then_overtaken)
+    monkeypatch.setattr("tandemfeed.journal.store.blocks_in", listed_then_overtaken)
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         journal.append(b"one")
         others[0].append(b"two")

@@ -180,6 +180,8 @@ def _run_tests(job: Job, place: int, told: Connection | None) -> None:
     computing_s = math.ceil(job.timeout_s)
     resource.setrlimit(resource.RLIMIT_CPU, (computing_s, computing_s + 1))
     name = job.module.removesuffix(".py").replace("/", ".")
+    if (job.root / "tandemfeed" / job.module).exists():
+        name = f"tandemfeed.{name}"
     if name in sys.modules:
         raise CannotRun(f"{name} is imported already: a fault in it would not be seen")
     if place != NO_FAULT:

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode
-from feedcore.replica.effects import (
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.config import PublishMode
+from tandemfeed.feedcore.replica.effects import (
     AcceptOffer,
     AdapterEffect,
     AskToFail,
@@ -25,9 +25,9 @@ from feedcore.replica.effects import (
     Transmit,
     perform,
 )
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME_SIZE,
     PROVISIONAL_BIT,
     RUN_SIZE,

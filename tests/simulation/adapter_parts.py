@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from feedcore.lease.failing import FailConfig
-from feedcore.lease.peers import ConsentConfig
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from feedcore.replica.decision_intake import IntakeConfig
-from feedcore.replica.source_tracker import TrackerConfig
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.lease.failing import FailConfig
+from tandemfeed.feedcore.lease.peers import ConsentConfig
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
+from tandemfeed.feedcore.replica.decision_intake import IntakeConfig
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import FEED_ID
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from admin_server.lease_core import FeedLease, LeaseConfig
-from admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease_core import FeedLease, LeaseConfig
+from tandemfeed.admin_server.lease_decisions import (
     Granted,
     HandedOver,
     HandOverRefused,
@@ -23,9 +23,9 @@ from admin_server.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from admin_server.lease_records import EPOCH_BLOCK
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.effects import AdapterEffect, RequestHandOver
+from tandemfeed.admin_server.lease_records import EPOCH_BLOCK
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestHandOver
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan

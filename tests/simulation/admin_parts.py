@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from feedcore.replica.effects import AdapterEffect
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.effects import AdapterEffect
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.states import ReplicaState
 
 if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor

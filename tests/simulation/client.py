@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from feedcore.counters import CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.sessions import SessionMerger
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.simulation.plan import MS, ClientPlan, Plan
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import START_NS, World

@@ -6,13 +6,13 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from admin_server.lease_terms import LeaseConfig
-from feedcore.counters import Counter
-from feedcore.merge.effects import MergeEffect
-from feedcore.replica.channel_state import ChannelSnapshot, PeerState
-from feedcore.replica.config import PublishMode, SessionState
-from feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
-from feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
+from tandemfeed.admin_server.lease_terms import LeaseConfig
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.effects import MergeEffect
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.config import PublishMode, SessionState
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RunsLost, StateMoved
+from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, OutputPacket
 from tests.simulation.adapter import AdapterActor
 from tests.simulation.admin import AdminActor
 from tests.simulation.checkers.acked import AckedChecker

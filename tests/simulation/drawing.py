@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from feedcore.replica.config import OnSilence, PublishMode, SessionState
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode, SessionState
 from tests.simulation.plan import (
     ACTIVE,
     ALL_PROCESSES,

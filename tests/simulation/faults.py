@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.config import SessionState
-from feedcore.wire.lineage import UNLIMITED
+from tandemfeed.feedcore.replica.config import SessionState
+from tandemfeed.feedcore.wire.lineage import UNLIMITED
 from tests.simulation.plan import ACTIVE, ALL_PROCESSES, Fault, FaultKind
 from tests.simulation.toy_feed import SYMBOLS
 from tests.simulation.world import ADMIN, SOURCE, START_NS, Link, World

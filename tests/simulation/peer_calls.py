@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsRefused
-from feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
-from feedcore.replica.engine import DecisionLogTooShort, NotActive
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsRefused
+from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
+from tandemfeed.feedcore.replica.engine import DecisionLogTooShort, NotActive
 from tests.simulation.world import SOURCE, World
 
 BUCKET_SUM_OFFSET = 8  # of tests.simulation.toy_feed.BUCKET

@@ -11,8 +11,8 @@ from enum import Enum
 
 import msgspec
 
-from feedcore.lease.failing import FailPolicy
-from feedcore.replica.config import OnSilence, PublishMode, SessionState
+from tandemfeed.feedcore.lease.failing import FailPolicy
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode, SessionState
 
 US = 1_000
 MS = 1_000_000

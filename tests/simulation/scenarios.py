@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from feedcore.lease.failing import FailPolicy
-from feedcore.replica.config import OnSilence, PublishMode
+from tandemfeed.feedcore.lease.failing import FailPolicy
+from tandemfeed.feedcore.replica.config import OnSilence, PublishMode
 from tests.simulation.plan import (
     ACTIVE,
     ALL_PROCESSES,

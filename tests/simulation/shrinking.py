@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.config import SessionState
 from tests.simulation.plan import CALM, MS, AdapterPlan, ClientPlan, Fault, Plan, Weather
 from tests.simulation.running import Verdict, judge
 

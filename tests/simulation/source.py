@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SourceFlag
+from tandemfeed.feedcore.wire.source_packet import SOURCE_HEADER_SIZE, SourceFlag
 from tests.simulation.plan import MS, JournalGap, Plan
 from tests.simulation.toy_feed import FIRST_SESSION, SOURCE_MESSAGE_SIZE, encode_source
 from tests.simulation.world import SOURCE, START_NS, World

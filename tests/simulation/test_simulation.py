@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.config import SessionState
 from tests.simulation.cluster import Cluster
 from tests.simulation.drawing import KINDS, draw_plan
 from tests.simulation.plan import decode_plan

@@ -16,9 +16,14 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from feedcore.replica.converter import Converted
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
-from feedcore.wire.source_packet import SOURCE_FRAME, SOURCE_FRAME_SIZE, SOURCE_HEADER_SIZE, encode_source_header
+from tandemfeed.feedcore.replica.converter import Converted
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE
+from tandemfeed.feedcore.wire.source_packet import (
+    SOURCE_FRAME,
+    SOURCE_FRAME_SIZE,
+    SOURCE_HEADER_SIZE,
+    encode_source_header,
+)
 
 BODY = struct.Struct("<BQ")
 BUCKET = struct.Struct("<QQQ")  # symbol, sum, count

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from transport.announced_starts import AnnouncedStart
-from transport.opening import Opener, StreamOpener
-from transport.sealing import Sealer
-from transport.start_keys import SealingKey
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import Opener, StreamOpener
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.start_keys import SealingKey
 
 FEED_ID, CHANNEL_ID, ADAPTER_ID = 7, 1, 2  # of tests.feedcore.packets.output_packet
 KEY = SealingKey(5, CHANNEL_ID, bytes(range(32)), bytes(range(100, 132)))

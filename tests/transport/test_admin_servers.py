@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from transport.admin_servers import ACTIVE_SERVER_KEY, AdminServers, ask_active
+from tandemfeed.transport.admin_servers import ACTIVE_SERVER_KEY, AdminServers, ask_active
 
 ADDRESSES = "a:1,b:2,c:3"
 

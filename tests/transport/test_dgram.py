@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from transport.dgram import BadGroup, DatagramTooLong, MulticastReceiver, MulticastSender, parse_group
+from tandemfeed.transport.dgram import BadGroup, DatagramTooLong, MulticastReceiver, MulticastSender, parse_group
 
 GROUP, OTHER = "239.192.77.1:17001", "239.192.77.2:17002"
 WAIT_MS = 10_000

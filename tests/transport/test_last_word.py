@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.last_word import LOG, WORD, LastWords, LastWordSender
+from tandemfeed.transport.last_word import LOG, WORD, LastWords, LastWordSender
 
 WAIT_S = 10.0
 Heard = queue.SimpleQueue[int]

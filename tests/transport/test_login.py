@@ -11,10 +11,10 @@ import grpc
 import pytest
 import scramp
 
+from tandemfeed.transport.login import AuthenticationRefused, TokenSource, login
+from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 from tests.client_lib.toy_cluster import make_certificates
-from transport.login import AuthenticationRefused, TokenSource, login
-from transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 
 SERVICE = "tandemfeed.v1.Authentication"
 MECHANISM = scramp.ScramMechanism("SCRAM-SHA-256")
@@ -144,7 +144,7 @@ def test_while_no_server_answers_the_present_token_serves_for_the_rest_of_its_li
 ) -> None:
     passed_s = 0.0
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + int(passed_s * 1e9))
-    monkeypatch.setattr("transport.login.time", clock)
+    monkeypatch.setattr("tandemfeed.transport.login.time", clock)
     source = TokenSource(server.endpoint, certificates[0], IDENTITY, SECRET)
     assert source() == "token 1"
     passed_s = 0.6 * toy.token_life_s
@@ -153,6 +153,6 @@ def test_while_no_server_answers_the_present_token_serves_for_the_rest_of_its_li
     passed_s = 0.85 * toy.token_life_s  # the server's clock stood still: this is more than half the second one's life
     assert [source(), source()] == ["token 2", "token 2"]
     passed_s = 1.01 * toy.token_life_s
-    monkeypatch.setattr("transport.login.PATIENCE_S", 0.5)
+    monkeypatch.setattr("tandemfeed.transport.login.PATIENCE_S", 0.5)
     with pytest.raises(grpc.RpcError):
         source()

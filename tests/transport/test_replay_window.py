@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.replay_window import REPLAY_WINDOW, ReplayWindow
+from tandemfeed.transport.replay_window import REPLAY_WINDOW, ReplayWindow
 
 COUNTER_MAX = (1 << 64) - 1
 near = st.integers(1, 3 * REPLAY_WINDOW)

@@ -21,8 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client_lib.toy_cluster import make_certificates
-from transport.rpc import (
+from tandemfeed.transport.rpc import (
     AuthorizationInterceptor,
     Caller,
     RpcServer,
@@ -32,6 +31,7 @@ from transport.rpc import (
     open_channel,
     serve,
 )
+from tests.client_lib.toy_cluster import make_certificates
 
 KEY = Ed25519PrivateKey.generate()
 DEADLINE_S = 20
@@ -234,7 +234,7 @@ DOOMED_SERVER = """
 import json, sys, threading
 from pathlib import Path
 import grpc
-from transport.rpc import serve
+from tandemfeed.transport.rpc import serve
 
 folder = Path(sys.argv[1])
 silence = threading.Event()

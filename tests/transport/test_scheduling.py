@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_INTERVAL_S
+from tandemfeed.transport.scheduling import LAST_THREADS_MAX, SLICE_NS, SWITCH_INTERVAL_S
 
 # Prints the slice of a thread, in nanoseconds, and the nice value: of struct sched_attr, read with sched_getattr(2).
 THREADS_SLICE = """
 import ctypes, os, platform, struct, threading
-from transport.scheduling import prefer_short_turns
+from tandemfeed.transport.scheduling import prefer_short_turns
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever this process has inherited
 {first}
 asked = prefer_short_turns()
@@ -57,7 +57,7 @@ def test_a_policy_that_was_chosen_for_the_process_stays() -> None:
 def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> None:
     script = (
         "import gc, sys\n"
-        "from transport.scheduling import begin_steady_running\n"
+        "from tandemfeed.transport.scheduling import begin_steady_running\n"
         "made = [[] for _ in range(10_000)]\n"
         "begin_steady_running()\n"
         "print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 1_000, gc.isenabled(), sys.getswitchinterval())"
@@ -68,7 +68,7 @@ def test_objects_made_before_steady_running_are_not_scanned_by_collections() -> 
 
 LAST_THREADS = """
 import os, threading, time
-from transport.scheduling import begin_steady_running
+from tandemfeed.transport.scheduling import begin_steady_running
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever this process has inherited
 NICE = os.getpriority(os.PRIO_PROCESS, 0)
 begin_steady_running()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import (
     DECISION_TAG_SIZE,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
@@ -18,14 +18,14 @@ from feedcore.wire.output_packet import (
     OutputFlag,
     OutputPacket,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.announced_starts import AnnouncedStart
+from tandemfeed.transport.opening import HeardPacket, ImpersonationRefused, Opener, StreamOpener
+from tandemfeed.transport.replay_window import REPLAY_WINDOW
+from tandemfeed.transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
+from tandemfeed.transport.start_keys import SealingKey
 from tests.feedcore.packets import output_packet, output_packets
 from tests.transport.starts import KEY, PRIVATE_KEY, READERS_KEY, START, forger, opener, sealer, stream_opener
-from transport.announced_starts import AnnouncedStart
-from transport.opening import HeardPacket, ImpersonationRefused, Opener, StreamOpener
-from transport.replay_window import REPLAY_WINDOW
-from transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
-from transport.start_keys import SealingKey
 
 GOLDEN = (
     "54464f3202040700010002000129350103000000050000000900000002000100010000000000000065000000000000002d010000"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.refusal import PacketRefused, Refusal
-from transport.source_sealing import (
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.source_sealing import (
     HEADER_SIZE,
     SEALED_SOURCE_MAGIC,
     SOURCE_SEAL_SIZE,

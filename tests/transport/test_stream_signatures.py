@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.refusal import PacketRefused, Refusal
-from tests.feedcore.packets import output_packet
-from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
-from transport.opening import HeardSignature, StreamOpener
-from transport.sealing import Sealer
-from transport.stream_signatures import (
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.opening import HeardSignature, StreamOpener
+from tandemfeed.transport.sealing import Sealer
+from tandemfeed.transport.stream_signatures import (
     DIGEST_SIZE,
     HEARTBEATS_PER_SIGNATURE,
     OVERHEAD,
@@ -24,6 +22,8 @@ from transport.stream_signatures import (
     digest_of,
     digests_max,
 )
+from tests.feedcore.packets import output_packet
+from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
 
 HEARTBEAT = output_packet()._replace(flags=int(OutputFlag.HEARTBEAT), message_count=0, runs=(), payload=b"")
 GOLDEN = (

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import Cancelled, PersistentQueue
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import Cancelled, PersistentQueue
 
 BLOCK = BLOCK_SIZE_MIN
 PUTS_MAX = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import (
+from tandemfeed.journal import (
     BlockCorrupt,
     ForeignFile,
     Journal,
@@ -19,9 +19,9 @@ from journal import (
     ReadOnly,
     SettingsDiffer,
 )
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
-from journal.persistent_queue import NotInFlight, PersistentQueue, QueueFailed, TooManyInFlight, Unknown
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue, QueueFailed, TooManyInFlight, Unknown
 
 BLOCK = BLOCK_SIZE_MIN
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import journal.persistent_queue.spares as spares_module
-from journal import DiskFull
-from journal.block import Block, blocks_in
-from journal.journal_files import JournalFiles
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
-from journal.verification import Verification
+import tandemfeed.journal.persistent_queue.spares as spares_module
+from tandemfeed.journal import DiskFull
+from tandemfeed.journal.block import Block, blocks_in
+from tandemfeed.journal.journal_files import JournalFiles
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
+from tandemfeed.journal.verification import Verification
 
 BLOCK = BLOCK_SIZE_MIN
 ITEM = bytes(10_000)

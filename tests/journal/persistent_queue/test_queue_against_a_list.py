@@ -11,9 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import NotInFlight, PersistentQueue
-from journal.persistent_queue.item_state import CANCEL_ANSWERS, MOVES, ItemEvent, ItemState, Recycled, Unknown, diagram
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue
+from tandemfeed.journal.persistent_queue.item_state import (
+    CANCEL_ANSWERS,
+    MOVES,
+    ItemEvent,
+    ItemState,
+    Recycled,
+    Unknown,
+    diagram,
+)
 
 ITEMS = st.one_of(st.binary(max_size=100), st.integers(10_000, 90_000).map(bytes))
 PLACES = st.integers(0, 1 << 30)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.layout import BLOCK_SIZE_MIN
-from journal.persistent_queue import Cancelled, PersistentQueue
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.persistent_queue import Cancelled, PersistentQueue
 
 PAGE = 4_096
 STEPS = 250

@@ -7,11 +7,11 @@ import sys
 import threading
 from pathlib import Path
 
-from journal import Journal, Tailer
-from journal.layout import BLOCK_SIZE_MIN
-from journal.replication import Limits, Mode, ReplicationFollower, ReplicationLeader
-from journal.replication.messages import Segment
-from journal.replication.segments import SegmentReader
+from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication import Limits, Mode, ReplicationFollower, ReplicationLeader
+from tandemfeed.journal.replication.messages import Segment
+from tandemfeed.journal.replication.segments import SegmentReader
 
 MS = 1_000_000
 LIMITS = Limits(

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from journal.control import Settings
-from journal.replication import effects as do
-from journal.replication.codec import decode, encode
-from journal.replication.comparison import first_difference, is_same
-from journal.replication.follower_core import FollowerCore
-from journal.replication.leader_core import LeaderCore
-from journal.replication.limits import PIECE_SIZE_MAX, Limits
-from journal.replication.messages import NO_ID, Acknowledge, Position, Segment
-from journal.replication.segments import digest_of
-from journal.replication.states import FINAL, FollowerState
+from tandemfeed.journal.control import Settings
+from tandemfeed.journal.replication import effects as do
+from tandemfeed.journal.replication.codec import decode, encode
+from tandemfeed.journal.replication.comparison import first_difference, is_same
+from tandemfeed.journal.replication.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader_core import LeaderCore
+from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, Limits
+from tandemfeed.journal.replication.messages import NO_ID, Acknowledge, Position, Segment
+from tandemfeed.journal.replication.segments import digest_of
+from tandemfeed.journal.replication.states import FINAL, FollowerState
 from tests.journal.replication.replication_memory import BITS, MemoryJournal
 
 MS = 1_000_000

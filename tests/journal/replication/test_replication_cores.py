@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from journal.control import Settings
-from journal.replication import effects as do
-from journal.replication.follower_core import FollowerCore
-from journal.replication.leader_core import LeaderCore
-from journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
-from journal.replication.messages import (
+from tandemfeed.journal.control import Settings
+from tandemfeed.journal.replication import effects as do
+from tandemfeed.journal.replication.follower_core import FollowerCore
+from tandemfeed.journal.replication.leader_core import LeaderCore
+from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
+from tandemfeed.journal.replication.messages import (
     NO_ID,
     Acknowledge,
     Heartbeat,
@@ -31,7 +31,7 @@ from journal.replication.messages import (
     Segments,
     Welcome,
 )
-from journal.replication.states import (
+from tandemfeed.journal.replication.states import (
     FOLLOWER_MOVES,
     PEER_MOVES,
     FollowerState,
@@ -40,7 +40,7 @@ from journal.replication.states import (
     check_follower_move,
     check_move,
 )
-from journal.roll_cycle import DAILY
+from tandemfeed.journal.roll_cycle import DAILY
 
 BITS = DAILY.sequence_bits
 START = 5 << BITS

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import pytest
 
-from journal import Journal
-from journal.layout import BLOCK_SIZE_MIN
-from journal.replication import Limits, ReplicationFollower, ReplicationLeader
+from tandemfeed.journal import Journal
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication import Limits, ReplicationFollower, ReplicationLeader
 from tests.journal.replication.replication_process import segments_of
 
 MS = 1_000_000

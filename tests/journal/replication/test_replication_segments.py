@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import Journal, Retention, Tailer, Upkeep
-from journal.block import blocks_in
-from journal.compression import compress_block
-from journal.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
-from journal.replication.comparison import first_difference, is_same
-from journal.replication.messages import Segment
-from journal.replication.segments import SegmentReader
+from tandemfeed.journal import Journal, Retention, Tailer, Upkeep
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.compression import compress_block
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.replication.comparison import first_difference, is_same
+from tandemfeed.journal.replication.messages import Segment
+from tandemfeed.journal.replication.segments import SegmentReader
 
 BLOCK = BLOCK_SIZE_MIN
 KEY = bytes(range(32))

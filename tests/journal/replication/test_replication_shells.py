@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import (
+from tandemfeed.journal import (
     Diverged,
     ForeignFile,
     Journal,
@@ -21,9 +21,9 @@ from journal import (
     Upkeep,
     WrongKey,
 )
-from journal.block import blocks_in
-from journal.layout import BLOCK_SIZE_MIN
-from journal.replication import (
+from tandemfeed.journal.block import blocks_in
+from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.replication import (
     FollowerKeys,
     FollowerState,
     LeaderKeys,

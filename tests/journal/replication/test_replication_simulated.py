@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.replication.states import FollowerState
+from tandemfeed.journal.replication.states import FollowerState
 from tests.journal.replication.replication_memory import BITS
 from tests.journal.replication.replication_world import FollowerNode, World
 

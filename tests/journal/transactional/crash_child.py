@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     Message,
     StoreLimits,
     Transaction,

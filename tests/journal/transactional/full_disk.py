@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import StoreFull, StoreLimits, TransactionalStore
+from tandemfeed.journal.transactional import StoreFull, StoreLimits, TransactionalStore
 from tests.journal.transactional.store_copies import bodies, put_all
 
 LIMITS = StoreLimits(log_bytes_max=500_000, volatile_memory_bytes_max=10_000)

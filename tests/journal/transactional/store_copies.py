@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from journal.transactional import TransactionalStore
+from tandemfeed.journal.transactional import TransactionalStore
 
 
 def crashed_copy(store: TransactionalStore, folder: Path) -> Path:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.errors import JournalError
-from journal.transactional import (
+from tandemfeed.journal.errors import JournalError
+from tandemfeed.journal.transactional import (
     BadName,
     ForeignStore,
     NewerStore,
@@ -29,8 +29,8 @@ from journal.transactional import (
     TransactionalStore,
     TransactionState,
 )
-from journal.transactional import page_store as page_store_module
-from journal.transactional import store as store_module
+from tandemfeed.journal.transactional import page_store as page_store_module
+from tandemfeed.journal.transactional import store as store_module
 from tests.journal.transactional.store_copies import bodies, crashed_copy, put_all
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import TransactionalStore
+from tandemfeed.journal.transactional import TransactionalStore
 from tests.journal.transactional.crash_child import Report, child, verify
 from tests.journal.transactional.store_copies import bodies, put_all
 

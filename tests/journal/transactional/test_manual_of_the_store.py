@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import StoreLimits, TransactionalStore
-from journal.transactional import errors as errors_module
+from tandemfeed.journal.transactional import StoreLimits, TransactionalStore
+from tandemfeed.journal.transactional import errors as errors_module
 
 MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "transactional-store.md").read_text()
 

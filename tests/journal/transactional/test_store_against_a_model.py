@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from journal.transactional import Message, StoreLimits, Transaction, TransactionalStore, TransactionState
-from journal.transactional import book as book_module
-from journal.transactional import queue_index as index_module
+from tandemfeed.journal.transactional import Message, StoreLimits, Transaction, TransactionalStore, TransactionState
+from tandemfeed.journal.transactional import book as book_module
+from tandemfeed.journal.transactional import queue_index as index_module
 from tests.journal.transactional.store_copies import crashed_copy
 
 WINDOW = 3  # small, so that queues are read in many parts

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.transactional.errors import BadName, IllegalTransactionMove
-from journal.transactional.topics import checked_pattern, checked_topic, matches
-from journal.transactional.transaction_state import (
+from tandemfeed.journal.transactional.errors import BadName, IllegalTransactionMove
+from tandemfeed.journal.transactional.topics import checked_pattern, checked_topic, matches
+from tandemfeed.journal.transactional.transaction_state import (
     FINAL,
     MOVES,
     STORY_LENGTH_MAX,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     CallFromLogWriter,
     IllegalTransactionMove,
     MessageLocked,

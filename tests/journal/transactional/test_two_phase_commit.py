@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     BadName,
     DecidedByHand,
     DuplicateGlobalId,

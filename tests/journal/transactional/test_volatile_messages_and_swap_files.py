@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.transactional import (
+from tandemfeed.journal.transactional import (
     ForeignStore,
     StoreCorrupt,
     StoreFull,

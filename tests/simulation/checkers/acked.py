@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.counters import Counter
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     FROM_ACTIVE_BIT,
     HEARTBEAT_BIT,

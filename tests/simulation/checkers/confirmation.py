@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from feedcore.merge.effects import Deliver, Filled, MergeEffect
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, HEARTBEAT_BIT, PROVISIONAL_BIT, OutputPacket
 from tests.simulation.checkers.content import Input, PacketReader, Violation
 
 Content: TypeAlias = tuple[int, int, Input]  # channel, input_seq, converted message

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from feedcore.merge.effects import (
+from tandemfeed.feedcore.merge.effects import (
     Deliver,
     Diverged,
     Ended,
@@ -20,7 +20,7 @@ from feedcore.merge.effects import (
     SourceGap,
     Takeover,
 )
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     OUTPUT_FRAME,
     OUTPUT_FRAME_SIZE,

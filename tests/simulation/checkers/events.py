@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from feedcore.merge.effects import Deliver, Diverged, Filled, Gap, Live, MergeEffect, Stale, Takeover
-from feedcore.wire.lineage import Lineage, decode_lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Filled, Gap, Live, MergeEffect, Stale, Takeover
+from tandemfeed.feedcore.wire.lineage import Lineage, decode_lineage
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     HEARTBEAT_BIT,
     PROVISIONAL_BIT,
@@ -23,7 +23,7 @@ from tests.simulation.checkers.content import PacketReader, Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:
-    from feedcore.merge.sessions import SessionMerger
+    from tandemfeed.feedcore.merge.sessions import SessionMerger
 
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 Copy: TypeAlias = tuple[int, int, bytes]  # epoch, end_input_seq, payload

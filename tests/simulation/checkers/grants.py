@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 

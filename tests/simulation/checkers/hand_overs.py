@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS
 
 if TYPE_CHECKING:
-    from feedcore.replica.effects import StateMoved
+    from tandemfeed.feedcore.replica.effects import StateMoved
     from tests.simulation.adapter import AdapterActor
 
 

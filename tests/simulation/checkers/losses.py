@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.effects import RunsLost
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.effects import RunsLost
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS, Plan
 

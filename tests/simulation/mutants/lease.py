@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.lease_view import LeaseView
-from feedcore.lease.peers import Peers
-from feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.lease_view import LeaseView
+from tandemfeed.feedcore.lease.peers import Peers
+from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
 

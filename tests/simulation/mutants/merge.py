@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.hold_queue import HoldQueue
-from feedcore.merge.comparison import CopyComparison
-from feedcore.merge.confirmation import Confirmation
-from feedcore.merge.declared_gaps import DeclaredGaps
-from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.history_gate import HistoryGate
-from feedcore.merge.merger import StreamMerger
-from feedcore.merge.source_order import RememberedGaps, SourceOrder
-from feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.comparison import CopyComparison
+from tandemfeed.feedcore.merge.confirmation import Confirmation
+from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.history_gate import HistoryGate
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
 

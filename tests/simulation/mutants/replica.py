@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from feedcore.replica import following
-from feedcore.replica.active_view import FLAPS_FREE, FlapDamper
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import Buckets, ChannelSnapshot
-from feedcore.replica.deciding import Deciding
-from feedcore.replica.decision_intake import DecisionIntake
-from feedcore.replica.effects import AppendToJournal, Transmit
-from feedcore.replica.following import Following, PlacedBackup
-from feedcore.replica.hand_over import HandOver
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.publish_gate import PublishGate
-from feedcore.replica.role import ToDeciding
-from feedcore.replica.source_tracker import SourceTracker
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import UNLIMITED
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.replica import following
+from tandemfeed.feedcore.replica.active_view import FLAPS_FREE, FlapDamper
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import Buckets, ChannelSnapshot
+from tandemfeed.feedcore.replica.deciding import Deciding
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.following import Following, PlacedBackup
+from tandemfeed.feedcore.replica.hand_over import HandOver
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.publish_gate import PublishGate
+from tandemfeed.feedcore.replica.role import ToDeciding
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import UNLIMITED
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.simulation.mutants.mutant import Method, Mutant, always, is_never
 from tests.simulation.scenarios import Scenario
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.merge.sessions import SessionMerger
-from feedcore.replica.config import SessionState
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.sessions import SessionReplicas, Sessions
-from feedcore.replica.source_tracker import SourceTracker
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.replica.config import SessionState
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.sessions import SessionReplicas, Sessions
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker
 from tests.simulation.mutants.mutant import Method, Mutant, always
 
 
