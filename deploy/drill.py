@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {line}")
 
     VAR.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR))
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=VAR)).absolute()
     rows: list[dict[str, Any]] = []
     results: list[DrillResult] = []
     refused: list[str] = []

@@ -45,7 +45,7 @@ print([event.data["dispatcher"].py_func.__name__ for _, event in recorder.buffer
 
 
 def run(cache: Path, *command: str, status: int = 0) -> tuple[str, str]:
-    environment = {**os.environ, FOLDER_VARIABLE: str(cache), "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+    environment = {**os.environ, FOLDER_VARIABLE: str(cache), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
