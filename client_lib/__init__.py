@@ -2,9 +2,9 @@
 
 ::
 
-    with client_lib.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
+    with tandemfeed.connect(admin="127.0.0.1:7400", ca="ca.pem", identity="demo-client", secret=…) as client:
         for item in client.subscribe("equities"):
-            if isinstance(item, client_lib.Batch):
+            if isinstance(item, tandemfeed.client_lib.Batch):
                 for message in item.messages(): …
 
 It must never deliver a message twice or out of its source stream's order, or skip one without reporting a gap.

@@ -57,9 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        print(
-            "usage: tandemfeed COMMAND [OPTIONS] | --version\n\n`tandemfeed COMMAND --help` shows the options of a command.\n"
-        )
+        print("usage: tandemfeed COMMAND [OPTIONS] | --version\n")
+        print("`tandemfeed COMMAND --help` shows the options of a command.\n")
         for each in sorted(known, key=lambda each: list(SUMMARIES).index(each) if each in SUMMARIES else 99):
             print(f"  {each:<15} {SUMMARIES.get(each, '')}")
         return 0
