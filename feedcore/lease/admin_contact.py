@@ -12,8 +12,10 @@ class AdminContact:
         abstains_until_ns: the promise to the active ends then.
     """
 
-    def __init__(self, config: ConsentConfig, former_life_ended_ns: int | None, now_ns: int) -> None:
-        self.abstains_until_ns = 0 if former_life_ended_ns is None else former_life_ended_ns + config.abstain_ns
+    def __init__(self, config: ConsentConfig, previous_process_ended_ns: int | None, now_ns: int) -> None:
+        self.abstains_until_ns = (
+            0 if previous_process_ended_ns is None else previous_process_ended_ns + config.abstain_ns
+        )
         self._config = config
         self._heard_at_ns = now_ns
         self._is_broken = False  # the stream ended, and no order has arrived since

@@ -101,8 +101,9 @@ class EngineConfig:
         session: the session to begin in: a growing number, usually the trading day, YYYYMMDD.
         session_grace_ns: how long a session whose end is not known may go on after a later one was heard of.
         datagram_size_max: bytes of an output datagram, header and seal included.
-        former_life_ended_ns: not later than this, by the same monotonic clock, the process ended that was this adapter
-            before; it may have promised just then to abstain from grants. None: there was none.
+        previous_process_ended_ns: the latest moment, by the same monotonic clock, at which this adapter's previous
+            process can have ended. That process may have promised, just before, to abstain from grants. None: this is
+            the adapter's first process.
     """
 
     feed_id: int
@@ -114,7 +115,7 @@ class EngineConfig:
     replica: ReplicaConfig = field(default_factory=ReplicaConfig)
     consent: ConsentConfig = field(default_factory=lambda: ConsentConfig.of(100 * MS))
     failing: FailConfig = field(default_factory=FailConfig)
-    former_life_ended_ns: int | None = None
+    previous_process_ended_ns: int | None = None
     session_state: SessionState = SessionState.RESET
     session_grace_ns: int = SESSION_GRACE_NS
 

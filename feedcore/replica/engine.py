@@ -52,7 +52,7 @@ class AdapterEngine:
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
         self._sessions = Sessions(config, converters, counters, now_ns)
-        self._contact = AdminContact(config.consent, config.former_life_ended_ns, now_ns)
+        self._contact = AdminContact(config.consent, config.previous_process_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # a grant that came while abstaining
         self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
         self._has_accepted = False  # that offer; not while abstaining

@@ -13,7 +13,7 @@ from feedcore.wire.output_packet import OutputFlag, OutputPacket
 from feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 from tests.transport.starts import CHANNEL_ID, KEY, START, forger, opener, sealer, stream_opener
-from transport.opening import HeardSignature, StreamOpener
+from transport.opening import ReceivedSignature, StreamOpener
 from transport.sealing import Sealer
 from transport.stream_signatures import (
     DIGEST_SIZE,
@@ -39,7 +39,7 @@ def signed_by(made: Sealer, by: StreamOpener | None = None) -> SignedDigests:
 
 def verified(datagram: bytes, by: StreamOpener) -> SignedDigests:
     opened = by.open(datagram)
-    assert isinstance(opened, HeardSignature)
+    assert isinstance(opened, ReceivedSignature)
     return opened.verified()
 
 
