@@ -60,7 +60,7 @@ def should_leave(own: PeerState, peers: list[PeerState], config: FailConfig) -> 
         is_unfit = own.health < min(scores)
     else:
         is_unfit = min((peer.health, -peer.adapter_id) for peer in (own, *backups)) == (own.health, -own.adapter_id)
-    reason = f"backups are repeatedly out of sync and this one's health {own.health:.2f} is {config.policy.value}"
+    reason = f"backups are repeatedly out of sync, and this one's score {own.health:.2f} is {config.policy.value}"
     return reason if is_unfit else None
 
 
