@@ -23,7 +23,7 @@ class Backlog:
             self.message_count += piece.message_count
 
     def take(self, source_stream_id: int, message_count: int) -> list[Slice]:
-        """Remove and return exactly the next `message_count` messages of a stream; the caller checks that they exist."""
+        """Remove and return exactly the next `message_count` messages of a stream, which must exist."""
         queue = self._slices[source_stream_id]
         self.message_count -= message_count
         taken = []
