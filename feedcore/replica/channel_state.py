@@ -67,8 +67,7 @@ Answer: TypeAlias = RunsReply | RunsRefused | ChannelSnapshot | Buckets
 
 @dataclass(frozen=True, slots=True)
 class DigestPoint:
-    """Conversion-state digests, one per bucket of symbols, at the position where `epoch` decided last and `input_seq` is
-    next.
+    """Conversion-state digests, one per bucket of symbols, where `epoch` decided last and `input_seq` is next.
 
     Two digest points are comparable if both numbers are equal. Both are 0 if no digest was taken yet.
     """
