@@ -1,4 +1,4 @@
-"""The role of a backup that hears neither an active nor an admin server: it sends provisionally (protocol 6.8).
+"""The role of a backup that hears neither an active nor an admin server: sends provisionally (protocol 6.8).
 
 Decisions are applied only once they cover everything that was sent provisionally. Until then, a granted lease can still
 commit what was sent. While an active is heard, sending pauses after every k-th message, so that the active gets past.
