@@ -68,7 +68,7 @@ class Channel:
         self.heartbeat_at_ns = now_ns + config.heartbeat_interval_ns
         self.effects: list[AdapterEffect] = []
         self._arrivals = 0
-        self._end_said: tuple[int, int] | None = None  # (epoch, input_seq) of the end that an adapter announced
+        self._announced_end: tuple[int, int] | None = None  # (epoch, input_seq) of the end that an adapter announced
 
     @property
     def state(self) -> ReplicaState:
@@ -136,7 +136,7 @@ class Channel:
             if packet.epoch == intake.epoch:
                 intake.on_next_input_seq(packet.first_input_seq, now_ns)
                 if packet.flags & END_OF_STREAM_BIT:
-                    self._end_said = packet.epoch, packet.first_input_seq
+                    self._announced_end = packet.epoch, packet.first_input_seq
             return
         for run in packet.runs:
             if run.source_stream_id not in self.trackers:
@@ -183,9 +183,9 @@ class Channel:
         """True if all of the session was applied here; the source or another adapter announced where it ends."""
         line = self.line
         if (
-            self._end_said is not None
-            and self._end_said[1] == line.next_input_seq
-            and self.intake.lineage.holds(*self._end_said)
+            self._announced_end is not None
+            and self._announced_end[1] == line.next_input_seq
+            and self.intake.lineage.holds(*self._announced_end)
         ):
             return True
         return all(

@@ -85,7 +85,7 @@ class Deciding(Role):
             self._ask(RequestHandOver(line.epoch, heir, reason), now_ns)
             return
         if channel.is_single_source and line.lineage.first_input_seq != line.next_input_seq:
-            # Backups number such a channel themselves; only a new epoch voids the numbers they gave to later messages.
+            # Backups number such a channel themselves; only a new epoch voids the numbers they gave to these messages.
             self._ask(RequestEpoch(line.epoch), now_ns)
             return
         channel.emit(RunsLost(stream, first, last))

@@ -54,8 +54,8 @@ class AdapterEngine:
         self._sessions = Sessions(config, converters, counters, now_ns)
         self._contact = AdminContact(config.consent, config.previous_process_ended_ns, now_ns)
         self._promote_at_ns: int | None = None  # when to act on a grant that arrived while abstaining
-        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, valid until)
-        self._has_accepted = False  # that offer; not while abstaining
+        self._offer: tuple[int, int, int] | None = None  # (epoch, previous epoch, valid until)
+        self._has_accepted = False  # accepted that offer; not while abstaining
         self._ask_to_fail_at_ns = 0
 
     @property

@@ -15,7 +15,7 @@ class HandOver:
     def __init__(self, patience_ns: int) -> None:
         self._patience_ns = patience_ns
         self._ended: tuple[int, int] | None = None  # (epoch, its end)
-        self._offer: tuple[int, int, int] | None = None  # (epoch, the one before, the latest time when it begins)
+        self._offer: tuple[int, int, int] | None = None  # (epoch, previous epoch, latest time when it begins)
 
     def on_ended(self, epoch: int, end_input_seq: int) -> None:
         """Note that an epoch was given up at this `input_seq`."""

@@ -184,7 +184,7 @@ class ProductionLine:
                 f"source stream {run.source_stream_id}, source_seq {run.first_source_seq} to {run.end_source_seq - 1}: "
                 f"the active made {run.message_count} messages, this adapter {message_seq - run.first_message_seq}"
             )
-        if sent_before:  # the run's first messages were sent already: these get its last numbers
+        if sent_before:  # the run's first messages were already sent; these take its last numbers
             packets = [_shifted(packet, sent_before) for packet in packets]
         if self.provisional is not None:
             self.provisional.note_decided(run)

@@ -97,8 +97,8 @@ class Sessions:
             return self.current
         if or_former and self.former is not None and session == self.former.session:
             return self.former
-        present = f"adapter {self._config.adapter_id} is in session {self.current.session}"
-        raise NotActive(f"session {session} was requested, but {present}")
+        current = f"adapter {self._config.adapter_id} is in session {self.current.session}"
+        raise NotActive(f"session {session} was requested, but {current}")
 
     def hear_source(self, session: int, now_ns: int) -> SessionReplicas:
         """Note a source packet of a session other than the current one, and return that session's replicas.
@@ -186,8 +186,8 @@ class Sessions:
 
     def resume_last_words(self, words: Iterable[OutputPacket], now_ns: int) -> None:
         """Take the last words that this adapter's previous process sent in earlier sessions."""
-        former = (word for word in words if word.session < self.current.session)
-        self._last_words = sorted(former, key=lambda word: word.session)
+        earlier = (word for word in words if word.session < self.current.session)
+        self._last_words = sorted(earlier, key=lambda word: word.session)
         self._repeat_last_words(now_ns, now_ns)
 
     def _repeat_last_words(self, at_ns: int, now_ns: int) -> None:
