@@ -133,7 +133,7 @@ class AdapterEngine:
     # ---- events: other adapters' calls ----
 
     def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
-        """Take another adapter's answer to `RequestRuns`, `RequestSnapshot` or `RequestBuckets`."""
+        """Take another adapter's answer to a request of this session for runs, a snapshot or buckets."""
         effects = self._fence(now_ns)
         if answer.session in (0, self.session):
             effects += self.replicas[channel_id].on_answer(answer, now_ns)
