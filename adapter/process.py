@@ -203,7 +203,7 @@ class AdapterProcess:
         session = max(feed.session, self._journal.newest_session)  # the last report may not have reached the server
         past = self._journal.resumable(feed.feed_id, session)
         # Even if the journal shows no earlier process: it may have ended before it saved a state.
-        config = engine_config(registered, session=session, former_life_ended_ns=self._journal.held_since_ns)
+        config = engine_config(registered, session=session, previous_process_ended_ns=self._journal.held_since_ns)
         converters = {
             each.channel_id: load_converter(
                 self._options.source_format,

@@ -38,7 +38,7 @@ from tandemfeed.feedcore.merge.sessions import SessionMerger
 from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.dgram import MulticastReceiver
-from tandemfeed.transport.opening import HeardPacket, HeardSignature, StreamOpener
+from tandemfeed.transport.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.v1 import admin_pb2
 
 DRAIN_COUNT_MAX = 256  # datagrams per group and turn: about 3 ms of work, so that timers and letters are not delayed
@@ -241,14 +241,14 @@ class Subscription:
                 else:
                     self._ready.append(verdict)
 
-    def _judge(self, opened: HeardPacket | HeardSignature, receiver: MulticastReceiver) -> list[Verdict]:
+    def _judge(self, opened: ReceivedPacket | ReceivedSignature, receiver: MulticastReceiver) -> list[Verdict]:
         """The packets and alarms to deliver now.
 
         Raises:
             PacketRefused: the datagram is not accepted.
         """
         now_ns = time.monotonic_ns()
-        if isinstance(opened, HeardSignature):
+        if isinstance(opened, ReceivedSignature):
             trust = self._trust_of(opened.claimed.channel_id)
             return trust.on_signature(opened, now_ns, sender=receiver.last_sender)
         return self._trust_of(opened.packet.channel_id).on_packet(opened, now_ns)

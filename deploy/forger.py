@@ -36,7 +36,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.announced_starts import AnnouncedStart
 from tandemfeed.transport.dgram import MulticastReceiver, MulticastSender
-from tandemfeed.transport.opening import HeardPacket, StreamOpener
+from tandemfeed.transport.opening import ReceivedPacket, StreamOpener
 from tandemfeed.transport.process_shell import (
     StopSignal,
     add_connection_arguments,
@@ -118,7 +118,7 @@ class Eavesdropper:
     """
 
     def __init__(self, grant: Grant, context: zmq.Context[zmq.Socket[bytes]], interface: str, tag: bytes) -> None:
-        self.newest: dict[tuple[int, int], HeardPacket] = {}
+        self.newest: dict[tuple[int, int], ReceivedPacket] = {}
         self.captured: deque[tuple[bytes, bytes]] = deque(maxlen=CAPTURED_COUNT_MAX)
         self._tag = tag
         self._opener = StreamOpener(grant.feed_id)
@@ -154,7 +154,7 @@ class Eavesdropper:
             heard = self._opener.open(datagram)
         except PacketRefused:
             return
-        if isinstance(heard, HeardPacket) and heard.packet.message_count:
+        if isinstance(heard, ReceivedPacket) and heard.packet.message_count:
             self.newest[heard.packet.adapter_id, heard.packet.channel_id] = heard
 
 
@@ -248,7 +248,7 @@ class Forger:
 
     # ---- parts of the datagrams ----
 
-    def _newest(self, start: ForgedStart) -> HeardPacket | None:
+    def _newest(self, start: ForgedStart) -> ReceivedPacket | None:
         return self._listener.newest.get((start.start.adapter_id, start.channel_id))
 
     def _counter(self, start: ForgedStart) -> int:

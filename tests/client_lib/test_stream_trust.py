@@ -28,7 +28,7 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.wire.output_packet import RUN_SIZE, OutputFlag, OutputPacket, encode_runs
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.announced_starts import AnnouncedStart
-from tandemfeed.transport.opening import HeardPacket, HeardSignature, StreamOpener
+from tandemfeed.transport.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 from tandemfeed.transport.sealing import COUNTER_MAX, Sealer
 from tests.client_lib.toy_cluster import CHANNEL_ID, FEED_ID, SESSION, channel_key, heartbeat, packet
 
@@ -95,7 +95,7 @@ class Scene:
         for datagram in datagrams:
             self.now_ns += MS // 10
             opened = self.opener.open(datagram)
-            if isinstance(opened, HeardSignature):
+            if isinstance(opened, ReceivedSignature):
                 verdicts += self.trust.on_signature(opened, self.now_ns, sender=self.sender)
             else:
                 verdicts += self.trust.on_packet(opened, self.now_ns)
@@ -405,11 +405,11 @@ def test_a_flood_of_forged_packets_uses_bounded_memory_and_displaces_no_genuine_
     scene.hear(true)
     forged = packet(6, 6, 5)
     for number in range(WAITING_MAX - 1):
-        heard = HeardPacket(forged, 11, 4 + number % 4_000, number.to_bytes(16, "little"))
+        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, number.to_bytes(16, "little"))
         assert scene.trust.on_packet(heard, scene.now_ns) == []
     assert first_seqs(scene.hear(scene.signature())) == [6]
     for number in range(WAITING_MAX):
-        heard = HeardPacket(forged, 11, 4 + number % 4_000, (number + 1_000_000).to_bytes(16, "little"))
+        heard = ReceivedPacket(forged, 11, 4 + number % 4_000, (number + 1_000_000).to_bytes(16, "little"))
         scene.trust.on_packet(heard, scene.now_ns)
     assert scene.counters.refusals[Refusal.UNSIGNED] >= WAITING_MAX - 2
 

@@ -34,7 +34,7 @@ class Adapter:
         adapter_id: int,
         streams: tuple[int, ...] = (1, 2),
         replica: ReplicaConfig | None = None,
-        former_life_ended_ns: int | None = None,
+        previous_process_ended_ns: int | None = None,
         session: int = SESSION,
         session_state: SessionState = SessionState.RESET,
     ) -> None:
@@ -44,7 +44,7 @@ class Adapter:
             session,
             (ChannelConfig(CHANNEL, streams),),
             replica=replica or ReplicaConfig(),
-            former_life_ended_ns=former_life_ended_ns,
+            previous_process_ended_ns=previous_process_ended_ns,
             session_state=session_state,
         )
         self.adapter_id = adapter_id

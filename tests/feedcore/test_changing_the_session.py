@@ -136,7 +136,7 @@ def test_the_decisions_of_the_session_before_are_still_told() -> None:
     say(active, 1, 1, [3], MS, session=NEXT)
     logged = active.engine.runs_since(CHANNEL, backup.replica.line.position(), SESSION)
     assert [run.first_source_seq for run in logged.reply().runs] == [1]
-    with pytest.raises(NotActive, match=f"session {SESSION} was asked for; adapter 1 is in {NEXT}"):
+    with pytest.raises(NotActive, match=f"session {SESSION} was requested, but adapter 1 is in session {NEXT}"):
         active.engine.snapshot(CHANNEL, SESSION)
 
 

@@ -92,7 +92,7 @@ def test_who_promised_to_abstain_takes_a_grant_only_when_the_promise_has_ended()
 
 
 def test_what_a_former_life_promised_holds_from_the_end_of_its_process() -> None:
-    active, backup = Adapter(1), Adapter(2, former_life_ended_ns=50 * MS)
+    active, backup = Adapter(1), Adapter(2, previous_process_ended_ns=50 * MS)
     active.activate()
     backup.follow(active, 100 * MS)
     free_ns = 50 * MS + CONSENT.abstain_ns

@@ -102,7 +102,7 @@ def test_a_heartbeat_shows_that_a_decision_is_missing_and_an_older_one_does_not_
 
 
 def test_a_decision_across_the_position_is_out_of_step_but_in_a_channel_of_one_stream() -> None:
-    with pytest.raises(OutOfStep, match="input_seq 5 is next here"):
+    with pytest.raises(OutOfStep, match="expects input_seq 5"):
         at_position_five().on_runs([a_run(4)], 0)
     single = DecisionIntake(IntakeConfig(), is_single_source=True)
     single.on_lineage(Lineage((EpochStart(1, 1, 1),)), MessageStreamState())

@@ -206,7 +206,7 @@ def test_of_a_run_sent_ahead_in_part_only_the_rest_is_converted_and_conversion_s
 def test_a_loss_declared_of_what_was_sent_ahead_is_a_divergence() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11])
-    with pytest.raises(ConversionDiverged, match="declares lost what was converted and sent here"):
+    with pytest.raises(ConversionDiverged, match="declares lost source messages that were converted and sent here"):
         line.follow_gap(run_of(1, (1, 1, 1), (1, 1))._replace(is_source_gap=True), 0, EPOCH_1)
     line.follow_gap(run_of(2, (1, 1, 1), (3, 1))._replace(is_source_gap=True), 0, EPOCH_1)
     assert line.provisional is not None
@@ -279,7 +279,7 @@ def test_buckets_are_set_and_what_does_not_fit_or_mend_the_state_is_a_divergence
     assert line.digests_at == {}
     with pytest.raises(ConversionDiverged, match="the active's buckets do not fit"):
         line.set_buckets(replace(other.buckets((1,)), data=b"x"))
-    with pytest.raises(ConversionDiverged, match="even after setting what differed"):
+    with pytest.raises(ConversionDiverged, match="even after setting the buckets"):
         line.set_buckets(replace(other.buckets((1,)), digests=(1,)))
     assert other.buckets((1,)).session == other.snapshot().session == SESSION
     assert other.snapshot().channel_id == CHANNEL

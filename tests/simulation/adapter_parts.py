@@ -12,7 +12,7 @@ from tests.simulation.plan import MS, Plan
 from tests.simulation.toy_feed import FEED_ID
 
 
-def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_ns: int | None) -> EngineConfig:
+def engine_config(plan: Plan, adapter_id: int, session: int, previous_process_ended_ns: int | None) -> EngineConfig:
     """The configuration of one adapter."""
     timing = plan.timing
     return EngineConfig(
@@ -37,7 +37,7 @@ def engine_config(plan: Plan, adapter_id: int, session: int, former_life_ended_n
         ),
         consent=ConsentConfig.of(timing.sync_interval_ns),
         failing=FailConfig(plan.fail_policy, times=plan.fail_times, ask_every_ns=100 * MS),
-        former_life_ended_ns=former_life_ended_ns,
+        previous_process_ended_ns=previous_process_ended_ns,
         session_state=plan.session_state,
         session_grace_ns=timing.session_grace_ns,
     )

@@ -20,7 +20,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 )
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.announced_starts import AnnouncedStart
-from tandemfeed.transport.opening import HeardPacket, ImpersonationRefused, Opener, StreamOpener
+from tandemfeed.transport.opening import ImpersonationRefused, Opener, ReceivedPacket, StreamOpener
 from tandemfeed.transport.replay_window import REPLAY_WINDOW
 from tandemfeed.transport.sealing import COUNTER_MAX, NoKey, NonceExhausted, Sealer
 from tandemfeed.transport.start_keys import SealingKey
@@ -64,7 +64,7 @@ def test_what_is_sealed_opens_to_itself(packet: OutputPacket, sent_at_ns: int) -
     datagram = sealer().seal(packet, sent_at_ns)
     assert opener().open(datagram) == packet._replace(sent_at_ns=sent_at_ns)
     heard = stream_opener().open(datagram)
-    assert isinstance(heard, HeardPacket)
+    assert isinstance(heard, ReceivedPacket)
     assert (heard.packet, heard.incarnation, heard.counter) == (packet._replace(sent_at_ns=sent_at_ns), 9, 1)
 
 
@@ -113,7 +113,7 @@ def test_no_plaintext_of_a_message_is_on_the_wire() -> None:
 
 def test_an_adapter_refuses_a_heartbeat_with_a_huge_epoch_that_a_reader_forged() -> None:
     forged = forger().seal(heartbeat(2**32 - 2), 12)
-    assert isinstance(stream_opener().open(forged), HeardPacket), "it is sealed with the channel's key"
+    assert isinstance(stream_opener().open(forged), ReceivedPacket), "it is sealed with the channel's key"
     assert refusal_of(forged, opener()) is Refusal.UNTAGGED
 
 

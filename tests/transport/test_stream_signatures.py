@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
-from tandemfeed.transport.opening import HeardSignature, StreamOpener
+from tandemfeed.transport.opening import ReceivedSignature, StreamOpener
 from tandemfeed.transport.sealing import Sealer
 from tandemfeed.transport.stream_signatures import (
     DIGEST_SIZE,
@@ -39,7 +39,7 @@ def signed_by(made: Sealer, by: StreamOpener | None = None) -> SignedDigests:
 
 def verified(datagram: bytes, by: StreamOpener) -> SignedDigests:
     opened = by.open(datagram)
-    assert isinstance(opened, HeardSignature)
+    assert isinstance(opened, ReceivedSignature)
     return opened.verified()
 
 
