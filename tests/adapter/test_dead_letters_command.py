@@ -1,4 +1,4 @@
-"""`tandemfeed convert dead-letters`: what it prints, for people and for programs."""
+"""`tandemfeed convert dead-letters`: its output as text and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LETTERS = [
     letter(3, "out_of_range", "quote", 2, QUOTE),
     letter(4, "unknown_type", "", 88, bytes.fromhex("06005800 0102")),
     letter(9, "unknown_type", "", 88, bytes.fromhex("04005800"), stream=2),
-    letter(10, "too_blue", "trade", 1, b""),  # a reason that this release does not have
+    letter(10, "too_blue", "trade", 1, b""),  # a reason unknown to this release
 ]
 
 
