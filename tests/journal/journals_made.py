@@ -94,7 +94,7 @@ class Process:
         data = self._held.get(descriptor, b"")
         while not is_there(data):
             ready, _, _ = select.select([descriptor], [], [], PATIENCE_S)
-            assert ready, f"nothing came but {data!r}"
+            assert ready, f"no further output after {data!r}"
             chunk = os.read(descriptor, 65_536)
             assert chunk, f"it ended after {data!r}: {self.err.read()!r}"
             data += chunk

@@ -28,7 +28,7 @@ class AgainstAList(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="journal-model-"))
         self.now_ns = START
-        self.model: list[tuple[int, bytes, int]] = []  # index, record, when
+        self.model: list[tuple[int, bytes, int]] = []  # index, record, time
         self.appenders: list[Journal] = []
 
     @initialize(is_sealed=st.booleans(), is_compressing=st.booleans())

@@ -47,7 +47,7 @@ from journal.layout import (
 from journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
 from journal.verification import Verification
 
-STEP = 48  # of segments: 32 bytes and a record of at most 16
+STEP = 48  # between segments: 32 bytes and a record of at most 16
 
 
 def sixteen(count: int) -> list[bytes]:
@@ -244,7 +244,7 @@ def test_a_wrong_entry_of_the_sparse_index_is_found(tmp_path: Path) -> None:
     assert [(type(each), each.path.name, each.offset) for each in found] == [
         (IndexEntryWrong, first.name, place),
         (IndexEntryWrong, second.name, place),
-    ]  # the third is after the written data, as after an appender that died during an append
+    ]  # the third is after the written data, as if an appender had died during an append
     assert [each.index for each in found] == [indices[0], indices[10]]
 
 

@@ -138,7 +138,7 @@ def test_a_named_tailer_continues_after_the_records_it_handled(tmp_path: Path, c
                 assert entry == expected
         with pytest.raises(ZeroDivisionError), tailer.handling():
             _ = 1 / 0
-        assert tailer.read() == written[4]  # read, and not handled
+        assert tailer.read() == written[4]  # read, but not handled
     with Tailer(tmp_path, name="billing") as tailer:
         assert tailer.read() == written[4]
         tailer.commit()

@@ -183,7 +183,7 @@ BAD_RECORDS = {
     "no arguments": (msgspec.msgpack.encode(["cancel"]), "array"),
     "a number": (b"\x05", "Expected `array`"),
     "nothing": (b"", "truncated"),
-    "text that is none": (b"\x92\xa2\xff\xff\x80", "utf-8"),
+    "text that is not UTF-8": (b"\x92\xa2\xff\xff\x80", "utf-8"),
     "too deep": (b"\x92\xa6cancel" + b"\x91" * 100_000 + b"\x01", "recursion"),
     "trailing": (record_of("cancel", order_id=1) + b"x", "trailing"),
     "half a history": (b"\xc1TH\x01\x02abc", "cut off"),
@@ -243,10 +243,10 @@ def test_a_reader_interrupted_in_on_unknown_reports_the_record_again() -> None:
     def refuse_once(outcome: object) -> None:
         told.append(outcome)
         if len(told) == 1:
-            raise OSError("no room for the log")
+            raise OSError("the log has no space")
 
     reader = MethodReader(Records(b""), Orders, Handler(), on_unknown=refuse_once)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no space"):
         reader.read_one()
     assert reader.read_one()
     assert len(told) == 2

@@ -130,7 +130,7 @@ def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
         PersistentQueue.open(tmp_path / "file", block_size=BLOCK)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write any file")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(ReadOnly):

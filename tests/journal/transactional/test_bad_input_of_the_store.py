@@ -53,20 +53,20 @@ def check_refused(folder: Path, error: type[JournalError], text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"SQLite format 3\0", os.urandom(10_000)])
-def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_file_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
     check_refused(tmp_path, ForeignStore, "store.db is not a transactional store")
     assert not (tmp_path / "store.lock").exists()
 
 
-def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_database_is_refused_unchanged(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "store.db")
     database.execute("CREATE TABLE accounts (id)")
     database.close()
     check_refused(tmp_path, ForeignStore, "choose another folder")
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_newer_schema_is_refused_unchanged(tmp_path: Path) -> None:
     database = sqlite3.connect(made(tmp_path / "store"))
     database.execute("PRAGMA user_version=2")
     shutil.copytree(tmp_path / "store", tmp_path / "in-the-log")
@@ -239,7 +239,7 @@ def test_a_full_store_refuses_new_messages_and_still_lets_messages_be_consumed(t
             refused.commit()
         assert refused.state is TransactionState.ACTIVE
         with pytest.raises(StoreFull):
-            refused.commit()  # it stays what it was, however often it is tried
+            refused.commit()  # the result is the same at every attempt
         with store.transaction() as consuming:
             for _ in range(10):
                 message = consuming.get("orders")

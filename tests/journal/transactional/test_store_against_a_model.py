@@ -176,7 +176,7 @@ class StoreBesideModel(RuleBasedStateMachine):
     def restart(self, crash: bool) -> None:
         folder = self.store.folder
         if crash:
-            self.store.flush()  # delivery counts are written a moment later; here they must be there
+            self.store.flush()  # delivery counts are written a moment later; this waits for them
             folder = crashed_copy(self.store, self.root / str(next(self.numbers)))
         self.store.close()
         for doing in self.doing:
@@ -203,7 +203,7 @@ class StoreBesideModel(RuleBasedStateMachine):
             self.release(doing, doing.removed)
             return
         for queue, item in doing.removed:
-            if item in self.queues[queue]:  # a non-persistent one may have gone with a crash
+            if item in self.queues[queue]:  # a crash may have lost a non-persistent one
                 self.queues[queue].remove(item)
         for queue, body, persistent in doing.arrivals:
             self.queues[queue].append(Item(body, persistent))
