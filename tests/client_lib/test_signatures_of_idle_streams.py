@@ -1,4 +1,4 @@
-"""What a reader accepts when adapters sign changes immediately, and repeated heartbeats five at a time."""
+"""What a reader accepts, given that adapters sign news immediately, and repeated heartbeats five at a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SignedStream:
         return verdicts
 
     def idle(self, turns: int) -> Iterator[list[Verdict]]:
-        """Turns without messages."""
+        """Heartbeat intervals without messages."""
         for _ in range(turns):
             yield self.turn()
 
@@ -86,7 +86,7 @@ def test_in_signed_mode_a_lost_signature_delays_a_message_by_at_most_one_heartbe
     lost: set[int],
 ) -> None:
     stream = SignedStream("signed")
-    for idle_turns in range(6):  # for every number of idle turns before
+    for idle_turns in range(6):  # with any number of preceding idle turns
         list(stream.idle(idle_turns))
         stream.signature_count = 0
         stream.is_lost = lost.__contains__

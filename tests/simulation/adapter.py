@@ -71,7 +71,7 @@ class AdapterActor:
         self.journal = OutputJournal()
         self.engine: AdapterEngine
         self.converters: dict[int, ToyConverter] = {}
-        self.counters: list[CounterSet] = []  # of every life
+        self.counters: list[CounterSet] = []  # one per life
         self.from_source: Link = world.link(SOURCE, self.name)
         self._world, self._cluster, self._plan, self._own = world, cluster, plan, own
         self._calls = PeerCalls(world, cluster, self)
@@ -83,7 +83,7 @@ class AdapterActor:
         self._slow_ns = self._resumed = 0
         self._former_ends: dict[tuple[int, int, int], int] = {}
         self._garbles_every = 0  # 0: no packet is garbled
-        self.abstains = False  # as last reported
+        self.abstains = False  # in its last report
         self.is_damaging = False  # the conversion state that it gives to others is damaged
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
@@ -161,9 +161,9 @@ class AdapterActor:
         self._schedule()
 
     def slow_down(self, event_ns: int) -> None:
-        """Make every event take this long; 0: no time."""
+        """Make every event take this long; 0: events take no time."""
         self._slow_ns = event_ns
-        self._world.log("{} takes {} us per event", self.name, event_ns // 1_000)
+        self._world.log("{} needs {} us per event", self.name, event_ns // 1_000)
 
     def garble(self, every: int) -> None:
         """Garble one in `every` packets; 0: none."""

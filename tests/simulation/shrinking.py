@@ -14,7 +14,7 @@ from feedcore.replica.config import SessionState
 from tests.simulation.plan import CALM, MS, AdapterPlan, ClientPlan, Fault, Plan, Weather
 from tests.simulation.running import Verdict, judge
 
-CHANCE_SEEDS = 3  # how many chance seeds to try with each smaller plan
+CHANCE_SEEDS = 3  # chance seeds to try with each smaller plan
 
 
 @dataclass(frozen=True, slots=True)
