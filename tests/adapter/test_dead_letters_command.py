@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "dead"
 
 
-def test_each_is_printed_with_reason_stream_number_times_name_and_bytes(
+def test_each_dead_letter_is_printed_with_reason_stream_number_times_name_and_bytes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dead-letters", str(folder)]) == 0
@@ -96,7 +96,7 @@ def test_json_prints_one_object_per_line_for_the_selected_messages(
     assert told.err == ""
 
 
-def test_json_has_the_fields_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_includes_the_fields(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dead-letters", str(folder), "--json", *SOURCE_FORMAT]) == 0
     first, second, *_ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["fields"]["symbol"] == "ACME\x1b[2J"

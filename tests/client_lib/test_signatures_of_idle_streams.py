@@ -31,7 +31,7 @@ class SignedStream:
         self.turn()
         self.signature_count, self.is_lost = 0, is_lost
 
-    def turn(self, message_count: int = 0, **said: int) -> list[Verdict]:
+    def turn(self, message_count: int = 0, **changes: int) -> list[Verdict]:
         """One heartbeat interval: packets with one message each, a heartbeat, and the signatures that are due."""
         scene, sealer = self.scene, self.scene.adapters[1]
         scene.now_ns += HEARTBEAT_NS
@@ -39,7 +39,7 @@ class SignedStream:
         for _ in range(message_count):
             datagrams.append(scene.sealed(packet(self.next_seq, self.next_seq, 1)))
             self.next_seq += 1
-        datagrams.append(scene.sealed(heartbeat(self.next_seq, **said)))  # type: ignore[arg-type]
+        datagrams.append(scene.sealed(heartbeat(self.next_seq, **changes)))  # type: ignore[arg-type]
         verdicts = scene.hear(*datagrams)
         while sealer.channels_to_sign():
             signature = sealer.sign(CHANNEL_ID, 0)

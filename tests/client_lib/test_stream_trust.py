@@ -90,7 +90,7 @@ class Scene:
         return forger.seal(made._replace(adapter_id=adapter_id), self.now_ns)
 
     def hear(self, *datagrams: bytes) -> list[Verdict]:
-        """What is accepted when these datagrams arrive in this order."""
+        """Receive these datagrams in this order; return what is accepted."""
         verdicts: list[Verdict] = []
         for datagram in datagrams:
             self.now_ns += MS // 10

@@ -324,7 +324,7 @@ def test_source_sequence_numbers_are_checked_per_stream(tmp_path: Path) -> None:
         (r"seq=(\d+)", b"\xff none", None),
     ],
 )
-def test_a_rule_finds_stream_and_number(rule: str, record: bytes, expected: tuple[int | str, int] | None) -> None:
+def test_a_rule_extracts_stream_and_number(rule: str, record: bytes, expected: tuple[int | str, int] | None) -> None:
     assert parse_rule(rule).find(memoryview(record)) == expected
 
 

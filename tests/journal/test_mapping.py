@@ -50,11 +50,11 @@ def test_an_appender_keeps_little_of_its_blocks_mapped(tmp_path: Path, monkeypat
     asked: list[tuple[int, int]] = []
     map_around = Block.map_around
 
-    def noted(block: Block, end: int, ahead: int) -> None:
+    def map_and_record(block: Block, end: int, ahead: int) -> None:
         map_around(block, end, ahead)
         asked.append((block.ordinal, end))
 
-    monkeypatch.setattr(Block, "map_around", noted)
+    monkeypatch.setattr(Block, "map_around", map_and_record)
     with Journal.open(tmp_path, block_size=8 * MB, exclusive=True, upkeep=Upkeep(mapped_ahead=AHEAD)) as journal:
         first = journal.append(bytes(1_000))
         for number in range(20_000):

@@ -213,7 +213,7 @@ def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
             journal.append(b"in vain")
         monkeypatch.setattr("journal.control.LOCK_TIMEOUT_S", 30.0)
         done: list[int] = []
-        waiter = threading.Thread(target=_then(lambda: journal.append(b"at last"), done.append))
+        waiter = threading.Thread(target=_passing_result_to(lambda: journal.append(b"at last"), done.append))
         waiter.start()
         mine.send("let go")
         waiter.join(30)
@@ -221,8 +221,8 @@ def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
         assert journal.read(done[0]) == b"at last"
 
 
-def _then(work: Callable[[], int], tell: Callable[[int], None]) -> Callable[[], None]:
-    return lambda: tell(work())
+def _passing_result_to(work: Callable[[], int], receive: Callable[[int], None]) -> Callable[[], None]:
+    return lambda: receive(work())
 
 
 def test_all_slots_can_be_in_use_and_one_more_appender_is_refused(
@@ -244,14 +244,14 @@ def test_two_processes_that_create_a_journal_concurrently_get_the_same_one(
 ) -> None:
     others: list[Journal] = []
 
-    def listed_then_overtaken(folder: Path) -> list[BlockName]:
+    def list_and_let_another_open(folder: Path) -> list[BlockName]:
         names = blocks_in(folder)
         if not others and not names:
             monkeypatch.setattr("journal.store.blocks_in", blocks_in)
             others.append(Journal.open(folder, block_size=BLOCK))
         return names
 
-    monkeypatch.setattr("journal.store.blocks_in", listed_then_overtaken)
+    monkeypatch.setattr("journal.store.blocks_in", list_and_let_another_open)
     with Journal.open(tmp_path, block_size=BLOCK) as journal:
         journal.append(b"one")
         others[0].append(b"two")

@@ -46,7 +46,7 @@ from tests.simulation.world import SOURCE, Link, World
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not read them
+SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not read
 PPM = 1_000_000
 Event = tuple[Callable[..., list[AdapterEffect]], tuple[object, ...]]
 
@@ -57,7 +57,7 @@ class AdapterActor:
     Attributes:
         life: number of the start; replies to an earlier life are dropped.
         is_paused: paused; events wait.
-        is_late: sending what it decided before it was paused.
+        is_late: sending packets that it decided before it was paused.
         journal: survives the process.
     """
 
@@ -144,7 +144,7 @@ class AdapterActor:
         self._pauses_before_sending = True
 
     def resume(self, _: object = None) -> None:
-        """Resume: first send what was about to be sent, then process the waiting events."""
+        """Resume: first send the packets that were about to be sent, then process the waiting events."""
         self._pauses_before_sending = False
         if not self.is_alive or not self.is_paused:
             return
@@ -290,7 +290,7 @@ class AdapterActor:
         perform(effects, self)
 
     def append_to_journal(self, packet: OutputPacket) -> None:
-        """Append a packet, which from here on survives a crash."""
+        """Append a packet, which then survives a crash."""
         self._check_own_past(packet)
         self.journal.append(packet)
         self._cluster.on_sent(packet)
@@ -298,7 +298,7 @@ class AdapterActor:
             self._cluster.checks.of[packet.session].content.on_journalled(packet)
 
     def save_state(self, snapshot: ChannelSnapshot) -> None:
-        """Append a state, which from here on survives a crash."""
+        """Append a state, which then survives a crash."""
         self._cluster.on_state_given(self, snapshot)
         self.journal.append(snapshot)
 
@@ -328,7 +328,7 @@ class AdapterActor:
                 multicast(link, hear, packet)
 
     def _check_own_past(self, packet: OutputPacket) -> None:
-        """Check that this life does not repeat what an earlier one sent in an epoch, unless a snapshot took it back."""
+        """Check that this life repeats no packet of an earlier life in an epoch, unless a snapshot superseded it."""
         has_own_place = 0 < self.counters[-1].counts[Counter.SNAPSHOTS_INSTALLED] == self._resumed
         end = self._former_ends.get((packet.session, packet.channel_id, packet.epoch), 0)
         if has_own_place and packet.runs and not packet.flags & PROVISIONAL_BIT and packet.end_input_seq <= end:
@@ -373,7 +373,7 @@ class AdapterActor:
 
     def on_session_begun(self, begun: SessionBegun) -> None:
         """Log and report a new session."""
-        how = "" if begun.is_complete else ", whose end it lacks,"
+        how = "" if begun.is_complete else " (its end is missing)"
         self._world.log("{} moves from session {}{} to {}", self.name, begun.old_session, how, begun.new_session)
         self._cluster.admin.on_report(self)
 

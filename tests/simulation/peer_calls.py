@@ -75,11 +75,11 @@ class PeerCalls:
             if peer is not adapter and peer.is_alive:
                 state = adapter.engine.report(adapter.clock_ns(), adapter.life)
                 link = world.link(adapter.name, peer.name)
-                world.call(link, self._tell, (peer, peer.life, state))
+                world.call(link, self._deliver_state, (peer, peer.life, state))
 
     # ---- inside ----
 
-    def _tell(self, message: tuple[AdapterActor, int, PeerState]) -> None:
+    def _deliver_state(self, message: tuple[AdapterActor, int, PeerState]) -> None:
         peer, life, state = message
         if peer.life == life and peer.is_alive:
             peer.on_peer_state(state)

@@ -105,8 +105,8 @@ def _fewer_clients(plan: Plan) -> Iterator[Plan]:
 def _fewer_sessions(plan: Plan) -> Iterator[Plan]:
     for session in plan.new_sessions:
         yield replace(plan, new_sessions=tuple(each for each in plan.new_sessions if each is not session))
-        said = tuple(replace(each, is_end_said=True) for each in plan.new_sessions)
-        yield replace(plan, new_sessions=said, session_state=SessionState.RESET)
+        announced = tuple(replace(each, is_end_said=True) for each in plan.new_sessions)
+        yield replace(plan, new_sessions=announced, session_state=SessionState.RESET)
 
 
 def _fewer_adapters(plan: Plan) -> Iterator[Plan]:

@@ -17,7 +17,7 @@ Heard = queue.SimpleQueue[int]
 
 
 @pytest.fixture
-def hearing() -> Iterator[tuple[LastWords, str, Heard]]:
+def listening() -> Iterator[tuple[LastWords, str, Heard]]:
     """A server that receives last words on a free port."""
     words, heard = LastWords(), Heard()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -28,7 +28,7 @@ def hearing() -> Iterator[tuple[LastWords, str, Heard]]:
     words.close()
 
 
-def said(key: bytes, incarnation: int) -> bytes:
+def sent_datagram(key: bytes, incarnation: int) -> bytes:
     """The datagram that a sender sends."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
@@ -38,8 +38,8 @@ def said(key: bytes, incarnation: int) -> bytes:
         return receiver.recv(1_000)
 
 
-def test_a_word_with_the_right_key_is_accepted(hearing: tuple[LastWords, str, Heard]) -> None:
-    words, endpoint, heard = hearing
+def test_a_last_word_with_the_right_key_is_accepted(listening: tuple[LastWords, str, Heard]) -> None:
+    words, endpoint, heard = listening
     sender = LastWordSender(endpoint)
     sender.say(words.key(8), 7)  # adapter 8's key
     sender.say(LastWords().key(7), 7)  # another server's
@@ -49,8 +49,8 @@ def test_a_word_with_the_right_key_is_accepted(hearing: tuple[LastWords, str, He
     sender.close()
 
 
-def test_datagrams_that_are_not_words_are_ignored(hearing: tuple[LastWords, str, Heard]) -> None:
-    words, endpoint, heard = hearing
+def test_datagrams_that_are_not_last_words_are_ignored(listening: tuple[LastWords, str, Heard]) -> None:
+    words, endpoint, heard = listening
     host, _, port = endpoint.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for datagram in (b"", b"x", bytes(WORD.size), bytes(9_000)):
@@ -61,9 +61,9 @@ def test_datagrams_that_are_not_words_are_ignored(hearing: tuple[LastWords, str,
     sender.close()
 
 
-def test_any_flipped_bit_invalidates_a_word() -> None:
+def test_any_flipped_bit_invalidates_a_last_word() -> None:
     words = LastWords()
-    datagram = said(words.key(3), 3)
+    datagram = sent_datagram(words.key(3), 3)
     assert words.understand(datagram) == 3
     for bit in range(8 * len(datagram)):
         flipped = bytearray(datagram)
@@ -72,7 +72,7 @@ def test_any_flipped_bit_invalidates_a_word() -> None:
 
 
 @given(st.binary(max_size=80))
-def test_random_bytes_are_not_a_word(datagram: bytes) -> None:
+def test_random_bytes_are_not_a_last_word(datagram: bytes) -> None:
     assert LastWords().understand(datagram) is None
 
 

@@ -15,7 +15,7 @@ counters = st.one_of(near, st.integers(0, COUNTER_MAX), near.map(lambda distance
 
 
 @given(st.lists(counters, max_size=60), counters)
-def test_it_accepts_each_counter_once_unless_it_is_too_old(heard: list[int], first: int) -> None:
+def test_the_window_accepts_each_counter_once_unless_it_is_too_old(heard: list[int], first: int) -> None:
     window, seen = ReplayWindow(first), set[int]()
     for counter in heard:
         is_known = counter in seen

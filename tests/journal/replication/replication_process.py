@@ -34,7 +34,7 @@ def segments_of(folder: Path) -> list[Segment]:
     return reader.read(place, 1 << 40)
 
 
-def _say(*words: object) -> None:
+def _print(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
@@ -47,7 +47,7 @@ def lead(folder: Path, endpoint: str, seed: int) -> None:
         Journal.open(folder, roll_cycle="SECONDLY", block_size=BLOCK_SIZE_MIN) as journal,
         ReplicationLeader(folder, endpoint, mode=Mode.SHOW_REPLICATED, limits=LIMITS) as leader,
     ):
-        _say("serves", leader.endpoint)
+        _print("serves", leader.endpoint)
         threading.Thread(target=lambda: (sys.stdin.readline(), finish.set()), daemon=True).start()
         while not finish.wait(PACE_S):
             kind = chance.random()
@@ -56,7 +56,7 @@ def lead(folder: Path, endpoint: str, seed: int) -> None:
             else:
                 last = [chance.randbytes(chance.randint(0, 100)) for _ in range(chance.randint(1, 20))]
                 journal.append_batch(last if kind < 0.999 else [*last, bytes(1_500_000)])
-        _say("ends", journal.append(b"the last one"))
+        _print("ends", journal.append(b"the last one"))
         sys.stdin.read()
 
 
@@ -66,7 +66,7 @@ def follow(folder: Path, endpoint: str, durable: bool) -> None:
         printed = 0
         while follower.wait_for(lambda status: status.next_index > printed, 60):  # noqa: B023 - the call ends here
             printed = follower.status.next_index
-            _say("at", printed)
+            _print("at", printed)
 
 
 if __name__ == "__main__":

@@ -171,15 +171,15 @@ def test_a_transaction_is_refused_while_another_program_writes_the_file_and_succ
         assert bodies(store, "orders") == [b"kept", b"later"]
 
 
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 
 
-def _open_as_nobody(folder: Path, pipe: Connection) -> None:
+def _open_as_unprivileged_user(folder: Path, pipe: Connection) -> None:
     """Root can write read-only files, so the process becomes another user first."""
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNPRIVILEGED_ID)
+        os.setuid(UNPRIVILEGED_ID)
     try:
         TransactionalStore.open(folder)
     except JournalError as error:
@@ -209,7 +209,7 @@ def test_a_read_only_folder_or_file_is_refused(public_folder: Path, what: str) -
     locked.chmod(0o555)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_open_as_nobody, args=(folder, theirs))
+    process = context.Process(target=_open_as_unprivileged_user, args=(folder, theirs))
     process.start()
     error, text = ours.recv()
     process.join()
