@@ -17,7 +17,7 @@ class SourceReplay(replay_pb2_grpc.SourceReplayServicer):
     """Answers `Fill` from memory.
 
     Args:
-        state: the admin server's folder, which holds the source's certificate.
+        state: the admin server's folder, which contains the source's certificate.
     """
 
     def __init__(self, source: SourceByHand, listen: str, state: Path) -> None:

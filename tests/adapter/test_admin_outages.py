@@ -1,5 +1,5 @@
 """The admin server is killed while data flows: roles stay by consent. If the active dies as well, a backup continues
-provisionally, and what it sent is committed when a server is back."""
+provisionally, and its packets are committed when a server is back."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Report:
 
 
 class Observer:
-    """Attributes: reports: adapter_id -> its newest report in its present stream, if that still counts."""
+    """Attributes: reports: adapter_id -> its newest report in its current stream, unless it was dropped."""
 
     def __init__(self, fresh_ns: int) -> None:
         self._fresh_ns = fresh_ns

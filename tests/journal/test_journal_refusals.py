@@ -36,7 +36,7 @@ KEY = bytes(range(32))
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """The contents of every file, without the present appenders."""
+    """The contents of every file, without the list of current appenders."""
     found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     if CONTROL_NAME in found:
         found[CONTROL_NAME] = found[CONTROL_NAME][:PIDS]

@@ -1,7 +1,7 @@
 """Draws a plan from a seed: makes all random choices that precede a run.
 
 Most plans are small and quick, so that many interleavings are tried; some are large, so that all parts interact.
-`SIZES` has the sizes, docs/simulation.md what they cost.
+`SIZES` lists the sizes; docs/simulation.md says how long they take.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def verify(folder: Path, reported: list[Report]) -> None:
     Reports are in the order in which they were sent, one process after the other.
 
     Raises:
-        AssertionError: an acknowledged item is lost, or an item came twice or was never put.
+        AssertionError: an acknowledged item is lost, or an item was delivered twice or was never put.
     """
     expected = Expected()
     for report in reported:

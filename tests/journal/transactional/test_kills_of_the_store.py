@@ -1,4 +1,4 @@
-"""A store whose process is killed at any moment has all acknowledged transactions, and none incompletely."""
+"""A store whose process is killed at any moment has all acknowledged transactions, and no incomplete ones."""
 
 from __future__ import annotations
 
