@@ -142,10 +142,10 @@ def test_a_restarted_adapter_continues_from_its_own_journal(
 
 
 def test_an_adapter_that_waits_for_the_admin_server_stops_on_sigterm(server: AdminServer, tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nothing listens on the port
         adapter = AdapterUnderTest(
-            server, "a", tmp_path, admin=f"127.0.0.1:{nobody.getsockname()[1]}", is_awaited=False
+            server, "a", tmp_path, admin=f"127.0.0.1:{unused.getsockname()[1]}", is_awaited=False
         )
         adapter.await_log("the admin server does not answer; retrying")
         assert adapter.stop() == 0
@@ -183,7 +183,7 @@ def test_bad_datagrams_are_counted_and_the_stream_continues(
 
 
 def metrics_at(port: int) -> dict[str, float]:
-    """What an adapter's Prometheus port says."""
+    """The text of an adapter's Prometheus endpoint."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]

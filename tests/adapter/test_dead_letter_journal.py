@@ -107,7 +107,7 @@ def test_a_restarted_process_appends_to_the_same_journal(converter: CompiledConv
     for first in (1, 2):
         letters = DeadLetterJournal(tmp_path, 1, {1: converter})
         refuse(converter, first)
-        letters.close()  # takes what was not collected
+        letters.close()  # collects everything not yet collected
     assert [each.source_seq for each in kept(tmp_path)] == [1, 2]
 
 
@@ -140,8 +140,8 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_journal_that_cannot_be_opened_is_logged_once_and_counted(
     converter: CompiledConverter, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letter_journal, "RETRY_INTERVAL_NS", 0)  # each one tries
-    (tmp_path / "dead").write_text("a file is in the way")
+    monkeypatch.setattr(dead_letter_journal, "RETRY_INTERVAL_NS", 0)  # each collection tries to open the journal
+    (tmp_path / "dead").write_text("a file in place of the folder")
     letters = DeadLetterJournal(tmp_path / "dead", 1, {1: converter})
     for first in range(3):
         refuse(converter, 1 + first)
@@ -184,8 +184,8 @@ def test_a_full_disk_is_logged_once_and_appending_resumes_when_there_is_room(
     assert caplog.records[-1].message == "dead letters are being stored again"
 
 
-class HeldUp:
-    """A converter whose refused messages take as long to read as the test likes."""
+class BlockingConverter:
+    """A converter that blocks while its refused messages are read, until the test releases it."""
 
     def __init__(self) -> None:
         self.refused: deque[RefusedPacket] = deque()
@@ -208,11 +208,11 @@ class HeldUp:
 def test_a_blocked_thread_never_blocks_the_loop_and_dropped_messages_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    converter = HeldUp()
+    converter = BlockingConverter()
     letters = DeadLetterJournal(tmp_path, 1, {1: converter})
     converter.refuse()
     letters.collect(0)
-    assert converter.is_asked.wait(WAIT_S)  # the first is being read
+    assert converter.is_asked.wait(WAIT_S)  # the thread is reading the first sample
     for number in range(1, WAITING_MAX + 4):
         converter.refuse()
         letters.collect(number * COLLECT_INTERVAL_NS)

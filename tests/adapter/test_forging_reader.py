@@ -29,7 +29,7 @@ SESSION = 20261121
 
 
 class Forger:
-    """Sends as both adapters what a subscriber can make: sealed with the granted key, the rest made up."""
+    """Sends packets in the name of both adapters, sealed with the key granted to a subscriber; all else is invented."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], grant: Grant) -> None:
         self._grant = grant

@@ -1,4 +1,4 @@
-"""The health score: each part lowers it as its meaning says, and what is over is forgotten."""
+"""The health score: how each part lowers it, and that past errors are forgotten."""
 
 from __future__ import annotations
 

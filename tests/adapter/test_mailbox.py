@@ -1,4 +1,4 @@
-"""The mailbox: the loop answers between two events, and no thread waits for a loop that has ended."""
+"""The mailbox: the loop answers questions between events, and no thread waits for a loop that has ended."""
 
 from __future__ import annotations
 

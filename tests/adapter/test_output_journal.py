@@ -33,7 +33,7 @@ FIRST = Lineage((EpochStart(1, 1, 1),))
 def packet(
     channel: int, first: int, count: int, epoch: int = 1, *, first_message: int | None = None, is_silent: bool = False
 ) -> OutputPacket:
-    """Source messages `first` …, whose payload says whose they are; `message_seq` equals `input_seq` by default."""
+    """A packet with payload that identifies its messages; by default, `message_seq` equals `input_seq`."""
     message_count = 0 if is_silent else count
     first_message = first if first_message is None else first_message
     runs = (Run(epoch, first, first_message, 1, first, count, message_count),)
@@ -46,14 +46,14 @@ def packet(
 
 
 def as_seen(found: Iterable[bytes]) -> list[tuple[int, int, int]]:
-    """(epoch, first input_seq, source count) of what replay gives."""
+    """(epoch, first input_seq, source count) of each replayed packet."""
     packets = [decode_output_packet(data) for data in found]
     assert all(each.flags & OutputFlag.RETRANSMISSION for each in packets)
     return [(each.epoch, each.first_input_seq, each.end_input_seq - each.first_input_seq) for each in packets]
 
 
 def replayed(journal: OutputJournal, channel: int, first: int, end: int) -> list[tuple[int, int, int]]:
-    """What replay by input_seq gives."""
+    """The packets that replay by input_seq returns."""
     return as_seen(journal.replay(channel, first, end))
 
 
@@ -124,7 +124,7 @@ def test_packets_that_a_newer_epoch_superseded_are_never_replayed(
             journal = OutputJournal(folder, block_size=BLOCK)
         assert replayed(journal, 1, 1, seq) == model
         for first in range(1, seq, max(seq // 7, 1)):
-            # Where an epoch began in the middle of a packet, both hold the number; the newer one counts.
+            # If an epoch began in the middle of a packet, two packets contain the number, and the newer one counts.
             holding = [each for each in model if each[1] <= first < each[1] + each[2]]
             assert replayed(journal, 1, first, first + 1) == holding[-1:]
             assert as_seen(journal.replay_messages(1, first, first + 1)) == holding[-1:]
@@ -207,7 +207,7 @@ def test_a_full_disk_does_not_stop_the_stream_and_journaling_resumes(
         assert kept[0] == (1, 1, 9)
         assert kept[-1] == (1, first - 18, 9)
         ballast.unlink()
-        journal.append(packet(1, first, 9))  # not tried again so soon
+        journal.append(packet(1, first, 9))  # retried only after a pause
         assert journal.dropped_count == 2
         now_ns += 10**10
         journal.append(packet(1, first + 9, 9))

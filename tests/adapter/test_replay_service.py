@@ -1,4 +1,4 @@
-"""The replay service over a real connection: by number and by source message, within limits, to whom it may be."""
+"""The replay service over a real connection: by number and by source message, within limits, for authorised callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter whose feed's source seals its packets believes nothing else on the source's groups."""
+"""If the feed's source seals its packets, adapters accept nothing else from the source's groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 
 class SealingSource(SourceByHand):
-    """A source that seals; without a key it sends in clear."""
+    """A source that seals its packets; without a key it sends them in clear."""
 
     sealer: SourceSealer | None = None
 

@@ -15,7 +15,7 @@ from tandemfeed.transport.rpc import open_channel
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "ticks"
 
-SOURCE_REPLAY = "127.0.0.1:7411"  # where the source's replay service would be
+SOURCE_REPLAY = "127.0.0.1:7411"  # the address of the source's replay service
 CLUSTER = f"""
 [[feed]]
 feed_id = 1
@@ -90,7 +90,7 @@ def write_settings(folder: Path, cluster: str = CLUSTER, policy: str = POLICY) -
 
 
 class Folder(Protocol):
-    """Where a server keeps its state."""
+    """The folder in which a server keeps its state."""
 
     path: Path
 

@@ -64,7 +64,7 @@ def test_a_killed_server_never_reuses_an_incarnation_or_an_epoch(tmp_path: Path)
             adapter = started_when_allowed(server, "a")
             incarnations.append(adapter.registered.self.incarnation)
             epochs.append(adapter.await_order("lease_granted").lease_granted.epoch)
-            server.kill()  # immediately after the grant arrives
+            server.kill()  # kill the server immediately after the grant
             adapter.vanish()
     assert incarnations == sorted(set(incarnations))
     assert epochs == sorted(set(epochs))

@@ -42,7 +42,7 @@ def test_a_wrong_secret_and_an_unknown_identity_are_refused_identically(server: 
     with pytest.raises(AuthenticationRefused) as wrong:
         login(server.endpoint, ca_of(server), "reader", "not the secret")
     with pytest.raises(AuthenticationRefused) as unknown:
-        login(server.endpoint, ca_of(server), "nobody", "not the secret")
+        login(server.endpoint, ca_of(server), "unknown", "not the secret")
     assert str(wrong.value).partition(":")[2] == str(unknown.value).partition(":")[2]
 
 
@@ -186,7 +186,7 @@ def test_an_adapter_of_one_feed_has_no_rights_on_another(tmp_path: Path) -> None
 
 
 def _moved(cluster: str) -> str:
-    """The same cluster on other groups and ports."""
+    """The same cluster with other groups and ports."""
     return cluster.replace("239.192.", "239.193.").replace(":50", ":60")
 
 

@@ -213,7 +213,7 @@ def test_a_busy_machine_has_a_bounded_number_of_takeovers() -> None:
             lease.on_timer(deadline_ns)
         now_ns = late_ns
         lease.renew(lease.holder, lease.epoch, now_ns)
-    assert lease.epoch < 25, "the first few, and two a minute, because each quiet period shortens the term"
+    assert lease.epoch < 25, "a few at first, then two per minute, because each quiet period shortens the term"
 
 
 # ---- takeovers and their reasons ----

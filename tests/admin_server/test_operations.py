@@ -263,7 +263,7 @@ def test_an_active_with_only_one_backup_is_failed_only_with_force(tmp_path: Path
         feed.close()
 
 
-def test_operations_are_for_admins(patient: AdminServer) -> None:
+def test_only_admins_can_request_operations(patient: AdminServer) -> None:
     with channel_as(patient, "adapter-a") as channel:
         operations = admin_pb2_grpc.OperationsStub(channel)
         code = grpc.StatusCode.PERMISSION_DENIED

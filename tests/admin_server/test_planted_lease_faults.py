@@ -56,7 +56,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
-def test_the_state_machine_detects(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_detects_every_planted_fault(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault.owner, fault.method, fault.change(fault.owner.__dict__[fault.method]))
     hunt = settings(
         max_examples=2_000,

@@ -1,4 +1,4 @@
-"""Records in a real ZooKeeper: leaders write and continue them, stale leaders and strangers have no access."""
+"""Records in a real ZooKeeper: leaders write and continue them; stale leaders and strangers have no access."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_stale_leaders_writes_are_refused_and_change_nothing(settings: ZooKeep
         stale = first.lead()
         stale.note_lease(1, 3, 1)
         stale.reserve_epochs(1, 0)
-        client = connect(settings)  # acts as a server that took over while the first was paused
+        client = connect(settings)  # acts as a server that takes over while the first is paused
         try:
             _, version = read(client, f"{settings.root}/leader", WAIT_S)
             client.set(f"{settings.root}/leader", b'{"endpoint": "two:2", "validity_ns": 0}', version)
@@ -85,7 +85,7 @@ def test_the_standby_takes_over_immediately_when_the_leader_leaves(settings: Zoo
 
 @needs_zookeeper
 def test_a_successor_waits_for_the_validity_that_its_predecessor_recorded(settings: ZooKeeperSettings) -> None:
-    client = connect(settings)  # acts as a server that died while it was the leader
+    client = connect(settings)  # acts as a server that died as the leader
     try:
         client.create(f"{settings.root}/leader", b'{"endpoint": "gone:1", "validity_ns": 1500000000}')
     finally:

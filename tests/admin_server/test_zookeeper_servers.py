@@ -182,7 +182,7 @@ def test_an_active_server_steps_down_by_its_own_clock_when_zookeeper_stops_answe
     pair = make_pair(LONG_LEASE)
     active = FollowingAdapter(pair, "a")
     epoch = active.become_active()
-    zookeeper.pause()  # without breaking connections
+    zookeeper.pause()  # without breaking its connections
     try:
         await_serving(pair.first, is_serving=False)
     finally:
@@ -202,13 +202,13 @@ def test_a_leader_that_was_paused_beyond_its_session_grants_nothing_when_it_resu
         held.orders.get()
     granted_before = len(audit_of(sleeper, "lease granted"))
     sleeper.process.send_signal(signal.SIGSTOP)
-    for report_id in range(2, 60):  # they wait in its socket until it resumes
+    for report_id in range(2, 60):  # the reports wait in its socket until it resumes
         held.report(ReplicaState.ACTIVE, renew_epoch=epoch, report_id=report_id)
     await_serving(pair.second)
     backup = FollowingAdapter(pair, "b")
     backup.behave(ReplicaState.SYNCHRONIZED)
     assert backup.become_active() > epoch
-    for report_id in range(60, 120):  # now a good candidate for a server that knows no other
+    for report_id in range(60, 120):  # a good candidate for a server that knows no others
         held.report(ReplicaState.SYNCHRONIZED, 50, renew_epoch=epoch, report_id=report_id)
     sleeper.process.send_signal(signal.SIGCONT)
     await_serving(sleeper, is_serving=False)

@@ -78,7 +78,7 @@ def is_alive(server: ServerProcess) -> bool:
 
 
 class NeverStopped:
-    """A stop signal that never comes."""
+    """A stop signal that never arrives."""
 
     is_set = False
 

@@ -77,7 +77,7 @@ class ZooKeeperServer:
             client.close()
 
     def stop(self) -> None:
-        """Stop the server; its data stay on the disk."""
+        """Stop the server; its data stays on the disk."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()

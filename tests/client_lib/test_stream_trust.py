@@ -90,7 +90,7 @@ class Scene:
         return forger.seal(made._replace(adapter_id=adapter_id), self.now_ns)
 
     def hear(self, *datagrams: bytes) -> list[Verdict]:
-        """What is accepted when these datagrams arrive in this order."""
+        """Receive these datagrams in this order; return what is accepted."""
         verdicts: list[Verdict] = []
         for datagram in datagrams:
             self.now_ns += MS // 10
@@ -363,10 +363,10 @@ def test_a_forger_can_get_ahead_of_the_signed_packets_by_a_few_milliseconds_of_m
     skipping = packet(at, at, 1)
     run = skipping.runs[0]._replace(source_count=60_000)
     skipping = skipping._replace(runs=(run,), payload=encode_runs((run,)) + skipping.payload[RUN_SIZE:])
-    assert scene.hear(scene.forged(skipping, 3_000)) == [], "nor with a run that claims many source messages"
+    assert scene.hear(scene.forged(skipping, 3_000)) == [], "a run that claims many source messages does not help"
     jump = packet(at, at, 1)
     jump = jump._replace(first_input_seq=1 << 60, runs=(jump.runs[0]._replace(first_input_seq=1 << 60),))
-    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor with a position far ahead in the channel's input"
+    assert scene.hear(scene.forged(jump, 3_001)) == [], "nor does a position far ahead in the channel's input"
 
 
 def test_the_start_of_a_takeover_is_accepted_with_the_heartbeat_that_announces_it() -> None:

@@ -65,7 +65,7 @@ def test_two_adapters_streams_are_merged_without_duplicates(cluster: ToyCluster)
             b.send(packet(1 + 5 * at, 1 + 5 * at, 5))
 
         def is_all_here(items: list[Item]) -> bool:
-            a.send(heartbeat(1001))  # a burst may overflow the kernel's buffer, and only this shows the loss of its end
+            a.send(heartbeat(1001))  # reveals the loss if the end of the burst overflowed the kernel's buffer
             return has_messages(1000)(items)
 
         items = collect(subscription, is_all_here)
@@ -291,11 +291,11 @@ def test_old_packets_sent_again_to_a_new_subscription_are_refused(cluster: ToyCl
         b.send(packet(101, 101, 5))
         items = collect(subscription, has_messages(5))
         assert message_seqs(items) == list(range(101, 106))
-        hear_out(cluster, subscription)
+        drain(cluster, subscription)
         assert subscription.statistics().refusals["replayed"] == 3  # the old signature contains nothing new
 
 
-def test_the_stream_continues_without_the_administration_server_and_receives_updates_when_it_returns(
+def test_the_stream_continues_without_the_administration_server_and_gets_updates_when_it_returns(
     cluster: ToyCluster,
 ) -> None:
     a, _ = cluster.adapters
@@ -338,7 +338,7 @@ def test_a_revocation_is_the_last_item(cluster: ToyCluster) -> None:
         assert subscription.poll(0) == []
 
 
-def hear_out(cluster: ToyCluster, subscription: Subscription) -> None:
+def drain(cluster: ToyCluster, subscription: Subscription) -> None:
     """Poll until everything that the adapters have sent has arrived: each adapter's last datagram is a refused one."""
     heard = sum(subscription.counters.refusals.values())
     for adapter in cluster.adapters:
@@ -351,7 +351,7 @@ def test_a_revocation_is_the_last_item_even_if_a_stream_falls_silent_in_the_same
     with cluster.connect() as client:
         config = MergerConfig(stale_after_ns=1000 * MS)
         subscription = subscribe_and_hear_all(cluster, client, merger_config=config)
-        hear_out(cluster, subscription)  # a heartbeat in flight would break the silence
+        drain(cluster, subscription)  # a heartbeat in flight would end the silence
         silent_at_ns = time.monotonic_ns() + config.stale_after_ns
         cluster.is_revoked = True
         cluster.admin.send(None)

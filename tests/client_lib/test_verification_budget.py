@@ -1,4 +1,4 @@
-"""A reader that floods signature datagrams costs other readers little, and does not suppress genuine signatures."""
+"""A flood of signature datagrams costs other readers little, and does not suppress genuine signatures."""
 
 from __future__ import annotations
 

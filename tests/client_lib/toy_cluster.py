@@ -110,7 +110,7 @@ def heartbeat(
 
 
 def channel_key(key_id: int) -> SealingKey:
-    """A channel's key, including the adapters' half."""
+    """A channel's stream key and decision key."""
     return SealingKey(key_id, CHANNEL_ID, os.urandom(32), os.urandom(32))
 
 
@@ -258,7 +258,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
 
     def send_raw(self, datagram: bytes) -> None:
-        """Multicast any bytes."""
+        """Multicast these bytes."""
         self._sender.send(self.group.encode(), datagram)
 
     def Replay(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802

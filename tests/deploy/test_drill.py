@@ -21,7 +21,7 @@ from tandemfeed.deploy.isolation import STATE_VARIABLE
 from tandemfeed.deploy.network import why_no_network
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW_RATE = 500  # messages per second; above it, eleven processes with one packet per message overload two processors
+SLOW_RATE = 500  # messages per second; with more, eleven processes with one packet per message overload two processors
 processes = pytest.mark.processes
 
 

@@ -47,7 +47,7 @@ from tandemfeed.journal.layout import (
 from tandemfeed.journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
 from tandemfeed.journal.verification import Verification
 
-STEP = 48  # of segments: 32 bytes and a record of at most 16
+STEP = 48  # between segments: 32 bytes and a record of at most 16
 
 
 def sixteen(count: int) -> list[bytes]:
@@ -244,7 +244,7 @@ def test_a_wrong_entry_of_the_sparse_index_is_found(tmp_path: Path) -> None:
     assert [(type(each), each.path.name, each.offset) for each in found] == [
         (IndexEntryWrong, first.name, place),
         (IndexEntryWrong, second.name, place),
-    ]  # the third is after the written data, as after an appender that died during an append
+    ]  # the third is after the written data, as if an appender had died during an append
     assert [each.index for each in found] == [indices[0], indices[10]]
 
 
@@ -324,7 +324,7 @@ def test_source_sequence_numbers_are_checked_per_stream(tmp_path: Path) -> None:
         (r"seq=(\d+)", b"\xff none", None),
     ],
 )
-def test_a_rule_finds_stream_and_number(rule: str, record: bytes, expected: tuple[int | str, int] | None) -> None:
+def test_a_rule_extracts_stream_and_number(rule: str, record: bytes, expected: tuple[int | str, int] | None) -> None:
     assert parse_rule(rule).find(memoryview(record)) == expected
 
 

@@ -41,7 +41,7 @@ class Attendance:
 def change(
     engine: AdapterEngine, everybody: frozenset[int], active: int, epoch: int, now_ns: int
 ) -> list[AdapterEffect]:
-    """Tell an engine the group, the active and the epoch, as the admin server knows them."""
+    """Pass the group, the active and the epoch, as known to the admin server, to an engine."""
     return engine.on_cluster_changed(active, epoch, now_ns, everybody)
 
 

@@ -31,7 +31,7 @@ class FaultInjector:
     def _inject(self, fault: Fault) -> None:
         cluster, world, kind = self._cluster, self._world, fault.kind
         if kind in PARTITIONS:
-            self._part(fault)
+            self._partition(fault)
         elif kind in (FaultKind.ADMIN_CRASH, FaultKind.ADMIN_VANISH):
             cluster.admin.crash(fault.amount, is_silent=kind is FaultKind.ADMIN_VANISH)
             world.after(fault.length_ns, cluster.admin.restart)
@@ -94,7 +94,7 @@ class FaultInjector:
                 client.pause()
                 self._world.after(fault.length_ns, client.resume)
 
-    def _part(self, fault: Fault) -> None:
+    def _partition(self, fault: Fault) -> None:
         whom, other = self._name(fault.whom), self._name(fault.other)
         if not whom or not other or whom == other:
             return

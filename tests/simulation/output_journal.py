@@ -24,7 +24,7 @@ Entry = OutputPacket | ChannelSnapshot | Commit
 
 
 class OutputJournal:
-    """Entries in order of appending; as in production, a lookup does not find what a newer epoch has replaced."""
+    """The entries in order. As in production, a lookup does not find packets that a newer epoch replaced."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []

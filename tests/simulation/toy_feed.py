@@ -132,7 +132,7 @@ def state_after(
 
     Args:
         skipped: (source_stream_id, source_seq) declared lost.
-        before: the state before them; empty: none.
+        before: the state before the messages; empty: the initial state.
     """
     converter = ToyConverter()
     if before:
@@ -154,7 +154,7 @@ def expected_bodies(messages: list[tuple[int, int]], converter: ToyConverter | N
     """The expected bodies for each source message of one stream, in order.
 
     Args:
-        converter: holds the state before them; None: an empty state.
+        converter: its state before the messages; None: an empty state.
     """
     converter = converter or ToyConverter()
     bodies = []

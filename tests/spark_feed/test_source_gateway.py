@@ -297,7 +297,7 @@ def test_a_killed_gateway_resumes_with_the_same_numbers(tmp_path: Path, admin: s
         listener.listen_until(lambda heard: heard.ended_streams() == {1, 2})
         distinct = {packet[:2]: packet for packet in listener.packets}
         assert len(distinct) > before
-        assert len(listener.packets) - len(distinct) < 100  # a few packets went out twice
+        assert len(listener.packets) - len(distinct) < 100  # a few packets were sent twice
         for packet in listener.packets:
             assert frames_in(packet) == frames_in(distinct[packet[:2]])
         assert sum(assert_gapless([distinct[key] for key in sorted(distinct)]).values()) == 6_000

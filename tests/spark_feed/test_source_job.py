@@ -72,7 +72,7 @@ def _kill_after(folder: Path, job: subprocess.Popen[str], reached: Callable[[lis
     orphans = psutil.Process(job.pid).children(recursive=True)
     job.kill()
     job.wait()
-    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)  # Spark's JVM ends with its driver
+    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)  # Spark's JVM ends together with its driver
     assert not alive
 
 

@@ -161,7 +161,7 @@ def test_unsent_micro_batches_are_counted_however_many_segments_each_takes(tmp_p
             writer.append_batch(batch_id, batch)
             assert writer.unsent_batch_count(None) == batch_id + 1
         first, second = commit_indices_of(tmp_path / "journal")
-        assert writer.unsent_batch_count(first) == 2, "the gateway has reached the commit and not passed it"
+        assert writer.unsent_batch_count(first) == 2, "the gateway has reached the commit but not passed it"
         assert writer.unsent_batch_count(first + 1) == 1
         assert writer.unsent_batch_count(second + 1) == 0
 

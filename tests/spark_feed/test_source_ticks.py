@@ -154,7 +154,7 @@ def test_every_record_of_a_real_futures_file_is_kept(tmp_path: Path) -> None:
     ingest(file, tmp_path / "r", IngestOptions(), rows_per_file=1_000)
     rows = _rows(tmp_path / "r")
     raw = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes()), read_across_frames=True).read()
-    # Not with the decoder that the product uses: the records are fixed structures after the metadata.
+    # Decoded without the product's decoder: after the metadata, the records are fixed structures.
     records = np.frombuffer(raw[8 + int.from_bytes(raw[4:8], "little") :], databento_dbn.MBOMsg._dtypes)
     assert len(rows) == len(records) == 8_725
     for row, record in zip(rows, records, strict=True):

@@ -131,7 +131,7 @@ def test_an_invalid_pattern_is_refused(name: str) -> None:
         checked_pattern(name)
 
 
-def test_the_manual_draws_this_table() -> None:
+def test_the_manual_contains_this_table() -> None:
     manual = (Path(__file__).resolve().parents[3] / "docs" / "transactional-store.md").read_text()
     drawn = {
         (TransactionState[source], event.strip()): TransactionState[target]

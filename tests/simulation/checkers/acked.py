@@ -1,5 +1,5 @@
-"""Acked publishing (docs/protocol.md clause 5.6): the active transmits nothing before a backup has it, unless it counts
-the exception; and it neither gives nor saves a state that includes messages it has not transmitted."""
+"""Acked publishing (docs/protocol.md clause 5.6): the active transmits only messages that a backup has, or counts the
+exception; and it neither gives nor saves a state that includes messages it has not transmitted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A client with confirm=2 may deliver only what two adapters transmitted, or keep for replay, with equal place, source
-identity and bytes (docs/protocol.md clause 7.6)."""
+"""A client with confirm=2 may deliver only messages that two adapters transmitted, or keep for replay, with the same
+place, source identity and bytes (docs/protocol.md clause 7.6)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Checks that events come and gaps are justified, for one channel of one client (docs/protocol.md clause 7).
 
 The checker sees what the client receives and what its merger hands over. `Takeover`, `Stale`, `Live`, `Diverged` and
-`Filled` must come when they are due, and a `Gap` may name only what was not received although the client waited long
-enough.
+`Filled` must come when they are due, and a `Gap` may name only messages that the client did not receive, although it
+waited long enough.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STALE_AFTER_NS = 200 * MS
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Input sequence numbers first to end - 1 of an epoch became known; `is_here`: with their messages."""
+    """The input sequence numbers `first` to `end - 1` of an epoch became known; `is_here`: with their messages."""
 
     epoch: int
     first: int
@@ -77,7 +77,7 @@ class EventChecker:
                 self._owed.append(f"Live {packet.adapter_id}")
         if packet.flags & HEARTBEAT_BIT:
             lineage = decode_lineage(packet.payload)
-            begin = lineage.first_input_seq  # a heartbeat makes known everything that precedes its epoch
+            begin = lineage.first_input_seq  # a heartbeat announces all messages before its epoch
             self._heard.append(Heard(packet.epoch, begin, begin, now_ns, is_here=False))
             if lineage.epoch > self._lineage.epoch:
                 if self._lineage.epoch:

@@ -1,4 +1,4 @@
-"""Checks that the active declares nothing lost that a backup has reported to have (docs/protocol.md clause 4.4)."""
+"""Checks that the active declares no message lost that a backup has reported to have (docs/protocol.md clause 4.4)."""
 
 from __future__ import annotations
 
