@@ -10,12 +10,12 @@ import zlib
 from bisect import bisect_right, insort
 from typing import TypeAlias
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Diverged, MergeEffect
-from feedcore.wire.output_packet import OutputPacket, decode_runs
-from feedcore.wire.packet_parts import identified_messages
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, decode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 TRIM_COUNT = 1_024  # forgotten keys are removed from the list in batches of this many
 # source_count, payload, runs in it, adapter_id, first_message_seq, message_count

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.comparison import are_equal, divergence, is_same_packet
-from feedcore.merge.effects import MergeEffect
-from feedcore.merge.place import Place, end_place, first_place
-from feedcore.range_set import RangeSet
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.comparison import are_equal, divergence, is_same_packet
+from tandemfeed.feedcore.merge.effects import MergeEffect
+from tandemfeed.feedcore.merge.place import Place, end_place, first_place
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
 
 FIRST = attrgetter("first_input_seq")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.confirmation import Stretch
-from feedcore.merge.effects import Gap, GapReason, MergeEffect
-from feedcore.merge.source_order import RememberedGaps, SourceOrder
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of, placed_frames
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.confirmation import Stretch
+from tandemfeed.feedcore.merge.effects import Gap, GapReason, MergeEffect
+from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of, placed_frames
 
 
 class DeclaredGaps:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from feedcore.range_set import Range
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.range_set import Range
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 
 SourceRange: TypeAlias = tuple[int, int, int]  # source_stream_id, first source_seq, end
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.merge.place import Place, first_place
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.merge.place import Place, first_place
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 
 class Standing(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.place import BEGINNING, Place
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.place import BEGINNING, Place
 
 
 class GapRepair:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
 UNNUMBERED_BITS = PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 

@@ -8,12 +8,12 @@ have died before a heartbeat of its epoch was heard.
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 CLOSED = -1  # not an epoch
 

@@ -19,22 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.hold_queue import HoldQueue
-from feedcore.merge.comparison import CopyComparison
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.confirmation import Confirmation, Stretch
-from feedcore.merge.declared_gaps import DeclaredGaps
-from feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
-from feedcore.merge.gap_repair import ChannelRepair
-from feedcore.merge.heard_streams import HeardStreams
-from feedcore.merge.history_gate import CLOSED, HistoryGate
-from feedcore.merge.place import Place, first_place, place_of_message
-from feedcore.merge.provisional_merge import ProvisionalMerge
-from feedcore.merge.source_order import SourceOrder
-from feedcore.range_set import Range
-from feedcore.wire.lineage import Lineage, decode_lineage
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.comparison import CopyComparison
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
+from tandemfeed.feedcore.merge.declared_gaps import DeclaredGaps
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, MergeEffect, RequestReplay, SourceRange, Takeover
+from tandemfeed.feedcore.merge.gap_repair import ChannelRepair
+from tandemfeed.feedcore.merge.heard_streams import HeardStreams
+from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
+from tandemfeed.feedcore.merge.place import Place, first_place, place_of_message
+from tandemfeed.feedcore.merge.provisional_merge import ProvisionalMerge
+from tandemfeed.feedcore.merge.source_order import SourceOrder
+from tandemfeed.feedcore.range_set import Range
+from tandemfeed.feedcore.wire.lineage import Lineage, decode_lineage
+from tandemfeed.feedcore.wire.output_packet import (
     ANNOUNCEMENT_BIT,
     END_OF_STREAM_BIT,
     FROM_ACTIVE_BIT,
@@ -43,9 +43,9 @@ from feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
     OutputPacket,
 )
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.position import FIRST_SEQ
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 LOOKING_FOR_START = 0  # not an input_seq: the place of the subscription's first message is not known yet
 ASIDE_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT  # not numbered messages

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import placed_frames
-from feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import placed_frames
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
 
 
 class Place(NamedTuple):

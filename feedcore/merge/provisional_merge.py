@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.deadlines import earliest
-from feedcore.hold_queue import HoldQueue
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
-from feedcore.merge.forwarders import Forwarders
-from feedcore.merge.gap_repair import GapRepair
-from feedcore.merge.source_order import SourceOrder
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of
-from feedcore.wire.position import FIRST_SEQ
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.hold_queue import HoldQueue
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import MergeEffect, Numbered, Provisional, ProvisionalGap, SourceRange
+from tandemfeed.feedcore.merge.forwarders import Forwarders
+from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.merge.source_order import SourceOrder
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 
 class SourceStreamGap(NamedTuple):

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.deadlines import earliest
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import MergeEffect, SessionChanged
-from feedcore.merge.merger import StreamMerger
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.position import FIRST_SEQ
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.deadlines import earliest
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import MergeEffect, SessionChanged
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.position import FIRST_SEQ
+from tandemfeed.feedcore.wire.refusal import Refusal
 
 
 class SessionMerger:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TypeAlias
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
-from feedcore.range_set import RangeSet
-from feedcore.wire.output_packet import OutputPacket
-from feedcore.wire.packet_parts import part_of, placed_frames
-from feedcore.wire.position import FIRST_SEQ, Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
+from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of, placed_frames
+from tandemfeed.feedcore.wire.position import FIRST_SEQ, Run
 
 Piece: TypeAlias = tuple[int, int, type[Deliver] | type[Filled] | SourceGap]  # first input_seq, end, what it becomes
 

@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from feedcore.documents.primitive_types import Number, Place, Primitive
-from feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
+from tandemfeed.feedcore.documents.primitive_types import Number, Place, Primitive
+from tandemfeed.feedcore.sbe.types import CompositeType, EncodingType, Presence, SetType, SimpleType, may_be_null
 
 
 @dataclass(frozen=True, slots=True)

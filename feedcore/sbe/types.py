@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from feedcore.documents.primitive_types import Number, Primitive
+from tandemfeed.feedcore.documents.primitive_types import Number, Primitive
 
 
 class Presence(Enum):

@@ -14,10 +14,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from feedcore.wire.layout import Layout
-from feedcore.wire.lineage import ENTRY_SIZE
-from feedcore.wire.position import SEQ_MAX, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.layout import Layout
+from tandemfeed.feedcore.wire.lineage import ENTRY_SIZE
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 OUTPUT_MAGIC = int.from_bytes(b"TFO2", "little")
 OUTPUT_VERSION = 2

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from feedcore.counters import CounterSet
-from feedcore.replica.channel import Channel
-from feedcore.replica.channel_state import PeerState
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
-from feedcore.replica.effects import AdapterEffect, Transmit
-from feedcore.replica.engine import AdapterEngine
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.role import ToJoining
-from feedcore.replica.source_tracker import Slice
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.channel_state import PeerState
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
+from tandemfeed.feedcore.replica.effects import AdapterEffect, Transmit
+from tandemfeed.feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.role import ToJoining
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 
 MS = 1_000_000
@@ -34,7 +34,7 @@ class Adapter:
         adapter_id: int,
         streams: tuple[int, ...] = (1, 2),
         replica: ReplicaConfig | None = None,
-        former_life_ended_ns: int | None = None,
+        previous_process_ended_ns: int | None = None,
         session: int = SESSION,
         session_state: SessionState = SessionState.RESET,
     ) -> None:
@@ -44,7 +44,7 @@ class Adapter:
             session,
             (ChannelConfig(CHANNEL, streams),),
             replica=replica or ReplicaConfig(),
-            former_life_ended_ns=former_life_ended_ns,
+            previous_process_ended_ns=previous_process_ended_ns,
             session_state=session_state,
         )
         self.adapter_id = adapter_id

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, RequestReplay
-from feedcore.merge.merger import StreamMerger
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.packet_parts import identified_messages
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect, RequestReplay
+from tandemfeed.feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.position import Run
 
 MS = 1_000_000
 CHANNEL = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
-from feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OutputFlag, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
 
 
 def output_packet(

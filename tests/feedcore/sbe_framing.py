@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from client_lib.sbe_reading import SbeReadError
-from feedcore.sbe import Schema
+from tandemfeed.client_lib.sbe_reading import SbeReadError
+from tandemfeed.feedcore.sbe import Schema
 
 FRAMING_HEADER = struct.Struct(">IH")
 ENCODING_BIG_ENDIAN = 0x5BE0

@@ -12,11 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
-from client_lib.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
-from feedcore.documents.primitive_types import Number, Primitive
-from feedcore.sbe import Schema
-from feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent
-from feedcore.sbe.types import CompositeType, EncodingType, EnumType, Presence, SetType, SimpleType, may_be_null
+from tandemfeed.client_lib.sbe_reading import EMPTY_ENTRIES_MAX, Unlisted
+from tandemfeed.feedcore.documents.primitive_types import Number, Primitive
+from tandemfeed.feedcore.sbe import Schema
+from tandemfeed.feedcore.sbe.messages import Block, Frame, Group, VarData, constant_exponent
+from tandemfeed.feedcore.sbe.types import (
+    CompositeType,
+    EncodingType,
+    EnumType,
+    Presence,
+    SetType,
+    SimpleType,
+    may_be_null,
+)
 
 WriteValue: TypeAlias = Callable[[bytearray, int, Any, str], None]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, SaveState, Transmit
-from feedcore.replica.engine import NotActive
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AppendToJournal, SaveState, Transmit
+from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import CHANNEL, MS, Adapter, data, hear, of, pair
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)

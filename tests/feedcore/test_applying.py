@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.applying import anticipate, apply_decisions, forward
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, Transmit
-from feedcore.replica.provisional import Throttle
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.replica.applying import anticipate, apply_decisions, forward
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.provisional import Throttle
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import Run
 from tests.feedcore.engines import MS, a_channel, slices
 
 

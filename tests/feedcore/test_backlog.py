@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from feedcore.replica.backlog import Backlog
-from feedcore.replica.source_tracker import Slice
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.replica.backlog import Backlog
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, encode_source
 
 

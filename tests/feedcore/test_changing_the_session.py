@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.channel_state import ChannelSnapshot
-from feedcore.replica.config import PublishMode, ReplicaConfig, SessionState
-from feedcore.replica.effects import (
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot
+from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig, SessionState
+from tandemfeed.feedcore.replica.effects import (
     AdapterEffect,
     AppendToJournal,
     RequestRuns,
@@ -15,11 +15,11 @@ from feedcore.replica.effects import (
     SessionBegun,
     Transmit,
 )
-from feedcore.replica.engine import NotActive
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.refusal import Refusal
-from feedcore.wire.source_packet import SourceFlag
+from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.wire.source_packet import SourceFlag
 from tests.feedcore.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION, encode_source
 
@@ -136,7 +136,7 @@ def test_the_decisions_of_the_previous_session_are_still_served() -> None:
     say(active, 1, 1, [3], MS, session=NEXT)
     logged = active.engine.runs_since(CHANNEL, backup.replica.line.position(), SESSION)
     assert [run.first_source_seq for run in logged.reply().runs] == [1]
-    with pytest.raises(NotActive, match=f"session {SESSION} was asked for; adapter 1 is in {NEXT}"):
+    with pytest.raises(NotActive, match=f"session {SESSION} was requested, but adapter 1 is in session {NEXT}"):
         active.engine.snapshot(CHANNEL, SESSION)
 
 

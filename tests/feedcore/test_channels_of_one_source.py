@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
-from feedcore.replica.source_tracker import TrackerConfig
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import MS, SECOND, Adapter, data, hear, of, pair
 
 VALUES = [11, 13]

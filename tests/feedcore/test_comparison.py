@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Diverged, MergeEffect
-from feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.comparison import TRIM_COUNT, CopyComparison, are_equal, digest_of, is_same_packet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, OUTPUT_FRAME_SIZE, OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.position import Run
 
 BODY = b"price 101.25"
 

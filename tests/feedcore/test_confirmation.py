@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.confirmation import Confirmation, Stretch
-from feedcore.merge.effects import Diverged, MergeEffect
-from feedcore.merge.place import Place
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.confirmation import Confirmation, Stretch
+from tandemfeed.feedcore.merge.effects import Diverged, MergeEffect
+from tandemfeed.feedcore.merge.place import Place
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge_feed import line, packet
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.config import ConsentConfig
-from feedcore.replica.effects import AcceptOffer, RenewLease
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ConsentConfig
+from tandemfeed.feedcore.replica.effects import AcceptOffer, RenewLease
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import LEASE_NS, MS, Adapter, hear, of, pair
 
 CONSENT = ConsentConfig.of(100 * MS)
@@ -92,7 +92,7 @@ def test_an_adapter_that_promised_to_abstain_acts_on_a_grant_only_after_the_prom
 
 
 def test_a_promise_made_before_a_restart_counts_from_the_end_of_that_process() -> None:
-    active, backup = Adapter(1), Adapter(2, former_life_ended_ns=50 * MS)
+    active, backup = Adapter(1), Adapter(2, previous_process_ended_ns=50 * MS)
     active.activate()
     backup.follow(active, 100 * MS)
     free_ns = 50 * MS + CONSENT.abstain_ns

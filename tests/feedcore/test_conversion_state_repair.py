@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, RequestBuckets
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.bucket_repair import ANSWER_NS_MAX, REACH_NS_MAX, TRIES_MAX
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestBuckets
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.decision_intake import DecisionIntake, IntakeConfig, OutOfStep
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.replica.decision_intake import DecisionIntake, IntakeConfig, OutOfStep
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 NEXT = Run(1, 5, 9, 1, 5, 2, 3)
 
@@ -102,7 +102,7 @@ def test_a_heartbeat_reveals_a_missing_decision_and_an_older_heartbeat_does_not_
 
 
 def test_a_decision_across_the_position_is_out_of_step_except_in_a_channel_of_one_stream() -> None:
-    with pytest.raises(OutOfStep, match="input_seq 5 is next here"):
+    with pytest.raises(OutOfStep, match="expects input_seq 5"):
         at_position_five().on_runs([a_run(4)], 0)
     single = DecisionIntake(IntakeConfig(), is_single_source=True)
     single.on_lineage(Lineage((EpochStart(1, 1, 1),)), MessageStreamState())

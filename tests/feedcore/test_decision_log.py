@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.replica.decision_log import DecisionLog, DecisionLogTooShort
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.replica.decision_log import DecisionLog, DecisionLogTooShort
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 
 LINEAGE = Lineage().opened(1, 1, 1)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.decision_log import DecisionLogTooShort
-from feedcore.replica.effects import AcceptOffer, AskToFail, ReleaseLease, RenewLease, StateMoved, Transmit
-from feedcore.replica.engine import NotActive
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.effects import AcceptOffer, AskToFail, ReleaseLease, RenewLease, StateMoved, Transmit
+from tandemfeed.feedcore.replica.engine import NotActive
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.engines import CHANNEL, LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 

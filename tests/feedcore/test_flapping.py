@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedcore.replica.active_view import (
+from tandemfeed.feedcore.replica.active_view import (
     FLAP_WITHIN_NS,
     FLAPS_FREE,
     HOLD_NS_FIRST,
@@ -10,8 +10,8 @@ from feedcore.replica.active_view import (
     ActiveView,
     FlapDamper,
 )
-from feedcore.replica.effects import StateMoved
-from feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.replica.effects import StateMoved
+from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.feedcore.engines import MS, SECOND, Adapter, hear, of, pair
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.channel_state import RunsRefused, RunsReply
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestRuns, RequestSnapshot, SaveState, StateMoved, Transmit
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel_state import RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestRuns, RequestSnapshot, SaveState, StateMoved, Transmit
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.wire.position import Run
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from feedcore.merge.forwarders import Forwarders, Standing
-from feedcore.merge.place import Place
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.merge.forwarders import Forwarders, Standing
+from tandemfeed.feedcore.merge.place import Place
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import heartbeat, line, lineage_of, packet
 
 OURS = lineage_of([(1, 1), (2, 6)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.gap_repair import ChannelRepair, GapRepair
-from feedcore.merge.place import BEGINNING, Place
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.gap_repair import ChannelRepair, GapRepair
+from tandemfeed.feedcore.merge.place import BEGINNING, Place
 
 CONFIG = MergerConfig(
     lineage_wait_ns=31_000_000,

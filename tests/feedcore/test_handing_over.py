@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
-from feedcore.replica.hand_over import HandOver
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.replica.effects import AcceptOffer, ReleaseLease, RenewLease, StateMoved, Transmit
+from tandemfeed.feedcore.replica.hand_over import HandOver
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.engines import LEASE_NS, MS, data, hear, of, pair
 
 ENDED = OutputFlag.HEARTBEAT | OutputFlag.EPOCH_ENDED

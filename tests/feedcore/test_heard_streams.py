@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
-from feedcore.merge.heard_streams import HeardStreams
-from feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import ConfirmationPaused, ConfirmationResumed, Live, MergeEffect, Stale
+from tandemfeed.feedcore.merge.heard_streams import HeardStreams
+from tandemfeed.feedcore.wire.output_packet import ANNOUNCEMENT_BIT, PROVISIONAL_BIT
 
 LIMIT_NS = 1_000
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import HEARTBEAT_NS, MergerConfig
-from feedcore.merge.history_gate import CLOSED, HistoryGate
-from feedcore.wire.lineage import Lineage
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, MergerConfig
+from tandemfeed.feedcore.merge.history_gate import CLOSED, HistoryGate
+from tandemfeed.feedcore.wire.lineage import Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge_feed import line, lineage_of, packet
 
 WAIT_NS = 4 * HEARTBEAT_NS

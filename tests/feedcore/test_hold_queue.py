@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.hold_queue import TRIM_COUNT, HoldQueue
-from feedcore.range_set import RangeSet
+from tandemfeed.feedcore.hold_queue import TRIM_COUNT, HoldQueue
+from tandemfeed.feedcore.range_set import RangeSet
 
 ITEMS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), max_size=30)
 

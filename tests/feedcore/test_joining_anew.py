@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.counters import Counter
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
-from feedcore.replica.source_tracker import SourceTracker, TrackerConfig
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestSnapshot, RequestSource, SaveState
+from tandemfeed.feedcore.replica.source_tracker import SourceTracker, TrackerConfig
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 

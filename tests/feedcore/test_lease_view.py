@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.lease.lease_view import LeaseView
-from feedcore.replica.effects import RenewLease
+from tandemfeed.feedcore.lease.lease_view import LeaseView
+from tandemfeed.feedcore.replica.effects import RenewLease
 
 TTL_NS = 400
 

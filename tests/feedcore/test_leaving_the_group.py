@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
-from feedcore.replica.channel_state import ChannelStatus, PeerState
-from feedcore.replica.effects import AskToFail, Transmit
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.lease.failing import FailConfig, FailPolicy, is_repeated, should_leave
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
+from tandemfeed.feedcore.replica.effects import AskToFail, Transmit
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.position import MessageStreamState
 from tests.feedcore.engines import CHANNEL, MS, SECOND, Adapter, of, pair
 
 CONFIG = FailConfig()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.lineage import (
+from tandemfeed.feedcore.wire.lineage import (
     ENTRIES_MAX,
     ENTRY_SIZE,
     UNLIMITED,
@@ -15,8 +15,8 @@ from feedcore.wire.lineage import (
     checked_lineage,
     decode_lineage,
 )
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 
 
 def lineage_of(*starts: tuple[int, int, int]) -> Lineage:

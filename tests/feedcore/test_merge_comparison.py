@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import CompareMode, MergerConfig
-from feedcore.merge.effects import Diverged, Gap
-from feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
+from tandemfeed.feedcore.merge.effects import Diverged, Gap
+from tandemfeed.feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import MS, Listener, body_of, heartbeat, line, packet
 
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import (
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import (
     ConfirmationPaused,
     ConfirmationResumed,
     Diverged,
@@ -17,8 +17,8 @@ from feedcore.merge.effects import (
     GapReason,
     RequestReplay,
 )
-from feedcore.wire.output_packet import OutputFlag, encode_runs
-from feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
+from tandemfeed.feedcore.wire.position import Run
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 CONFIRMING = MergerConfig(confirm=2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
-from feedcore.merge.gap_repair import GapRepair
-from feedcore.wire.output_packet import OutputFlag, encode_runs
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Filled, Gap, RequestReplay, SourceGap, Stale
+from tandemfeed.feedcore.merge.gap_repair import GapRepair
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, encode_runs
 from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Gap, ProvisionalGap, RequestReplay, Takeover
-from feedcore.wire.lineage import ENTRY_SIZE, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Gap, ProvisionalGap, RequestReplay, Takeover
+from tandemfeed.feedcore.wire.lineage import ENTRY_SIZE, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 

@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedcore.counters import Counter
-from feedcore.merge.effects import Deliver, Filled, Gap, RequestReplay
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.packet_parts import part_of
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, Gap, RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.packet_parts import part_of
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 

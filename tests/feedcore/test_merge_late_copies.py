@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Diverged, Filled, Gap
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Diverged, Filled, Gap
 from tests.feedcore.merge_feed import FIRST, MS, Listener, heartbeat, line, packet
 
 

@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from feedcore.merge.effects import Deliver, Filled, Gap
-from feedcore.wire.output_packet import OutputPacket
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, Gap
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, heartbeat, line, packet
 
 US = 1_000

@@ -6,10 +6,19 @@ import random
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Filled, Gap, Numbered, Provisional, ProvisionalGap, RequestReplay
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import (
+    Deliver,
+    Ended,
+    Filled,
+    Gap,
+    Numbered,
+    Provisional,
+    ProvisionalGap,
+    RequestReplay,
+)
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import FIRST, MS, Listener, Source, heartbeat, line, packet
 
 

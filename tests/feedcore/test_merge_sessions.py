@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
-from feedcore.merge.sessions import SessionMerger
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Deliver, Ended, Gap, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.merge_feed import CHANNEL, MS, heartbeat, line, packet
 
 OLD = 20261121

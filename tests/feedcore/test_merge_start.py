@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.merge.config import MergerConfig
-from feedcore.merge.effects import Ended, Gap, RequestReplay
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.merge.config import MergerConfig
+from tandemfeed.feedcore.merge.effects import Ended, Gap, RequestReplay
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.merge_feed import MS, Listener, Source, heartbeat, line, packet
 
 

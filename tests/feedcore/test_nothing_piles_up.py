@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.merger import StreamMerger
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.merger import StreamMerger
 from tests.feedcore.engines import hear, pair
 from tests.feedcore.merge_feed import CHANNEL, FIRST_LINEAGE, line, packet
 

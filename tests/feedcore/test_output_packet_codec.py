@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_FRAME,
     OUTPUT_HEADER,
     OUTPUT_HEADER_SIZE,
@@ -16,8 +16,8 @@ from feedcore.wire.output_packet import (
     encode_runs,
     message_frames,
 )
-from feedcore.wire.position import SEQ_MAX, Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.position import SEQ_MAX, Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.packets import output_packet
 
 HEARTBEAT = OutputPacket(

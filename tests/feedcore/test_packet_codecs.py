@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import (
+from tandemfeed.feedcore.wire.output_packet import (
     OUTPUT_HEADER_SIZE,
     OUTPUT_LAYOUT,
     OutputFlag,
@@ -18,8 +18,8 @@ from feedcore.wire.output_packet import (
     encode_output_packet,
     message_frames,
 )
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import SourceFlag, decode_source_packet, encode_source_header
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, decode_source_packet, encode_source_header
 from tests.feedcore.packets import output_packet, output_packets
 
 GOLDEN_OUTPUT = bytes.fromhex(

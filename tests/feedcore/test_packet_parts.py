@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.output_packet import OUTPUT_FRAME, decode_output_packet, encode_output_packet, encode_runs
-from feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
-from feedcore.wire.position import Run
-from feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME, decode_output_packet, encode_output_packet, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages, part_of, placed_frames
+from tandemfeed.feedcore.wire.position import Run
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tests.feedcore.merge_feed import Source, line, packet
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.peers import REPORTS_REMEMBERED, ConsentConfig, Peers, known_epoch
-from feedcore.replica.channel_state import ChannelStatus, PeerState
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.peers import REPORTS_REMEMBERED, ConsentConfig, Peers, known_epoch
+from tandemfeed.feedcore.replica.channel_state import ChannelStatus, PeerState
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState
 
 MS = 1_000_000
 CONFIG = ConsentConfig.of(100 * MS)

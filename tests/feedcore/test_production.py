@@ -8,15 +8,15 @@ from itertools import pairwise
 
 import pytest
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.decision_log import DecisionLogTooShort
-from feedcore.replica.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
-from feedcore.replica.source_tracker import Slice
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
-from feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.decision_log import DecisionLogTooShort
+from tandemfeed.feedcore.replica.production import DIGESTS_KEPT, ConversionDiverged, ProductionLine
+from tandemfeed.feedcore.replica.source_tracker import Slice
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tests.feedcore.engines import CHANNEL, a_channel, slices
 from tests.simulation.toy_feed import SESSION
 
@@ -211,7 +211,7 @@ def test_only_the_rest_of_a_run_that_was_sent_ahead_in_part_is_converted() -> No
 def test_a_declared_loss_of_messages_that_were_sent_ahead_is_a_divergence() -> None:
     line, channel = a_line()
     forward(channel, 1, 1, [11])
-    with pytest.raises(ConversionDiverged, match="declares lost what was converted and sent here"):
+    with pytest.raises(ConversionDiverged, match="declares lost source messages that were converted and sent here"):
         line.follow_gap(run_of(1, (1, 1, 1), (1, 1))._replace(is_source_gap=True), 0, EPOCH_1)
     line.follow_gap(run_of(2, (1, 1, 1), (3, 1))._replace(is_source_gap=True), 0, EPOCH_1)
     assert line.provisional is not None
@@ -284,7 +284,7 @@ def test_buckets_are_set_unless_they_do_not_fit_or_do_not_repair_the_state() -> 
     assert line.digests_at == {}
     with pytest.raises(ConversionDiverged, match="the active's buckets do not fit"):
         line.set_buckets(replace(other.buckets((1,)), data=b"x"))
-    with pytest.raises(ConversionDiverged, match="even after setting what differed"):
+    with pytest.raises(ConversionDiverged, match="even after setting the buckets"):
         line.set_buckets(replace(other.buckets((1,)), digests=(1,)))
     assert other.buckets((1,)).session == other.snapshot().session == SESSION
     assert other.snapshot().channel_id == CHANNEL

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.config import OnSilence, ReplicaConfig
-from feedcore.replica.effects import AppendToJournal, CommitProvisional, RequestRuns
-from feedcore.replica.provisional import Throttle
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.output_packet import OutputFlag
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import OnSilence, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AppendToJournal, CommitProvisional, RequestRuns
+from tandemfeed.feedcore.replica.provisional import Throttle
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.output_packet import OutputFlag
 from tests.feedcore.engines import LEASE_NS, MS, SECOND, Adapter, data, hear, of, pair
 from tests.simulation.toy_feed import SESSION
 

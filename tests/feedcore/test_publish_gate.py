@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import PublishMode, ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
-from feedcore.replica.publish_gate import REANNOUNCED_MAX, PublishGate
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import PublishMode, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AdapterEffect, AppendToJournal, Transmit
+from tandemfeed.feedcore.replica.publish_gate import REANNOUNCED_MAX, PublishGate
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.engines import MS, a_channel, data, of, slices
 
 ACKED = ReplicaConfig(publish=PublishMode.ACKED)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from feedcore.range_set import RangeSet
+from tandemfeed.feedcore.range_set import RangeSet
 
 NUMBERS = st.integers(-5, 45)
 RANGES = st.tuples(NUMBERS, st.integers(0, 12)).map(lambda drawn: (drawn[0], drawn[0] + drawn[1]))

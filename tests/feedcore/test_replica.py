@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.replica.channel import Channel
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.effects import RequestSource, SaveState, Transmit
-from feedcore.replica.save_schedule import STATE_SIZE_MAX
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.output_packet import OutputFlag, OutputPacket
+from tandemfeed.feedcore.replica.channel import Channel
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.effects import RequestSource, SaveState, Transmit
+from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
 from tests.feedcore.engines import MS, SECOND, Adapter, a_channel, data, hear, of, pair
 
 CONFIG = ReplicaConfig()

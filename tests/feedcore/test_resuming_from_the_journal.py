@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
-from feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
-from feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
-from feedcore.replica.joining import CATCH_UP_NS_MAX, TRIES_MAX
-from feedcore.replica.production import ProductionLine
-from feedcore.replica.replica import ChannelReplica
-from feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
-from feedcore.replica.states import ReplicaState
-from feedcore.wire.lineage import EpochStart, Lineage
-from feedcore.wire.position import MessageStreamState, Run
-from feedcore.wire.source_packet import decode_source_packet
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, RunsRefused, RunsReply
+from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSnapshot, SaveState, Transmit
+from tandemfeed.feedcore.replica.joining import CATCH_UP_NS_MAX, TRIES_MAX
+from tandemfeed.feedcore.replica.production import ProductionLine
+from tandemfeed.feedcore.replica.replica import ChannelReplica
+from tandemfeed.feedcore.replica.save_schedule import STATE_SIZE_MAX, SaveSchedule
+from tandemfeed.feedcore.replica.states import ReplicaState
+from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.feedcore.wire.position import MessageStreamState, Run
+from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 from tests.feedcore.engines import CHANNEL, Adapter, data, hear
 from tests.simulation.toy_feed import FEED_ID, SESSION, ToyConverter, encode_source
 

@@ -15,12 +15,12 @@ from sbe_generation import Generated, generated
 from sbe_material import HEADER, schema_text
 from sbedecoder import MDPMessageFactory, MDPSchema, SBEParser
 
-from client_lib.decoding import Decoder
-from client_lib.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
-from feedcore.documents.message_model import PREFIX_SIZE, load_message_model
-from feedcore.documents.xml_document import DocumentError
-from feedcore.sbe import load_schema
-from feedcore.wire.output_packet import OUTPUT_FRAME
+from tandemfeed.client_lib.decoding import Decoder
+from tandemfeed.client_lib.sbe_reading import EMPTY_ENTRIES_MAX, SbeReader, SbeReadError
+from tandemfeed.feedcore.documents.message_model import PREFIX_SIZE, load_message_model
+from tandemfeed.feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.sbe import load_schema
+from tandemfeed.feedcore.wire.output_packet import OUTPUT_FRAME
 from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 
 FIELD = '<message name="M" id="1"><field name="f" id="1" type="T"/></message>'

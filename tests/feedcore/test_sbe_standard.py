@@ -12,8 +12,8 @@ import pytest
 from real_data import shared_file
 from sbe_material import COMMON_TYPES, COUNTING_HEADER, ORDERS, schema_text
 
-from client_lib.sbe_reading import SbeReader, SbeReadError, Unlisted, as_decimal
-from feedcore.sbe import load_schema
+from tandemfeed.client_lib.sbe_reading import SbeReader, SbeReadError, Unlisted, as_decimal
+from tandemfeed.feedcore.sbe import load_schema
 from tests.feedcore.sbe_framing import add_framing, remove_framing
 from tests.feedcore.sbe_writing import SbeWriteError, SbeWriter
 

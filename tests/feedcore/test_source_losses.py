@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from feedcore.counters import Counter
-from feedcore.replica.config import ReplicaConfig
-from feedcore.replica.deciding import RUN_SOURCE_COUNT_MAX
-from feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
-from feedcore.replica.source_tracker import TrackerConfig
+from tandemfeed.feedcore.counters import Counter
+from tandemfeed.feedcore.replica.config import ReplicaConfig
+from tandemfeed.feedcore.replica.deciding import RUN_SOURCE_COUNT_MAX
+from tandemfeed.feedcore.replica.effects import RequestEpoch, RequestHandOver, RunsLost
+from tandemfeed.feedcore.replica.source_tracker import TrackerConfig
 from tests.feedcore.engines import MS, SECOND, Adapter, data, hear, of, pair
 
 CONFIG = ReplicaConfig(tracker=TrackerConfig(declare_after_ns=500 * MS))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from feedcore.counters import Counter, CounterSet
-from feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
-from feedcore.merge.source_order import RememberedGaps, SourceOrder
-from feedcore.wire.output_packet import OutputPacket, encode_runs
-from feedcore.wire.packet_parts import identified_messages
-from feedcore.wire.refusal import PacketRefused
+from tandemfeed.feedcore.counters import Counter, CounterSet
+from tandemfeed.feedcore.merge.effects import Deliver, Filled, MergeEffect, SourceGap
+from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.wire.output_packet import OutputPacket, encode_runs
+from tandemfeed.feedcore.wire.packet_parts import identified_messages
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tests.feedcore.merge_feed import CHANNEL, line, packet
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedcore.wire.position import SEQ_MAX
-from feedcore.wire.refusal import PacketRefused, Refusal
-from feedcore.wire.source_packet import (
+from tandemfeed.feedcore.wire.position import SEQ_MAX
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.feedcore.wire.source_packet import (
     SOURCE_FRAME,
     SOURCE_FRAME_SIZE,
     SOURCE_HEADER_SIZE,

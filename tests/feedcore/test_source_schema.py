@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sbe_material import schema_text
 
-from feedcore.documents.primitive_types import Place
-from feedcore.documents.source_format import load_source_format
-from feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup
-from feedcore.documents.xml_document import DocumentError
+from tandemfeed.feedcore.documents.primitive_types import Place
+from tandemfeed.feedcore.documents.source_format import load_source_format
+from tandemfeed.feedcore.documents.source_layout import SourceData, SourceFormat, SourceGroup
+from tandemfeed.feedcore.documents.xml_document import DocumentError
 
 TYPES = """
 <type name="Small" primitiveType="int8" presence="optional" nullValue="127"/>

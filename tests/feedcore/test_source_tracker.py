@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from feedcore.replica.effects import RequestSource
-from feedcore.replica.source_tracker import Slice, SourceTracker, TrackerConfig
-from feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
+from tandemfeed.feedcore.replica.effects import RequestSource
+from tandemfeed.feedcore.replica.source_tracker import Slice, SourceTracker, TrackerConfig
+from tandemfeed.feedcore.wire.source_packet import SourceFlag, SourcePacket, decode_source_packet
 from tests.simulation.toy_feed import FEED_ID, SESSION, encode_source
 
 MS = 1_000_000

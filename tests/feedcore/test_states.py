@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from feedcore.replica.states import MOVES, IllegalMove, ReplicaState, StateRecord, state_diagram
+from tandemfeed.feedcore.replica.states import MOVES, IllegalMove, ReplicaState, StateRecord, state_diagram
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 

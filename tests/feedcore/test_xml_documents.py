@@ -7,12 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sbe_material import HEADER, schema_text
 
-from feedcore.documents import xml_document
-from feedcore.documents.message_model import load_message_model
-from feedcore.documents.names import is_label, is_name, is_title
-from feedcore.documents.xml_document import DEPTH_MAX, DocumentError, parse_document
-from feedcore.sbe import load_schema
-from feedcore.sbe.type_loading import COMPOSITE_VALUES_MAX, REFERENCES_MAX
+from tandemfeed.feedcore.documents import xml_document
+from tandemfeed.feedcore.documents.message_model import load_message_model
+from tandemfeed.feedcore.documents.names import is_label, is_name, is_title
+from tandemfeed.feedcore.documents.xml_document import DEPTH_MAX, DocumentError, parse_document
+from tandemfeed.feedcore.sbe import load_schema
+from tandemfeed.feedcore.sbe.type_loading import COMPOSITE_VALUES_MAX, REFERENCES_MAX
 
 # Entities of entities: 10^9 times "lol", and the same through an attribute's default.
 LAUGHS = "".join(f'<!ENTITY l{each} "{f"&l{each - 1};" * 10}">' for each in range(1, 10))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedcore.lease.admin_contact import AdminContact
-from feedcore.lease.lease_view import LeaseView
-from feedcore.lease.peers import Peers
-from feedcore.replica.engine import AdapterEngine
+from tandemfeed.feedcore.lease.admin_contact import AdminContact
+from tandemfeed.feedcore.lease.lease_view import LeaseView
+from tandemfeed.feedcore.lease.peers import Peers
+from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
 
@@ -35,7 +35,7 @@ def _believes_old_epochs(right: Method) -> Method:
     return on_granted
 
 
-def _goes_on(right: Method) -> Method:
+def _keeps_transmitting(right: Method) -> Method:
     def note_epoch(self: AdapterEngine, epoch: int, why: str, now_ns: int) -> list[Any]:
         self.lease.note_epoch(epoch)
         return []
@@ -43,7 +43,7 @@ def _goes_on(right: Method) -> Method:
     return note_epoch
 
 
-def _counts_promises_from_hearing(right: Method) -> Method:
+def _counts_promises_from_arrival(right: Method) -> Method:
     def consent(self: Peers, epoch: int) -> int:
         if not right(self, epoch):
             return 0
@@ -52,17 +52,17 @@ def _counts_promises_from_hearing(right: Method) -> Method:
     return consent
 
 
-def _asks_whom_it_has_heard(right: Method) -> Method:
+def _ignores_peers_that_never_reported(right: Method) -> Method:
     def consent(self: Peers, epoch: int) -> int:
-        everybody, self.others = self.others, frozenset(self.others & self._states.keys())
+        all_others, self.others = self.others, frozenset(self.others & self._states.keys())
         until_ns = int(right(self, epoch))
-        self.others = everybody
+        self.others = all_others
         return until_ns
 
     return consent
 
 
-def _takes_any_report(right: Method) -> Method:
+def _accepts_any_report(right: Method) -> Method:
     def note(self: Peers, state: Any, now_ns: int) -> bool:
         self._states.pop(state.adapter_id, None)
         return bool(right(self, state, now_ns))
@@ -70,7 +70,7 @@ def _takes_any_report(right: Method) -> Method:
     return note
 
 
-def _settles_for_ever(right: Method) -> Method:
+def _settles_forever(right: Method) -> Method:
     return lambda self, epoch, now_ns: self._settles_until_ns > 0
 
 
@@ -94,35 +94,35 @@ LEASE = (
         "an active that learns of a newer epoch continues until the end of its term",
         AdapterEngine,
         "_note_epoch",
-        _goes_on,
+        _keeps_transmitting,
         scenario=Scenario.OUTAGES,
     ),
     Mutant(
         "a promise counts from its arrival",
         Peers,
         "consent_until_ns",
-        _counts_promises_from_hearing,
+        _counts_promises_from_arrival,
         killer="tests.feedcore.test_consent:test_a_paused_active_that_resumes_believes_no_old_promise",
     ),
     Mutant(
         "the consent of peers that never reported is not needed",
         Peers,
         "consent_until_ns",
-        _asks_whom_it_has_heard,
+        _ignores_peers_that_never_reported,
         killer="tests.feedcore.test_consent:test_one_silent_adapter_is_enough_to_withhold_consent",
     ),
     Mutant(
         "an older report of a peer replaces a newer one",
         Peers,
         "note",
-        _takes_any_report,
+        _accepts_any_report,
         killer="tests.feedcore.test_consent:test_a_report_that_a_newer_one_overtook_gives_no_consent",
     ),
     Mutant(
         "a backup that is back in contact settles forever",
         AdminContact,
         "is_settling",
-        _settles_for_ever,
+        _settles_forever,
         scenario=Scenario.OUTAGES,
     ),
     Mutant(
