@@ -62,7 +62,7 @@ def test_an_announcement_is_repeated_until_the_active_continues_without_acknowle
 def test_when_the_lease_ends_held_packets_are_journaled_and_not_transmitted() -> None:
     active, _ = acknowledged_pair()
     active.source(1, 1, [11], 31 * MS)
-    effects = active.engine.on_lease_lost(1, "somebody said so", 32 * MS)
+    effects = active.engine.on_lease_lost(1, "a test says so", 32 * MS)
     assert [effect.packet.message_count for effect in of(effects, AppendToJournal)] == [1]
     assert not data(effects)
 

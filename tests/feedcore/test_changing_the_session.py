@@ -221,7 +221,7 @@ def test_a_backup_promoted_in_the_old_session_ends_it_before_it_begins_the_next(
     assert [(packet.session, packet.epoch) for packet in data(effects)] == [(SESSION, 2), (NEXT, 2)]
 
 
-def decided_anew(policy: SessionState) -> list[tuple[int, int]]:
+def decided_again(policy: SessionState) -> list[tuple[int, int]]:
     """(session, epoch) of each packet of an heir that decides the old session's end again, and knows decisions of the
     new session."""
     active, heir = Adapter(1, session_state=policy), Adapter(2, session_state=policy)
@@ -238,11 +238,11 @@ def decided_anew(policy: SessionState) -> list[tuple[int, int]]:
 
 
 def test_an_heir_that_decides_the_old_session_again_and_carries_its_state_decides_the_new_one_again() -> None:
-    assert decided_anew(SessionState.CARRY) == [(SESSION, 2), (NEXT, 2)]
+    assert decided_again(SessionState.CARRY) == [(SESSION, 2), (NEXT, 2)]
 
 
 def test_an_heir_that_decides_the_old_session_again_and_resets_its_state_keeps_the_new_sessions_decisions() -> None:
-    assert decided_anew(SessionState.RESET) == [(SESSION, 2), (NEXT, 1)]
+    assert decided_again(SessionState.RESET) == [(SESSION, 2), (NEXT, 1)]
 
 
 def test_a_state_reports_the_session() -> None:
