@@ -58,23 +58,31 @@ class Joining(BackupRole):
             self._forget_previous_process()
 
     def _decided_after(self, snapshot: ChannelSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """The decisions transmitted after a saved state, up to the first gap.
+        """The decisions transmitted after a saved state, up to the first gap; the history of the intake includes them.
 
         There is a gap if the previous process rejoined, or sent messages provisionally that were decided later. The
         active has the decisions in the gap; those after it are not transmitted again.
+
+        A newer epoch may begin before the end of an older one: a process was granted it before it had applied again
+        what an earlier process had decided. Then the newer epoch's decisions replace the older ones.
         """
         channel, intake = self.channel, self.channel.intake
-        decided, next_input_seq, is_continued = [], snapshot.position.next_input_seq, True
+        begins_at, epoch = snapshot.position.next_input_seq, intake.lineage.epoch
+        decided: list[Run] = []
+        next_input_seq, is_continued = begins_at, True
         for run in runs:
             channel.transmitted_ends[run.epoch] = run.end_input_seq
-            is_next = run.first_input_seq == next_input_seq and run.epoch >= intake.lineage.epoch
-            is_continued = is_continued and is_next
-            if not is_continued:
-                continue
+            if run.epoch > epoch and begins_at <= run.first_input_seq < next_input_seq:
+                while decided and decided[-1].end_input_seq > run.first_input_seq:
+                    decided.pop()
+                next_input_seq, is_continued = decided[-1].end_input_seq if decided else begins_at, True
+            is_continued = is_continued and run.first_input_seq == next_input_seq and run.epoch >= epoch
+            if is_continued:
+                decided.append(run)
+                next_input_seq, epoch = run.end_input_seq, run.epoch
+        for run in decided:
             if run.epoch > intake.lineage.epoch:  # a later epoch, which begins with this decision
                 intake.lineage = intake.lineage.opened(run.epoch, run.first_input_seq, run.first_message_seq)
-            decided.append(run)
-            next_input_seq = run.end_input_seq
         return tuple(decided)
 
     def _forget_previous_process(self) -> None:

@@ -137,6 +137,28 @@ def test_runs_transmitted_after_the_saved_state_are_applied_again_without_transm
     assert replica.line.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 102, 102), EpochStart(4, 104, 104)))
 
 
+def test_a_newer_epoch_in_the_journal_replaces_the_decisions_that_it_renumbered() -> None:
+    first, second = Run(2, 101, 101, 1, 101, 1, 1), Run(2, 102, 102, 1, 102, 2, 2)
+    renumbered, last = Run(3, 102, 102, 1, 102, 1, 1), Run(3, 103, 103, 1, 103, 1, 1)
+    replica, _ = a_replica(a_snapshot(), (first, second, renumbered, last))
+    assert list(replica.intake.ready) == [first, renumbered, last]
+    assert replica.intake.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 102, 102)))
+
+
+def test_a_newer_epoch_in_the_journal_may_begin_at_the_saved_state() -> None:
+    renumbered = Run(3, 101, 101, 1, 101, 2, 2)
+    replica, _ = a_replica(a_snapshot(), (Run(2, 101, 101, 1, 101, 1, 1), renumbered))
+    assert list(replica.intake.ready) == [renumbered]
+    assert replica.intake.lineage == Lineage((EpochStart(2, 50, 50), EpochStart(3, 101, 101)))
+
+
+def test_a_newer_epoch_that_begins_within_a_decision_is_not_resumed() -> None:
+    decided, within = Run(2, 101, 101, 1, 101, 3, 3), Run(3, 102, 102, 1, 102, 2, 2)
+    replica, _ = a_replica(a_snapshot(), (decided, within))
+    assert list(replica.intake.ready) == []
+    assert replica.intake.lineage == Lineage((EpochStart(2, 50, 50),))
+
+
 def test_nothing_is_transmitted_again_after_a_gap_in_the_journal() -> None:
     sent_provisionally, decided = Run(3, 101, 101, 1, 101, 2, 2), Run(3, 103, 103, 1, 103, 1, 1)
     replica, _ = a_replica(a_snapshot(), (decided,))
