@@ -4,7 +4,7 @@ Numba itself checks only whether a function's own file changed, although the com
 it calls. So the folder's name carries the digest of the engine's sources, and a generated kernel's entries carry the
 digest of the kernel's source. A second start compiles nothing; a different release compiles again. The source is never
 read from the disk: the process runs only what it generated. The folder is private to its owner
-(`journal.private_cache`).
+(`journal.compiled.private_cache`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 
-from tandemfeed.journal.compiling import cache_places, compile_into, kernel_folder
+from tandemfeed.journal.compiled.compiling import cache_places, compile_into, kernel_folder
 
 ENGINE = Path(__file__).parent / "conversion"
 MODULE_PREFIX = "tandemfeed_kernel_"  # of generated modules

@@ -38,7 +38,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.journal import Batch, DiskFull, Journal, NoSuchRecord, Retention, Tailer, Upkeep
-from tandemfeed.journal.sequence_marks import MARK_EVERY, SequenceMarks
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY, SequenceMarks
 
 LOG = logging.getLogger("tandemfeed.adapter.output_journal")
 BLOCK_SIZE = 32 << 20

@@ -14,13 +14,13 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from tandemfeed.admin_server.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.metrics import FeedCollector
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.records.state_folder import hash_secret
+from tandemfeed.admin_server.records.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.admin_server.server import SUBSCRIBER_COUNT_MAX, AdminServer
 from tandemfeed.admin_server.settings import SettingsError
-from tandemfeed.admin_server.state_folder import hash_secret
 from tandemfeed.admin_server.tables import print_feeds, print_status
-from tandemfeed.admin_server.zookeeper_options import add_zookeeper_arguments, zookeeper_from
 from tandemfeed.transport.admin_servers import AdminServers, ask_active
 from tandemfeed.transport.login import AuthenticationRefused, login
 from tandemfeed.transport.process_shell import (

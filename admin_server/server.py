@@ -10,11 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from tandemfeed.admin_server.audit import AuditLog, RefusalAudit
 from tandemfeed.admin_server.authentication import AuthenticationService
-from tandemfeed.admin_server.broker import FeedBroker
-from tandemfeed.admin_server.leadership import LeadershipGate
-from tandemfeed.admin_server.lease_records import ClusterRecords
+from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.records.audit import AuditLog, RefusalAudit
+from tandemfeed.admin_server.records.leadership import LeadershipGate
+from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.admin_server.records.state_folder import StateFolder
+from tandemfeed.admin_server.records.store import Store
+from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
+from tandemfeed.admin_server.records.zookeeper_election import Election
+from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
 from tandemfeed.admin_server.services import (
     PUBLIC_SERVICES,
     ROLES_BY_SERVICE,
@@ -23,11 +28,6 @@ from tandemfeed.admin_server.services import (
     StreamAdministrationService,
 )
 from tandemfeed.admin_server.settings import IdentitySettings, check_identities, load_cluster, load_policy
-from tandemfeed.admin_server.state_folder import StateFolder
-from tandemfeed.admin_server.store import Store
-from tandemfeed.admin_server.zookeeper import ZooKeeperSettings, cluster_fingerprint, connect, note_fingerprint
-from tandemfeed.admin_server.zookeeper_election import Election
-from tandemfeed.admin_server.zookeeper_sealing import KeySealer
 from tandemfeed.transport.last_word import LastWords
 from tandemfeed.transport.rpc import AuthorizationInterceptor, RpcServer, TokenVerifier, serve
 from tandemfeed.v1 import admin_pb2_grpc

@@ -11,20 +11,20 @@ from typing import TypeVar
 
 import grpc
 
-from tandemfeed.admin_server.audit import AuditLog
-from tandemfeed.admin_server.broker import FeedBroker
-from tandemfeed.admin_server.descriptions import describe_protocol
-from tandemfeed.admin_server.feed_operations import OperationRefused
-from tandemfeed.admin_server.lease_records import RecordsUnavailable
-from tandemfeed.admin_server.registrations import (
+from tandemfeed.admin_server.feed.broker import FeedBroker
+from tandemfeed.admin_server.feed.descriptions import describe_protocol
+from tandemfeed.admin_server.feed.feed_operations import OperationRefused
+from tandemfeed.admin_server.feed.registrations import (
     HOST_LENGTH_MAX,
     NONCE_SIZE,
     AnotherProcess,
     ProcessStart,
     ReturnAwaited,
 )
+from tandemfeed.admin_server.feed.streams import Attendance
+from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings
-from tandemfeed.admin_server.streams import Attendance
 from tandemfeed.feedcore.topics import any_topic_matches
 from tandemfeed.transport.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.transport.rpc import Caller, caller_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from tandemfeed.admin_server.protocol_settings import (
+from tandemfeed.admin_server.feed.protocol_settings import (
     BELOW_THRESHOLD,
     FAIL_POLICIES,
     PUBLISH_MODES,

@@ -22,7 +22,7 @@ from tandemfeed.deploy.processes import ProcessFailed
 from tandemfeed.deploy.topology import EXAMPLES, SESSION, FeedLayout
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.journal import Tailer
-from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.encoding import TickEncoder, frames_of
 from tandemfeed.spark_feed.feed_plan import read_feed_plan
 from tandemfeed.spark_feed.job import numbering_plan

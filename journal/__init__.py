@@ -5,7 +5,7 @@ or cancelled) and `TransactionalStore` (atomic changes to several queues). The p
 project and can be used alone. docs/journal.md is the manual; docs/journal-format.md defines the format byte by byte.
 """
 
-from tandemfeed.journal.batch import Batch
+from tandemfeed.journal.append.keeper import Retention, Upkeep
 from tandemfeed.journal.errors import (
     BlockCorrupt,
     DiskFull,
@@ -23,8 +23,8 @@ from tandemfeed.journal.errors import (
     SettingsDiffer,
     WrongKey,
 )
-from tandemfeed.journal.keeper import Retention, Upkeep
-from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.journal.format.named_position import NamedPosition
+from tandemfeed.journal.read.batch import Batch
 from tandemfeed.journal.store import Journal
 from tandemfeed.journal.tailer import Tailer
 

@@ -20,15 +20,15 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemfeed.journal.block import Block, blocks_in, remove_spares
-from tandemfeed.journal.body import NO_TABLE, Body, Record, as_bytes
-from tandemfeed.journal.chain import BlockChain
-from tandemfeed.journal.control import Control, Settings
+from tandemfeed.journal.append.chain import BlockChain
+from tandemfeed.journal.append.keeper import Keeper, Upkeep
+from tandemfeed.journal.compiled.kernels import ROLL, STALE, append_one, append_pieces, load_appending
 from tandemfeed.journal.errors import ForeignFile, JournalClosed, SettingsDiffer
-from tandemfeed.journal.filesystem import flush_file, make_folder, sync_folder
-from tandemfeed.journal.keeper import Keeper, Upkeep
-from tandemfeed.journal.kernels import ROLL, STALE, append_one, append_pieces, load_appending
-from tandemfeed.journal.layout import (
+from tandemfeed.journal.format.block import Block, blocks_in, remove_spares
+from tandemfeed.journal.format.body import NO_TABLE, Body, Record, as_bytes
+from tandemfeed.journal.format.control import Control, Settings
+from tandemfeed.journal.format.filesystem import flush_file, make_folder, sync_folder
+from tandemfeed.journal.format.layout import (
     BLOCK_SIZE_DEFAULT,
     BLOCK_SIZE_MAX,
     BLOCK_SIZE_MIN,
@@ -42,8 +42,8 @@ from tandemfeed.journal.layout import (
     PART_BITS,
     VISIBLE,
 )
-from tandemfeed.journal.roll_cycle import TIME_NS_END, RollSchedule
-from tandemfeed.journal.sealing import BlockCipher, key_check, require_key
+from tandemfeed.journal.format.roll_cycle import TIME_NS_END, RollSchedule
+from tandemfeed.journal.format.sealing import BlockCipher, key_check, require_key
 from tandemfeed.journal.tailer import Tailer
 
 LOOK_AHEAD_MASK = 63  # every 64th append checks whether to make the next block

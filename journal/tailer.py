@@ -17,11 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tandemfeed.journal.backward import READ_BACK, records_before
-from tandemfeed.journal.batch import Batch, Rows
-from tandemfeed.journal.block import Block
-from tandemfeed.journal.errors import NoSuchRecord
-from tandemfeed.journal.kernels import (
+from tandemfeed.journal.compiled.kernels import (
     AT_COUNT,
     AT_LINK,
     AT_OFFSET,
@@ -34,10 +30,14 @@ from tandemfeed.journal.kernels import (
     WAIT,
     new_state,
 )
-from tandemfeed.journal.layout import DATA_OFFSET
-from tandemfeed.journal.library import UNLIMITED, Lender, Library
-from tandemfeed.journal.named_position import NamedPosition, tailer_path
-from tandemfeed.journal.reading import find_after_damage, load_reading, read_ahead, read_rows
+from tandemfeed.journal.compiled.reading import find_after_damage, load_reading, read_ahead, read_rows
+from tandemfeed.journal.errors import NoSuchRecord
+from tandemfeed.journal.format.block import Block
+from tandemfeed.journal.format.layout import DATA_OFFSET
+from tandemfeed.journal.format.named_position import NamedPosition, tailer_path
+from tandemfeed.journal.read.backward import READ_BACK, records_before
+from tandemfeed.journal.read.batch import Batch, Rows
+from tandemfeed.journal.read.library import UNLIMITED, Lender, Library
 
 LOG = logging.getLogger("tandemfeed.journal")
 READ_AHEAD = 64  # records whose places are looked up together

@@ -12,7 +12,7 @@ import grpc
 from tandemfeed.feedcore.range_set import RangeSet
 from tandemfeed.feedcore.wire.source_packet import SourceFlag, encode_source_header
 from tandemfeed.journal import Tailer
-from tandemfeed.journal.sequence_marks import Stretch
+from tandemfeed.journal.read.sequence_marks import Stretch
 from tandemfeed.spark_feed.send_core import stamped
 from tandemfeed.spark_feed.sent_index import SentIndex
 from tandemfeed.spark_feed.source_journal import PACKET_HEAD, RecordKind, packet_numbers

@@ -21,7 +21,7 @@ from typing import Any
 
 from tandemfeed.feedcore.documents.source_format import load_source_format
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
-from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.spark_feed.encoding import ENCODED_DDL, TickEncoder, frames_of
 from tandemfeed.spark_feed.feed_plan import FeedPlan
 from tandemfeed.spark_feed.recording import Manifest, restore_file_order

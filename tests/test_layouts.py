@@ -2,7 +2,7 @@
 defined, and imported from there. A copied number would silently become wrong when the layout changes.
 
 The check reads the syntax trees of the packages. It leaves out `journal`, which defines its own layouts, in
-`journal/layout.py` and neighbouring modules, and imports no other package of the project.
+`journal/format/layout.py` and neighbouring modules, and imports no other package of the project.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tandemfeed.adapter.conversion.kernel_source import kernel_source
 from tandemfeed.adapter.convert_command.documents import add_document_arguments, load_documents
 from tandemfeed.adapter.kernel_cache import CACHE_FOLDER, MODULE_PREFIX
 from tandemfeed.journal.commands.streams import Meter, Streams, meter
-from tandemfeed.journal.compiling import FOLDER_VARIABLE
+from tandemfeed.journal.compiled.compiling import FOLDER_VARIABLE
 
 COMPILE_EVENT = "numba:compile"  # numba's event for each function that is not on the disk yet
 SUMMARY = "compile kernels in advance, so that an adapter's first start does not wait for the compiler"

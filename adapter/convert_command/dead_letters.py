@@ -18,7 +18,7 @@ from tandemfeed.journal import Tailer
 from tandemfeed.journal.commands.options import require_journal
 from tandemfeed.journal.commands.presentation import counted, hex_lines, one_line, time_text, to_json
 from tandemfeed.journal.commands.streams import Streams
-from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.format.roll_cycle import format_index
 
 SUMMARY = "print refused source messages from an adapter's dead-letter journal"
 READ_COUNT = 1_024

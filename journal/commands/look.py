@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from tandemfeed.journal.check.journal_files import FileSummary, JournalFiles
 from tandemfeed.journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
 from tandemfeed.journal.commands.presentation import counted, size_text, table, time_text, to_json
 from tandemfeed.journal.commands.reading import Range, forward, to_begin
 from tandemfeed.journal.commands.streams import Interruption, Streams
 from tandemfeed.journal.errors import JournalError
-from tandemfeed.journal.history import LatencyStatistics, MalformedHistory, split_history
-from tandemfeed.journal.journal_files import FileSummary, JournalFiles
-from tandemfeed.journal.layout import IS_CLEAN
-from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.format.layout import IS_CLEAN
+from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.tailer import Tailer
+from tandemfeed.journal.typed_records.history import LatencyStatistics, MalformedHistory, split_history
 
 HEX_BYTES_DEFAULT = 4_096
 

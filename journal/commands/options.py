@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tandemfeed.journal.control import Control
+from tandemfeed.journal.check.source_sequence import SequenceRule, parse_rule
 from tandemfeed.journal.errors import JournalError
-from tandemfeed.journal.layout import CONTROL_NAME
-from tandemfeed.journal.roll_cycle import NS_PER_S, TIME_NS_END, parse_index
-from tandemfeed.journal.sealing import KEY_SIZE
-from tandemfeed.journal.source_sequence import SequenceRule, parse_rule
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.layout import CONTROL_NAME
+from tandemfeed.journal.format.roll_cycle import NS_PER_S, TIME_NS_END, parse_index
+from tandemfeed.journal.format.sealing import KEY_SIZE
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -9,11 +9,11 @@ from typing import Any
 
 from tandemfeed.journal.commands.destinations import Destination, Interrupted, ReceiverGone, opened
 from tandemfeed.journal.commands.options import add_range, add_subcommand, count, read_key, require_journal
+from tandemfeed.journal.commands.pacing import Pacer, parse_speed
 from tandemfeed.journal.commands.presentation import RecordView, counted, time_text
 from tandemfeed.journal.commands.reading import Entry, Range, forward, to_begin
 from tandemfeed.journal.commands.streams import Interruption, Meter, Streams, meter
-from tandemfeed.journal.pacing import Pacer, parse_speed
-from tandemfeed.journal.roll_cycle import NS_PER_S, format_index
+from tandemfeed.journal.format.roll_cycle import NS_PER_S, format_index
 from tandemfeed.journal.tailer import Tailer
 
 EXAMPLES = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from tandemfeed.journal.commands.options import CommandError, add_subcommand, count, read_key, require_journal
 from tandemfeed.journal.commands.streams import Interruption, Streams
+from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.replication import (
     FollowerKeys,
     FollowerState,
@@ -20,7 +21,6 @@ from tandemfeed.journal.replication import (
     ReplicationLeader,
     new_keys,
 )
-from tandemfeed.journal.roll_cycle import format_index
 
 REPORT_INTERVAL_S = 10.0
 POLL_INTERVAL_S = 0.5

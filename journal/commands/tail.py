@@ -20,9 +20,9 @@ from tandemfeed.journal.commands.options import (
 from tandemfeed.journal.commands.presentation import RecordView, counted, time_text, to_json
 from tandemfeed.journal.commands.reading import Entry, Range, backward, forward, to_begin
 from tandemfeed.journal.commands.streams import Interruption, Streams
-from tandemfeed.journal.layout import CONTROL_NAME
-from tandemfeed.journal.named_position import NAME
-from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.format.layout import CONTROL_NAME
+from tandemfeed.journal.format.named_position import NAME
+from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.tailer import Tailer
 
 EXAMPLES = [

@@ -6,6 +6,9 @@ import argparse
 import time
 from typing import Any
 
+from tandemfeed.journal.append.keeper import Retention
+from tandemfeed.journal.append.maintenance import HolderIsAlive, LockFreed, free_lock, plan_pruning, prune
+from tandemfeed.journal.check.journal_files import JournalFiles, size_on_disk
 from tandemfeed.journal.commands.options import (
     CommandError,
     add_subcommand,
@@ -17,11 +20,8 @@ from tandemfeed.journal.commands.options import (
 )
 from tandemfeed.journal.commands.presentation import counted, size_text
 from tandemfeed.journal.commands.streams import Streams
-from tandemfeed.journal.journal_files import JournalFiles, size_on_disk
-from tandemfeed.journal.keeper import Retention
-from tandemfeed.journal.maintenance import HolderIsAlive, LockFreed, free_lock, plan_pruning, prune
-from tandemfeed.journal.roll_cycle import format_index
-from tandemfeed.journal.sealing import require_key
+from tandemfeed.journal.format.roll_cycle import format_index
+from tandemfeed.journal.format.sealing import require_key
 
 EXIT_HELD = 1
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tandemfeed.journal.block import Block, begin
-from tandemfeed.journal.control import Control
 from tandemfeed.journal.errors import DiskFull, RecordTooLong
-from tandemfeed.journal.filesystem import sync_folder
-from tandemfeed.journal.layout import (
+from tandemfeed.journal.format.block import Block, begin
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.filesystem import sync_folder
+from tandemfeed.journal.format.layout import (
     BLOCK_SIZE_MAX,
     DATA_OFFSET,
     END,

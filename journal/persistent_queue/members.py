@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from tandemfeed.journal.block import blocks_in
 from tandemfeed.journal.errors import BlockCorrupt, ForeignFile, ReadOnly
-from tandemfeed.journal.filesystem import make_folder, sync_folder
-from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.filesystem import make_folder, sync_folder
+from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.journal.persistent_queue.errors import PathMissing
 
 LIST_NAME = "paths.json"

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tandemfeed.journal.block import remove_spares
-from tandemfeed.journal.control import Control
 from tandemfeed.journal.errors import JournalClosed, JournalError
-from tandemfeed.journal.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
+from tandemfeed.journal.format.block import remove_spares
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
 from tandemfeed.journal.persistent_queue.catalogue import Catalogue
 from tandemfeed.journal.persistent_queue.group_commit import GroupCommit, Seat, batches
 from tandemfeed.journal.persistent_queue.item_registry import ItemRegistry

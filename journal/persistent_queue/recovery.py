@@ -17,9 +17,7 @@ from uuid import UUID
 
 import numpy as np
 
-from tandemfeed.journal.block import Block, blocks_in
-from tandemfeed.journal.errors import BlockCorrupt, ForeignFile
-from tandemfeed.journal.kernels import (
+from tandemfeed.journal.compiled.kernels import (
     AT_OFFSET,
     AT_SEQUENCE,
     AT_STATUS,
@@ -29,13 +27,15 @@ from tandemfeed.journal.kernels import (
     new_state,
     roll_forward,
 )
-from tandemfeed.journal.layout import DATA_OFFSET, HEADER, INDEX_SIZE, SEGMENT, SEGMENT_SIZE
+from tandemfeed.journal.compiled.reading import find_after_damage
+from tandemfeed.journal.errors import BlockCorrupt, ForeignFile
+from tandemfeed.journal.format.block import Block, blocks_in
+from tandemfeed.journal.format.layout import DATA_OFFSET, HEADER, INDEX_SIZE, SEGMENT, SEGMENT_SIZE
 from tandemfeed.journal.persistent_queue.catalogue import Catalogue, QueueBlock
 from tandemfeed.journal.persistent_queue.item_state import LOST_BITS
 from tandemfeed.journal.persistent_queue.log import Position, end_block
 from tandemfeed.journal.persistent_queue.segments import changes_in
 from tandemfeed.journal.persistent_queue.state_bits import count_settled, next_note
-from tandemfeed.journal.reading import find_after_damage
 
 LOG = logging.getLogger("tandemfeed.journal")
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 import google_crc32c
 
 from tandemfeed.journal.errors import RecordTooLong
-from tandemfeed.journal.layout import (
+from tandemfeed.journal.format.layout import (
     COUNT_MASK,
     CRC,
     CRC_FROM,

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandemfeed.journal.block import SPARE_SUFFIX, Block, make_spare, recycle
 from tandemfeed.journal.errors import DiskFull
+from tandemfeed.journal.format.block import SPARE_SUFFIX, Block, make_spare, recycle
 
 LOG = logging.getLogger("tandemfeed.journal")
 SPARES_MAX = 2  # per folder: one to begin next, one recycled meanwhile

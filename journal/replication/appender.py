@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandemfeed.journal.body import Record
 from tandemfeed.journal.errors import NotReplicated
+from tandemfeed.journal.format.body import Record
 from tandemfeed.journal.replication.leader import ReplicationLeader
 from tandemfeed.journal.store import Journal
 

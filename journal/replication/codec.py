@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from tandemfeed.journal.layout import COUNT_MASK, HAS_TABLE
+from tandemfeed.journal.format.layout import COUNT_MASK, HAS_TABLE
 from tandemfeed.journal.replication.limits import (
     BODY_SIZE_MAX,
     FRAME_SIZE_MAX,

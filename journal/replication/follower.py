@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import zmq
 
+from tandemfeed.journal.append.keeper import Upkeep
 from tandemfeed.journal.errors import DiskFull, Diverged, JournalError, JournalLocked
-from tandemfeed.journal.keeper import Upkeep
 from tandemfeed.journal.replication.codec import BadMessage, decode, encode
 from tandemfeed.journal.replication.effects import (
     Append,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tandemfeed.journal.layout import COUNT_MASK
+from tandemfeed.journal.format.layout import COUNT_MASK
+from tandemfeed.journal.format.roll_cycle import ROLL_CYCLES
 from tandemfeed.journal.replication.codec import BadMessage, check_segment
 from tandemfeed.journal.replication.effects import (
     Append,
@@ -40,7 +41,6 @@ from tandemfeed.journal.replication.messages import (
     Welcome,
 )
 from tandemfeed.journal.replication.states import FINAL, FollowerState, check_follower_move
-from tandemfeed.journal.roll_cycle import ROLL_CYCLES
 
 SESSION_BITS = 53  # the precision of a random float
 DOUBLINGS_MAX = 20

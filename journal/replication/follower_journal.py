@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.control import Control
+from tandemfeed.journal.append.keeper import Upkeep
 from tandemfeed.journal.errors import ForeignFile, SettingsDiffer, WrongKey
-from tandemfeed.journal.filesystem import make_folder, sync_folder
-from tandemfeed.journal.keeper import Upkeep
-from tandemfeed.journal.layout import CONTROL_NAME
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.filesystem import make_folder, sync_folder
+from tandemfeed.journal.format.layout import CONTROL_NAME
+from tandemfeed.journal.format.roll_cycle import RollSchedule
 from tandemfeed.journal.replication.limits import TAIL_COUNT_MAX
 from tandemfeed.journal.replication.messages import NO_ID, Segment, SegmentDigest, Welcome
 from tandemfeed.journal.replication.segments import SegmentReader
-from tandemfeed.journal.roll_cycle import RollSchedule
 from tandemfeed.journal.store import Journal
 
 LEADER_NAME = "leader"

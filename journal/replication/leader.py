@@ -16,9 +16,10 @@ from typing import Any, Self
 
 import zmq
 
-from tandemfeed.journal.control import Control
 from tandemfeed.journal.errors import JournalError, SettingsDiffer
-from tandemfeed.journal.layout import CONTROL_NAME, VISIBLE
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.layout import CONTROL_NAME, VISIBLE
+from tandemfeed.journal.format.sealing import require_key
 from tandemfeed.journal.replication.codec import BadMessage, decode, encode
 from tandemfeed.journal.replication.comparison import first_difference, is_same
 from tandemfeed.journal.replication.effects import (
@@ -44,7 +45,6 @@ from tandemfeed.journal.replication.wire import (
     timeout_ms,
     watch,
 )
-from tandemfeed.journal.sealing import require_key
 
 LOG = logging.getLogger("tandemfeed.journal.replication")
 POLL_MS_MIN = 1  # between checks for records that other processes appended: often while records come,

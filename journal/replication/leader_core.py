@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tandemfeed.journal.control import Settings
+from tandemfeed.journal.format.control import Settings
+from tandemfeed.journal.format.roll_cycle import RollCycle
 from tandemfeed.journal.replication.effects import (
     CompareOne,
     CompareTail,
@@ -43,7 +44,6 @@ from tandemfeed.journal.replication.messages import (
     Welcome,
 )
 from tandemfeed.journal.replication.states import PEER_MOVES, PeerState, check_move
-from tandemfeed.journal.roll_cycle import RollCycle
 
 FOLLOWING = frozenset({PeerState.SENDING, PeerState.CAUGHT_UP})
 

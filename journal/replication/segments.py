@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tandemfeed.journal.block import Block
-from tandemfeed.journal.kernels import (
+from tandemfeed.journal.compiled.kernels import (
     AT_LINK,
     AT_OFFSET,
     AT_SEQUENCE,
@@ -25,7 +24,9 @@ from tandemfeed.journal.kernels import (
     WAIT,
     new_state,
 )
-from tandemfeed.journal.layout import (
+from tandemfeed.journal.compiled.reading import find_after_damage, read_ahead
+from tandemfeed.journal.format.block import Block
+from tandemfeed.journal.format.layout import (
     COUNT_MASK,
     END,
     IS_SEALED,
@@ -36,10 +37,9 @@ from tandemfeed.journal.layout import (
     SEGMENT_SIZE,
     aligned,
 )
-from tandemfeed.journal.library import UNLIMITED, Library
-from tandemfeed.journal.reading import find_after_damage, read_ahead
+from tandemfeed.journal.format.sealing import BlockCipher
+from tandemfeed.journal.read.library import UNLIMITED, Library
 from tandemfeed.journal.replication.messages import Segment, SegmentDigest
-from tandemfeed.journal.sealing import BlockCipher
 
 LOG = logging.getLogger("tandemfeed.journal.replication")
 COLUMNS_COUNT = 1_024  # records checked in one compiled call

@@ -23,7 +23,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
-from tandemfeed.journal.sequence_marks import MARK_EVERY
+from tandemfeed.journal.read.sequence_marks import MARK_EVERY
 from tests.small_disk import SmallDisk
 
 BLOCK = 1 << 18

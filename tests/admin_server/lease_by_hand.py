@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, LeaseConfig, LeaseDecision
 from tandemfeed.feedcore.replica.states import ReplicaState
 
 MS = 1_000_000

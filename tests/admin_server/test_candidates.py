@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemfeed.admin_server.candidates import Candidates, Standing
+from tandemfeed.admin_server.lease.candidates import Candidates, Standing
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, DETACHED, JOINING, SYNCHRONIZED
 

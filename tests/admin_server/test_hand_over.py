@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseDecision, Vacated
-from tandemfeed.admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, LeaseDecision, Vacated
+from tandemfeed.admin_server.lease.lease_decisions import (
     HandedOver,
     HandOverRefused,
     Offered,

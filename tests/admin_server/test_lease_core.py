@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.admin_server.lease_core import FeedLease, Granted, Vacated
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, Vacated
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, MS, SYNCHRONIZED, kinds, report, running
 

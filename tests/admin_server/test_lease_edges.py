@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandemfeed.admin_server.lease_core import FeedLease, Granted, Vacated
-from tandemfeed.admin_server.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, Vacated
+from tandemfeed.admin_server.lease.lease_decisions import HandedOver, HandOverRefused, Offered, OfferWithdrawn, Renewed
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, DETACHED, JOINING, SYNCHRONIZED, kinds, report, running
 
 TERM_NS = CONFIG.term_ns

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseDecision
-from tandemfeed.admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, LeaseDecision
+from tandemfeed.admin_server.lease.lease_decisions import (
     HandedOver,
     HandOverRefused,
     Offered,
@@ -20,7 +20,7 @@ from tandemfeed.admin_server.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from tandemfeed.admin_server.takeovers import TakeoverReason
+from tandemfeed.admin_server.lease.takeovers import TakeoverReason
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import CONFIG, MS
 from tests.admin_server.lease_model import Observer, Report

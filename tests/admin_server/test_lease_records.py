@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
-from tandemfeed.admin_server.registrations import ProcessRecord, ProcessStart
-from tandemfeed.admin_server.store import Store
-from tandemfeed.admin_server.zookeeper import ZooKeeperSettings
+from tandemfeed.admin_server.feed.registrations import ProcessRecord, ProcessStart
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, ClusterRecords, RecordsUnavailable
+from tandemfeed.admin_server.records.store import Store
+from tandemfeed.admin_server.records.zookeeper import ZooKeeperSettings
 from tests.admin_server.leader_by_hand import Leader
 from tests.admin_server.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandemfeed.admin_server.lease_core import FeedLease, Granted, LeaseConfig, Vacated
-from tandemfeed.admin_server.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
-from tandemfeed.admin_server.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
-from tandemfeed.admin_server.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
+from tandemfeed.admin_server.lease.lease_core import FeedLease, Granted, LeaseConfig, Vacated
+from tandemfeed.admin_server.lease.lease_decisions import LeaseDecision, Offered, Renewed, TermNoted
+from tandemfeed.admin_server.lease.lease_terms import SECOND, STRETCHED_TTL_NS_MAX, Terms
+from tandemfeed.admin_server.lease.takeovers import LAST_COUNT, Takeover, TakeoverReason, Takeovers
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.lease_by_hand import ACTIVE, CONFIG, JOINING, MS, SYNCHRONIZED, kinds, report, running
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tandemfeed.admin_server.candidates import Candidates
-from tandemfeed.admin_server.lease_core import FeedLease
-from tandemfeed.admin_server.lease_terms import Terms
+from tandemfeed.admin_server.lease.candidates import Candidates
+from tandemfeed.admin_server.lease.lease_core import FeedLease
+from tandemfeed.admin_server.lease.lease_terms import Terms
 from tests.admin_server.lease_by_hand import MS
 from tests.admin_server.test_lease_machine import LeaseMachine
 from tests.simulation.mutants.mutant import Method, always

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tandemfeed.admin_server.registrations import (
+from tandemfeed.admin_server.feed.registrations import (
     AnotherProcess,
     ProcessRecord,
     ProcessStart,

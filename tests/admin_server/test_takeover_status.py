@@ -14,15 +14,15 @@ from prometheus_client.core import Metric
 from rich.console import Console
 
 from tandemfeed.adapter.registry import Registry
-from tandemfeed.admin_server.audit import AuditLog
-from tandemfeed.admin_server.lease_decisions import TermNoted
-from tandemfeed.admin_server.lease_keeper import LeaseKeeper
-from tandemfeed.admin_server.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.feed.streams import Attendance
+from tandemfeed.admin_server.lease.lease_decisions import TermNoted
+from tandemfeed.admin_server.lease.lease_keeper import LeaseKeeper
 from tandemfeed.admin_server.metrics import FeedCollector
+from tandemfeed.admin_server.records.audit import AuditLog
+from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
+from tandemfeed.admin_server.records.store import Store
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.admin_server.settings import load_cluster
-from tandemfeed.admin_server.store import Store
-from tandemfeed.admin_server.streams import Attendance
 from tandemfeed.admin_server.tables import print_status
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.transport.last_word import LastWordSender

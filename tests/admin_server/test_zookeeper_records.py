@@ -12,11 +12,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kazoo.exceptions import NoAuthError
 
-from tandemfeed.admin_server.leadership import Fence
-from tandemfeed.admin_server.lease_records import EPOCH_BLOCK, RecordsUnavailable
-from tandemfeed.admin_server.store import Store
-from tandemfeed.admin_server.zookeeper import ZooKeeperRefused, ZooKeeperSettings, connect, note_fingerprint, read
-from tandemfeed.admin_server.zookeeper_records import Deposed
+from tandemfeed.admin_server.records.leadership import Fence
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, RecordsUnavailable
+from tandemfeed.admin_server.records.store import Store
+from tandemfeed.admin_server.records.zookeeper import (
+    ZooKeeperRefused,
+    ZooKeeperSettings,
+    connect,
+    note_fingerprint,
+    read,
+)
+from tandemfeed.admin_server.records.zookeeper_records import Deposed
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import running_server

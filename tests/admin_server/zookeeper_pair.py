@@ -13,7 +13,7 @@ from pathlib import Path
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandemfeed.adapter.registry import Registry
-from tandemfeed.admin_server.state_folder import SHARED_BY_SERVERS
+from tandemfeed.admin_server.records.state_folder import SHARED_BY_SERVERS
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.transport.login import TokenSource
 from tandemfeed.transport.rpc import open_channel

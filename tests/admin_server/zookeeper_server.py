@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tandemfeed.admin_server.zookeeper import RECONNECT
+from tandemfeed.admin_server.records.zookeeper import RECONNECT
 
 JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the other jars in this folder
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"

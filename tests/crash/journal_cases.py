@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tandemfeed.journal import Journal, Tailer
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 
 HEAD = struct.Struct("<QII")  # seed, writer, number
 SECOND = 1_000_000_000

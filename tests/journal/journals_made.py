@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from tandemfeed.journal import Journal
-from tandemfeed.journal.compression import compress_block
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.compression import compress_block
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = BLOCK_SIZE_MIN

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemfeed.journal.history import (
+from tandemfeed.journal.typed_records.history import (
     BUCKET_COUNT,
     HOPS_MAX,
     PRECISION_BITS,

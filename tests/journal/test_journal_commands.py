@@ -29,10 +29,10 @@ from journals_made import (
 from tandemfeed.journal import Journal, NamedPosition
 from tandemfeed.journal.commands.cli import main
 from tandemfeed.journal.commands.options import age_s, size, time_ns
-from tandemfeed.journal.history import HopStamper
-from tandemfeed.journal.layout import DATA_OFFSET
-from tandemfeed.journal.roll_cycle import format_index
-from tandemfeed.journal.typed import method_writer
+from tandemfeed.journal.format.layout import DATA_OFFSET
+from tandemfeed.journal.format.roll_cycle import format_index
+from tandemfeed.journal.typed_records.history import HopStamper
+from tandemfeed.journal.typed_records.typed import method_writer
 
 
 class Orders(Protocol):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from journals_made import BEGIN_NS, STEP_NS, Process, made, numbered
 
 from tandemfeed.journal.commands.cli import main
-from tandemfeed.journal.pacing import Pacer, parse_speed
-from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.commands.pacing import Pacer, parse_speed
+from tandemfeed.journal.format.roll_cycle import format_index
 
 HOUR_NS = 3_600_000_000_000
 

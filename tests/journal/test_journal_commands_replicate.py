@@ -11,7 +11,7 @@ import pytest
 
 from tandemfeed.journal import Journal, Tailer
 from tandemfeed.journal.commands.cli import main
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 
 COMMAND = [
     sys.executable,

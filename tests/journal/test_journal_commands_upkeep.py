@@ -17,16 +17,16 @@ from journals_made import BEGIN_NS, BLOCK, KEY, ROOT, STEP_NS, Appender, damage,
 
 from tandemfeed.journal import Journal, NamedPosition, Tailer
 from tandemfeed.journal.commands.cli import main
-from tandemfeed.journal.history import Hop, MessageHistory
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, DATA_OFFSET
+from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.persistent_queue import PersistentQueue
-from tandemfeed.journal.roll_cycle import format_index
+from tandemfeed.journal.typed_records.history import Hop, MessageHistory
 
 HOLD = """
 import sys
 from pathlib import Path
 from tandemfeed.journal import Journal
-from tandemfeed.journal.layout import END, LOCK, NEXT_SEQUENCE
+from tandemfeed.journal.format.layout import END, LOCK, NEXT_SEQUENCE
 journal = Journal.open(Path(sys.argv[1]), block_size=int(sys.argv[2]))
 control = journal._control
 journal.append(b"before")

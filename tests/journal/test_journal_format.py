@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numba import njit
 
 from tandemfeed.journal import Journal, Tailer
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.memory import address_of, crc_byte, crc_copy, crc_of
+from tandemfeed.journal.compiled.memory import address_of, crc_byte, crc_copy, crc_of
+from tandemfeed.journal.format.block import blocks_in
 
 EXPECTED = [b"first", b"", b"a batch", b"of", b"three", *(row.tobytes() for row in ROWS), b"in another cycle"]
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from journals_made import BEGIN_NS, BLOCK, KEY, STEP_NS, Appender, damage, files_of, made, numbered
 
 from tandemfeed.journal import Journal, NamedPosition, Tailer
-from tandemfeed.journal.block import Block
-from tandemfeed.journal.completeness import RecordMissing, RecordOutOfOrder, compare, digest
-from tandemfeed.journal.findings import (
+from tandemfeed.journal.check.completeness import RecordMissing, RecordOutOfOrder, compare, digest
+from tandemfeed.journal.check.findings import (
     BytesDamaged,
     CheckpointWrong,
     ControlWrong,
@@ -31,9 +30,12 @@ from tandemfeed.journal.findings import (
     TailWrong,
     TimeGoesBack,
 )
-from tandemfeed.journal.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
-from tandemfeed.journal.journal_files import JournalFiles
-from tandemfeed.journal.layout import (
+from tandemfeed.journal.check.inspection import DamagedStretch, EndMark, OpenEnd, SegmentView, records_of, segments
+from tandemfeed.journal.check.journal_files import JournalFiles
+from tandemfeed.journal.check.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
+from tandemfeed.journal.check.verification import Verification
+from tandemfeed.journal.format.block import Block
+from tandemfeed.journal.format.layout import (
     CHECKPOINT_OFFSETS,
     CONTROL_NAME,
     CRC_FROM,
@@ -44,8 +46,6 @@ from tandemfeed.journal.layout import (
     SEGMENT_SIZE,
     TAIL_SIZE,
 )
-from tandemfeed.journal.source_sequence import ContinuityCheck, NumberGoesBack, NumbersMissing, parse_rule
-from tandemfeed.journal.verification import Verification
 
 STEP = 48  # between segments: 32 bytes and a record of at most 16
 

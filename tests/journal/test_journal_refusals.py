@@ -26,9 +26,9 @@ from tandemfeed.journal import (
     Upkeep,
     WrongKey,
 )
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.filesystem import file_system_type, require_local
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.filesystem import file_system_type, require_local
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 from tests.small_disk import SmallDisk
 
 BLOCK = BLOCK_SIZE_MIN

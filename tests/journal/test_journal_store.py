@@ -25,8 +25,8 @@ from tandemfeed.journal import (
     Tailer,
     Upkeep,
 )
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
 
 BLOCK = BLOCK_SIZE_MIN
 

@@ -10,7 +10,8 @@ from pathlib import Path
 SCRIPT = """
 import sys
 from pathlib import Path
-from tandemfeed.journal import Journal, kernels, reading
+from tandemfeed.journal import Journal
+from tandemfeed.journal.compiled import kernels, reading
 
 def loaded():
     kept = {**vars(kernels), **vars(reading)}

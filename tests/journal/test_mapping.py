@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.journal import Journal, Upkeep
-from tandemfeed.journal.block import Block, make_spare
-from tandemfeed.journal.layout import DATA_OFFSET
+from tandemfeed.journal.format.block import Block, make_spare
+from tandemfeed.journal.format.layout import DATA_OFFSET
 
 MB = 1 << 20
 AHEAD = MB // 2

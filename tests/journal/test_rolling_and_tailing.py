@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from tandemfeed.journal import Journal, NoSuchRecord, RecordTooLong, Retention, Tailer, Upkeep, library
-from tandemfeed.journal.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
-from tandemfeed.journal.compression import compress_block, open_to_read
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
+from tandemfeed.journal.format.block import COMPRESSED_SUFFIX, Block, BlockName, blocks_in
+from tandemfeed.journal.format.compression import compress_block, open_to_read
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, IS_CLEAN
 
 BLOCK = BLOCK_SIZE_MIN
 SECOND = 1_000_000_000
@@ -250,7 +250,7 @@ def test_recovery_decompresses_only_the_last_closed_cycle(
         opened.append(path)
         return open_to_read(path, journal_id)
 
-    monkeypatch.setattr("tandemfeed.journal.chain.open_to_read", opening)
+    monkeypatch.setattr("tandemfeed.journal.append.chain.open_to_read", opening)
     with Journal.open(tmp_path, block_size=BLOCK, roll_cycle="SECONDLY", clock_ns=clock) as journal:
         assert opened == [blocks_in(tmp_path)[-2].path]
         assert list(journal.records()) == written
@@ -271,7 +271,7 @@ def test_files_released_by_another_process_are_tolerated_and_do_not_reappear(
         return done
 
     monkeypatch.setattr(
-        "tandemfeed.journal.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(copy_and_release))
+        "tandemfeed.journal.format.compression.zstandard", SimpleNamespace(ZstdCompressor=_compressor(copy_and_release))
     )
     compress_block(names[1].path)
     assert [name.ordinal for name in blocks_in(tmp_path)] == [name.ordinal for name in names[2:]]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.journal import Journal, JournalClosed, JournalLocked, Tailer
-from tandemfeed.journal.block import BlockName, blocks_in
-from tandemfeed.journal.control import Control
-from tandemfeed.journal.kernels import store_word
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
+from tandemfeed.journal.compiled.kernels import store_word
+from tandemfeed.journal.format.block import BlockName, blocks_in
+from tandemfeed.journal.format.control import Control
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, END, LOCK, NEXT_SEQUENCE
 
 BLOCK = BLOCK_SIZE_MIN
 SPAWN = multiprocessing.get_context("spawn")
@@ -208,10 +208,10 @@ def test_an_appender_waits_for_a_living_holder_and_names_it_after_the_time_out(
         child = SPAWN.Process(target=_hold, args=(tmp_path, theirs))
         child.start()
         mine.recv()
-        monkeypatch.setattr("tandemfeed.journal.control.LOCK_TIMEOUT_S", 0.05)
+        monkeypatch.setattr("tandemfeed.journal.format.control.LOCK_TIMEOUT_S", 0.05)
         with pytest.raises(JournalLocked, match=str(child.pid)):
             journal.append(b"in vain")
-        monkeypatch.setattr("tandemfeed.journal.control.LOCK_TIMEOUT_S", 30.0)
+        monkeypatch.setattr("tandemfeed.journal.format.control.LOCK_TIMEOUT_S", 30.0)
         done: list[int] = []
         waiter = threading.Thread(target=_passing_result_to(lambda: journal.append(b"at last"), done.append))
         waiter.start()
@@ -228,7 +228,7 @@ def _passing_result_to(work: Callable[[], int], receive: Callable[[int], None]) 
 def test_all_slots_can_be_in_use_and_one_more_appender_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandemfeed.journal.control.SLOT_COUNT", 3)
+    monkeypatch.setattr("tandemfeed.journal.format.control.SLOT_COUNT", 3)
     journals = [Journal.open(tmp_path, block_size=BLOCK) for _ in range(3)]
     with pytest.raises(JournalLocked, match=str(os.getpid())):
         Journal.open(tmp_path, block_size=BLOCK)

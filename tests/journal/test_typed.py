@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemfeed.journal.history import Hop, HopStamper, MessageHistory, split_history
-from tandemfeed.journal.typed import (
+from tandemfeed.journal.typed_records.history import Hop, HopStamper, MessageHistory, split_history
+from tandemfeed.journal.typed_records.typed import (
     BadProtocol,
     MethodReader,
     NotAMethodRecord,

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--module",
         action="append",
         metavar="FILE",
-        help="test only this module, such as admin_server/lease_core.py; repeatable",
+        help="test only this module, such as admin_server/lease/lease_core.py; repeatable",
     )
     parser.add_argument("--tests", nargs="+", metavar="FILE", help="tests to run instead of those in the table")
     parser.add_argument("--sample", type=int, metavar="N", help="test N mutants of each module, the same in every run")

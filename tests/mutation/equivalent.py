@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tests.mutation.equivalent_in_replica import EQUIVALENT_IN_REPLICA
 
-_CANDIDATES, _CORE, _TERMS = "admin_server/candidates.py", "admin_server/lease_core.py", "admin_server/lease_terms.py"
+_CANDIDATES, _CORE, _TERMS = (
+    "admin_server/lease/candidates.py",
+    "admin_server/lease/lease_core.py",
+    "admin_server/lease/lease_terms.py",
+)
 _MERGE = "feedcore/merge"
 _HOLD, _ORDER = "feedcore/hold_queue.py", f"{_MERGE}/source_order.py"
 _COMPARISON = f"{_MERGE}/comparison.py"
@@ -244,7 +248,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         for after in ("False", "self._waiting[0].first_input_seq > next_input_seq")
     },
     (
-        "admin_server/start_book.py",
+        "admin_server/feed/start_book.py",
         "StartBook.note_counters",
         "- if counter > known and channel_id in self._channel_ids:\n"
         "+ if counter >= known and channel_id in self._channel_ids:",

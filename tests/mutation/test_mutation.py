@@ -108,7 +108,7 @@ def test_every_module_and_test_in_the_table_exists() -> None:
         assert all((ROOT / test.partition("::")[0]).exists() for test in tests)
 
 
-@pytest.mark.parametrize("module", ["admin_server/candidates.py", "feedcore/replica/deciding.py"])
+@pytest.mark.parametrize("module", ["admin_server/lease/candidates.py", "feedcore/replica/deciding.py"])
 def test_every_mutant_of_a_module_differs_from_it(module: str) -> None:
     source = (ROOT / module).read_text()
     for mutant in mutants_of(source, module)[::10]:
@@ -187,13 +187,13 @@ def test_a_sample_is_the_same_in_every_run_and_a_module_without_tests_is_refused
 ) -> None:
     listed = []
     for _ in range(2):
-        assert main(["--module", "admin_server/lease_core.py", "--sample", "5", "--list"]) == 0
+        assert main(["--module", "admin_server/lease/lease_core.py", "--sample", "5", "--list"]) == 0
         listed.append(capsys.readouterr().out)
     assert listed[0] == listed[1]
-    assert listed[0].count("admin_server/lease_core.py:") == 5
+    assert listed[0].count("admin_server/lease/lease_core.py:") == 5
     with pytest.raises(SystemExit):
-        main(["--module", "admin_server/audit.py"])
-    assert "admin_server/audit.py: no tests are known" in capsys.readouterr().err
+        main(["--module", "admin_server/records/audit.py"])
+    assert "admin_server/records/audit.py: no tests are known" in capsys.readouterr().err
 
 
 def test_an_equivalent_mutant_is_recognised_by_its_change_even_if_its_line_moved() -> None:

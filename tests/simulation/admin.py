@@ -1,7 +1,7 @@
 """The admin server of a run: the real lease core, reached over connections that break; the server can die and restart.
 
 Links and a few fields that survive the process (such as the reserved epochs and the notes of grants) take the place of
-the queues and the database of `admin_server.broker.FeedBroker`.
+the queues and the database of `admin_server.feed.broker.FeedBroker`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tandemfeed.admin_server.lease_core import FeedLease, LeaseConfig
-from tandemfeed.admin_server.lease_decisions import (
+from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
+from tandemfeed.admin_server.lease.lease_decisions import (
     Granted,
     HandedOver,
     HandOverRefused,
@@ -23,7 +23,7 @@ from tandemfeed.admin_server.lease_decisions import (
     TermNoted,
     Vacated,
 )
-from tandemfeed.admin_server.lease_records import EPOCH_BLOCK
+from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestHandOver
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
@@ -320,7 +320,7 @@ class AdminActor:
             self._announce_roles()
 
     def _perform_one(self, decision: LeaseDecision) -> None:
-        """Perform a decision, as `admin_server.lease_keeper` does."""
+        """Perform a decision, as `admin_server.lease.lease_keeper` does."""
         terms, grants, log = self._cluster.checks.terms, self._cluster.checks.grants, self._world.log
         match decision:
             case Granted():

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from tandemfeed.admin_server.lease_terms import LeaseConfig
+from tandemfeed.admin_server.lease.lease_terms import LeaseConfig
 from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.merge.effects import MergeEffect
 from tandemfeed.feedcore.replica.channel_state import ChannelSnapshot, PeerState

@@ -26,7 +26,7 @@ from source_material import (
     records_of,
 )
 
-from tandemfeed.journal.named_position import NamedPosition
+from tandemfeed.journal.format.named_position import NamedPosition
 from tandemfeed.journal.tailer import Tailer
 from tandemfeed.spark_feed import cli
 from tandemfeed.spark_feed.java import JavaMissing, find_java_home

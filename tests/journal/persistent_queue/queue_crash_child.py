@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import Cancelled, PersistentQueue
 
 BLOCK = BLOCK_SIZE_MIN

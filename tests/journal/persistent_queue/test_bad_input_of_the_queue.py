@@ -19,8 +19,8 @@ from tandemfeed.journal import (
     ReadOnly,
     SettingsDiffer,
 )
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, DATA_OFFSET, SEGMENT_SIZE
 from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue, QueueFailed, TooManyInFlight, Unknown
 
 BLOCK = BLOCK_SIZE_MIN

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandemfeed.journal import JournalClosed, RecordTooLong
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import Cancelled, InFlight, PersistentQueue
 
 BLOCK = BLOCK_SIZE_MIN

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import NotInFlight, PersistentQueue
 from tandemfeed.journal.persistent_queue.item_state import (
     CANCEL_ANSWERS,

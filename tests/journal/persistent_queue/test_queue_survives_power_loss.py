@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import Cancelled, PersistentQueue
 
 PAGE = 4_096

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemfeed.journal.layout import HAS_TABLE
+from tandemfeed.journal.format.layout import HAS_TABLE
 from tandemfeed.journal.replication.messages import (
     NO_ID,
     Acknowledge,

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from tandemfeed.journal import Journal, Tailer
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.replication import Limits, Mode, ReplicationFollower, ReplicationLeader
 from tandemfeed.journal.replication.messages import Segment
 from tandemfeed.journal.replication.segments import SegmentReader

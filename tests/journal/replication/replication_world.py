@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tandemfeed.journal.control import Settings
+from tandemfeed.journal.format.control import Settings
 from tandemfeed.journal.replication import effects as do
 from tandemfeed.journal.replication.codec import decode, encode
 from tandemfeed.journal.replication.comparison import first_difference, is_same

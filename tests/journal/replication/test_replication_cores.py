@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.journal.control import Settings
+from tandemfeed.journal.format.control import Settings
+from tandemfeed.journal.format.roll_cycle import DAILY
 from tandemfeed.journal.replication import effects as do
 from tandemfeed.journal.replication.follower_core import FollowerCore
 from tandemfeed.journal.replication.leader_core import LeaderCore
@@ -40,7 +41,6 @@ from tandemfeed.journal.replication.states import (
     check_follower_move,
     check_move,
 )
-from tandemfeed.journal.roll_cycle import DAILY
 
 BITS = DAILY.sequence_bits
 START = 5 << BITS

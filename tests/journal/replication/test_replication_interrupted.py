@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 
 from tandemfeed.journal import Journal
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.replication import Limits, ReplicationFollower, ReplicationLeader
 from tests.journal.replication.replication_process import segments_of
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemfeed.journal import Journal, Retention, Tailer, Upkeep
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.compression import compress_block
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.compression import compress_block
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, COUNT_MASK, DATA_OFFSET, SEGMENT_SIZE
 from tandemfeed.journal.replication.comparison import first_difference, is_same
 from tandemfeed.journal.replication.messages import Segment
 from tandemfeed.journal.replication.segments import SegmentReader

@@ -21,8 +21,8 @@ from tandemfeed.journal import (
     Upkeep,
     WrongKey,
 )
-from tandemfeed.journal.block import blocks_in
-from tandemfeed.journal.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.block import blocks_in
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.replication import (
     FollowerKeys,
     FollowerState,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tandemfeed.admin_server.lease_decisions import HOLDER_CONTINUED
-from tandemfeed.admin_server.takeovers import TakeoverReason
+from tandemfeed.admin_server.lease.lease_decisions import HOLDER_CONTINUED
+from tandemfeed.admin_server.lease.takeovers import TakeoverReason
 from tandemfeed.feedcore.replica.states import ReplicaState
 from tandemfeed.feedcore.wire.output_packet import FROM_ACTIVE_BIT, RETRANSMISSION_BIT, OutputPacket
 from tests.simulation.checkers.content import Violation

@@ -1,0 +1,1 @@
+"""The state of one feed: broker, operations, registrations, starts, keys, sessions, streams."""

@@ -1,0 +1,65 @@
+"""A feed's channel keys, and when each becomes valid: a key is announced before any adapter seals with it.
+
+A key is created some time before its predecessor expires, and becomes valid later still, so that readers have it before
+the first packet sealed with it. A sender switches keys at the first cluster update after the new key becomes valid.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from tandemfeed.admin_server.feed.channel_keys import ChannelKey
+from tandemfeed.admin_server.records.lease_records import ClusterRecords
+from tandemfeed.v1 import admin_pb2, common_pb2
+
+SOURCE = 0  # used as the channel_id of the key that the feed's source seals with; channel_ids begin at 1
+
+
+class KeyRing:
+    """The keys of a feed's channels, and of its source if it seals its packets.
+
+    Only one thread at a time may call `refresh`; any thread may call the other methods.
+
+    Attributes:
+        next_change_unix_ns: when `refresh` may next change something.
+    """
+
+    def __init__(
+        self, records: ClusterRecords, feed_id: int, channel_ids: Iterable[int], *, source_is_sealed: bool = True
+    ) -> None:
+        self._records, self._feed_id = records, feed_id
+        self._channel_ids = (SOURCE, *channel_ids) if source_is_sealed else tuple(channel_ids)
+        self._keys: dict[int, list[ChannelKey]] = {}
+        self.next_change_unix_ns = 0
+        self.refresh(time.time_ns())
+
+    def keys(self, channel_ids: Iterable[int]) -> list[common_pb2.StreamKey]:
+        """The keys for readers of these channels, ordered by the start of their validity."""
+        return [key.stream_key() for channel_id in sorted(channel_ids) for key in self._keys[channel_id]]
+
+    def decision_keys(self) -> list[admin_pb2.DecisionKey]:
+        """The decision keys of every channel, for the feed's adapters only, in the same order."""
+        channel_ids = sorted(self._keys.keys() - {SOURCE})
+        return [key.wire_decision_key() for channel_id in channel_ids for key in self._keys[channel_id]]
+
+    def source_keys(self) -> list[common_pb2.StreamKey]:
+        """The keys for the feed's source and its adapters, in the same order; none if the source does not seal."""
+        return [key.stream_key() for key in self._keys.get(SOURCE, ())]
+
+    def refresh(self, now_unix_ns: int) -> None:
+        """Load the present keys, creating those that are due. Waits for the disk.
+
+        Raises:
+            RecordsUnavailable: the keys are unchanged; try again later.
+        """
+        keys = {channel_id: self._records.stream_keys(self._feed_id, channel_id) for channel_id in self._channel_ids}
+        self._keys = keys
+        times = [time_ns for each in keys.values() for time_ns in self._changes(each)]
+        self.next_change_unix_ns = min(time_ns for time_ns in times if time_ns > now_unix_ns)
+
+    def _changes(self, keys: list[ChannelKey]) -> Iterable[int]:
+        for key in keys:
+            yield key.not_before_unix_ns
+            yield key.expires_unix_ns
+        yield self._records.key_times.renew_at_ns(keys[-1].expires_unix_ns)

@@ -1,0 +1,1 @@
+"""What survives the server: SQLite in the private folder or ZooKeeper, and the audit log."""

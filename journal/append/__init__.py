@@ -1,0 +1,1 @@
+"""The appender's side: the chain of blocks, background work, maintenance by hand."""

@@ -1,0 +1,1 @@
+"""Checks and inspection: blocks, whole journals, completeness, and the findings as types."""

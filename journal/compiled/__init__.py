@@ -1,0 +1,1 @@
+"""Compiled code: what appenders and readers run per record or segment, and the cache of compiled kernels."""

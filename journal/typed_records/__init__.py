@@ -1,0 +1,1 @@
+"""Records defined by a Protocol class, and the history of a record's hops."""
