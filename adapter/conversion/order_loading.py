@@ -80,7 +80,7 @@ class OrderLoader:
         if text.isascii() and text.removeprefix("-").isdigit():
             number = node.need_int("bid")
             if not INT64_MIN <= number <= INT64_MAX:
-                raise node.error(f"bid={number} has more than 64 bits")
+                raise node.error(f"bid is {number}, which has more than 64 bits")
             return number
         data = text.encode()
         if not 0 < len(data) <= 8:
