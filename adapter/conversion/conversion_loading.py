@@ -171,7 +171,7 @@ class ConversionLoader:
             if isinstance(operand, Literal):
                 raise node.error(f"{node.need('of')!r} is a constant, so the comparison is always true or always false")
             if isinstance(operand, Operation) and operand.type.text_size:
-                raise node.error(f"{node.need('of')!r} is a text that exists only in the output; compare a field")
+                raise node.error(f"{node.need('of')!r} is a text made for the output; compare a field")
             guard = Guard(operand, comparison_of(node, type_of(operand)))
             is_stateful = isinstance(operand, Operation) and operand.is_stateful
             (output_guards if is_stateful else guards).append(guard)
@@ -315,7 +315,7 @@ class ConversionLoader:
                 if is_text_literal and function.name not in ("concatenate", "copy"):
                     raise node.error(f"{name!r} is a constant text; {function.name} needs a field")
                 if is_made_text and function.name not in ("concatenate", "copy"):
-                    raise node.error(f"{name!r} is made for the output; {function.name} needs a field")
+                    raise node.error(f"{name!r} is a text made for the output; {function.name} needs a field")
         return operands
 
     def key(self, name: str, node: Node) -> Operand:

@@ -140,7 +140,7 @@ class InterpretedConverter:
         for conversion in conversions:
             whole = Scope(conversion, datagram, body, block, walked, packet, index)
             for scope in self._scopes(whole, conversion):
-                if scope.judge():
+                if scope.evaluate():
                     need += room(scope, conversion) if conversion.target else 0
                     scopes.append((conversion, scope))
         if need > left:

@@ -60,7 +60,7 @@ def _parts_room(scope: Scope, groups: Sequence[GroupWrite], data: Sequence[DataW
         need += group.target.dimension.size
         entries = 0
         for entry in _entries(scope, group, group.count):
-            if entry.judge_by(group.guards, group.pure):
+            if entry.evaluate_with(group.guards, group.pure):
                 entries += 1
                 need += group.target.block_length + _parts_room(entry, group.groups, group.data)
         if entries > group.target.count.maximum:
@@ -86,7 +86,7 @@ def parts(
         entries = [
             _entry(entry, group, of_book, level_count)
             for entry in _entries(scope, group, count)
-            if entry.judge_by(group.guards, group.pure)
+            if entry.evaluate_with(group.guards, group.pure)
         ]
         kept = [entry for entry in entries if entry is not None]
         dimension, count_part = bytearray(dimension_of(group.target)), group.target.count

@@ -115,12 +115,12 @@ class Scope:
         inner.results = ChainMap({}, self.results)
         return inner
 
-    def judge(self) -> bool:
+    def evaluate(self) -> bool:
         """Compute everything that needs no state; False if a guard is not satisfied."""
-        return self.judge_by(self._conversion.guards, self._conversion.pure)
+        return self.evaluate_with(self._conversion.guards, self._conversion.pure)
 
-    def judge_by(self, guards: Sequence[Guard], pure: Sequence[Operation]) -> bool:
-        """`judge` for a conversion, or for an entry that it writes."""
+    def evaluate_with(self, guards: Sequence[Guard], pure: Sequence[Operation]) -> bool:
+        """`evaluate` for a conversion, or for an entry that it writes."""
         wanted: set[int] = set()
 
         def note(operand: Operand) -> None:

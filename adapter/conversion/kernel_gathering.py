@@ -54,7 +54,7 @@ def gather_{stage}(datagram, skip, count, slots, counts, asked, room, answers, t
 '''
 
 
-class _AskingWriter(ValueWriter):
+class _GatheringValues(ValueWriter):
     """Values of a conversion; some are gathered as calls instead of computed."""
 
     def __init__(
@@ -103,10 +103,10 @@ class GatheringWriter(MessageWriter):
         super().__init__(table, source, [calls.reduced(conversion, stage) for conversion in conversions], data)
         self._whole = conversions
         self._stage = stage
-        self._asked = [set(calls.asked(conversion, stage)) for conversion in conversions]
+        self._asked = [set(calls.uses_in(conversion, stage)) for conversion in conversions]
         has_block = self._framing.block_length is not None
         self._values = [
-            _AskingWriter(
+            _GatheringValues(
                 number,
                 frozenset(each.each.fields if each.each else ()),
                 data,
@@ -119,7 +119,7 @@ class GatheringWriter(MessageWriter):
         ]
 
     @property
-    def is_asking(self) -> bool:
+    def has_arguments(self) -> bool:
         """True if there is anything to gather."""
         return any(self._asked)
 
@@ -128,7 +128,7 @@ class GatheringWriter(MessageWriter):
         lines = [f"# {shown(self._source.name)}"]
         if not self._is_fixed:
             lines += walk(self._source, self._needed)
-        body = [*self._take_slots(), *self._load_body(), *self._judge()]
+        body = [*self._take_slots(), *self._load_body(), *self._check()]
         return indented([*lines, *(body if self._is_fixed else ["if reason == 0:", *indented(body)])], 3)
 
     def _take_slots(self) -> list[str]:
@@ -144,9 +144,9 @@ class GatheringWriter(MessageWriter):
             ]
         return [*lines, *slot_lines(self._source, self._whole, "slots[index]")]
 
-    def _judge_one(self, number: int, conversion: Conversion) -> list[str]:
+    def _check_one(self, number: int, conversion: Conversion) -> list[str]:
         """A failure in one conversion or entry does not keep the others from being gathered or walked over."""
-        return [*super()._judge_one(number, conversion), "reason = 0"] if self._asked[number] else []
+        return [*super()._check_one(number, conversion), "reason = 0"] if self._asked[number] else []
 
     def _per_entry(self, number: int, conversion: Conversion, lines: list[str]) -> list[str]:
         return super()._per_entry(number, conversion, lines) if lines else []

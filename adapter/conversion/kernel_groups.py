@@ -129,8 +129,8 @@ class PartsWriter:
     def _group_room(self, group: GroupWrite) -> list[str]:
         if group.number < 0:
             return []
-        is_reckoned = group.source is None and not group.guards  # the entries' fixed parts are in least_size
-        inside = self._room(0 if is_reckoned else entry_size(group), group.groups, group.data)
+        is_counted = group.source is None and not group.guards  # the entries' fixed parts are in least_size
+        inside = self._room(0 if is_counted else entry_size(group), group.groups, group.data)
         limit = self._limit(group, f"entries_{group.number}")
         if not (group.pure or group.guards or group.groups or group.data):
             if group.source is None:

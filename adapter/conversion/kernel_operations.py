@@ -35,7 +35,7 @@ class ValueWriter:
         number: the index of the conversion among those of its source message; it makes its variables' names unique.
         entry_fields: names of the fields of a group's entry.
         has_block: messages contain the length of their fixed part, so nullable fields may be absent.
-        gone_through: by a field's identity, the number of the source group that an output group iterates over.
+        iterated_fields: by a field's identity, the number of the source group that an output group iterates over.
         slots: by number of operation, where the answer of a function called per packet is.
     """
 
@@ -45,14 +45,14 @@ class ValueWriter:
         entry_fields: frozenset[str],
         data: TableData,
         has_block: bool,
-        gone_through: Mapping[int, int] | None = None,
+        iterated_fields: Mapping[int, int] | None = None,
         slots: Mapping[int, str] | None = None,
     ) -> None:
         self._number = number
         self._entry_fields = entry_fields
         self._data = data
         self._has_block = has_block
-        self._gone_through = gone_through or {}
+        self._iterated_fields = iterated_fields or {}
         self._slots = slots or {}
 
     def place(self, field: SourceField) -> str:
@@ -60,8 +60,8 @@ class ValueWriter:
         if field.is_variable:
             return f"data_{in_variable(field.name)}"
         base = "entry" if field.name in self._entry_fields else "body"
-        if id(field) in self._gone_through:
-            base = f"entry_{self._gone_through[id(field)]}"
+        if id(field) in self._iterated_fields:
+            base = f"entry_{self._iterated_fields[id(field)]}"
         return f"{base} + {field.offset}" if field.offset else base
 
     @staticmethod
@@ -72,7 +72,7 @@ class ValueWriter:
     def variable(self, operand: Operand) -> str:
         """The variable or literal of a value; a text of at most 8 bytes is a word."""
         if isinstance(operand, SourceField):
-            return f"f{self._gone_through.get(id(operand), '')}_{in_variable(operand.name)}"
+            return f"f{self._iterated_fields.get(id(operand), '')}_{in_variable(operand.name)}"
         if isinstance(operand, PacketValue):
             return operand.name
         if isinstance(operand, IndexValue):
@@ -98,8 +98,8 @@ class ValueWriter:
                 lines += [f"if {name} == {null}:", f"    {name} = NULL"]
             if self._has_block:
                 block = "size_of_entry" if field.name in self._entry_fields else "block"
-                if id(field) in self._gone_through:
-                    block = f"size_of_entry_{self._gone_through[id(field)]}"
+                if id(field) in self._iterated_fields:
+                    block = f"size_of_entry_{self._iterated_fields[id(field)]}"
                 end = field.offset + field.size
                 return [f"{name} = NULL", f"if {block} >= {end}:", *indented(lines)]
         return lines

@@ -41,10 +41,10 @@ def order_lines(
         lines += _change(action, f"{both}, {kind}, {known_by}", given, variables if asked else [])
     if action.guard is not None:
         lines = [f"if {values.guard(action.guard)}:", *indented(lines)]
-    may_tell_nothing = action.guard is not None or "id" not in given
+    may_be_unset = action.guard is not None or "id" not in given
     before = (
         [f"{variables[0]}, {variables[1]}, {variables[2]} = NULL, 0, NULL"]
-        if asked and is_first and may_tell_nothing
+        if asked and is_first and may_be_unset
         else []
     )
     return [*before, *lines]

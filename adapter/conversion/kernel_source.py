@@ -204,7 +204,7 @@ def kernel_source(table: ConverterTable) -> KernelSource:
     }
     is_split = len(table.conversions) > CONVERSIONS_INLINE_MAX
     calls = PacketCalls(table.conversions)
-    asking = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
+    stages = [_stage(table, by_message.values(), data, calls, stage) for stage in range(calls.stages)]
     zones = [f"midnight_{number}" for number in range(len(data.zones))]
     given = ", ".join([GIVEN, *(["done, slots, answers"] if calls else []), *zones])
     functions, branches = "", ""
@@ -231,7 +231,7 @@ def kernel_source(table: ConverterTable) -> KernelSource:
         **frame,
         **(ANSWERED if calls else NOT_ANSWERED),
     )
-    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(asking))
+    gathers = "".join(GATHER.format(stage=stage, branches=lines, **frame) for stage, lines in enumerate(stages))
     return KernelSource(text + branches + _otherwise(table) + FOOTER + gathers, tuple(data.words))
 
 
@@ -242,7 +242,7 @@ def _stage(
     writers = [GatheringWriter(table, each[0].source, each, data, calls, stage) for each in messages]
     lines: list[str] = []
     for writer in writers:
-        if writer.is_asking:
+        if writer.has_arguments:
             lines += [f"        {'elif' if lines else 'if'} {writer.condition()}:", *writer.lines()]
     return "\n".join(lines)
 

@@ -94,5 +94,5 @@ class OrderLoader:
         if isinstance(operand, Operation) and operand.is_stateful:
             raise node.error("if= depends on state; only the message's own values may change a book")
         if not isinstance(operand, SourceField) and type_of(operand).text_size:
-            raise node.error(f"if={node.need('if')!r} is a text that exists only in the output; compare a field")
+            raise node.error(f"if={node.need('if')!r} is a text made for the output; compare a field")
         return Guard(operand, comparison_of(node, type_of(operand)))

@@ -83,7 +83,7 @@ class PacketCalls:
         """The call that computes the answer for a use."""
         return self._calls[operation.function.name, self._depths[operation] - 1]
 
-    def asked(self, conversion: Conversion, stage: int) -> list[Operation]:
+    def uses_in(self, conversion: Conversion, stage: int) -> list[Operation]:
         """The uses in a conversion whose arguments a stage gathers."""
         return [use for use in uses_of(conversion) if self._depths[use] == stage + 1]
 
@@ -94,7 +94,7 @@ class PacketCalls:
                 guard skips; that answer is not used.
         """
         guards = tuple(guard for guard in conversion.guards if self._depth(guard.operand) <= stage)
-        wanted = _made_of([*self.asked(conversion, stage), *(guard.operand for guard in guards)])
+        wanted = _made_of([*self.uses_in(conversion, stage), *(guard.operand for guard in guards)])
         return replace(
             conversion,
             target=None,

@@ -116,15 +116,15 @@ class PacketFunctions:
         given = self._arguments[call.column + 1 : call.column + 1 + len(function.values), :count]
         failed: list[int] = []
         if function.calling is Calling.PER_ARRAY:
-            values = self._ask_arrays(function, given, failed, 0)
+            values = self._call_with_arrays(function, given, failed, 0)
         else:
-            values = self._ask_values(function, given, failed)
+            values = self._call_per_value(function, given, failed)
         slots = call.column * self._room
         put_answers(self.answers, self._asked, slots, values, function.low, function.high)
         for row in failed:
             self._reasons[self._asked[slots + row]] = Reason.FUNCTION_FAILED
 
-    def _ask_arrays(self, function: ConverterFunction, given: Words, failed: list[int], first: int) -> Words:
+    def _call_with_arrays(self, function: ConverterFunction, given: Words, failed: list[int], first: int) -> Words:
         """The answers of a function of arrays; adds to `failed` the rows, counted from `first`, that have no answer."""
         assert function.python is not None
         count = given.shape[1]
@@ -135,10 +135,10 @@ class PacketFunctions:
                 self._note(function, raised)
                 failed.append(first)
                 return np.zeros(1, np.int64)
-        rows = [self._ask_arrays(function, given[:, row : row + 1], failed, row) for row in range(count)]
+        rows = [self._call_with_arrays(function, given[:, row : row + 1], failed, row) for row in range(count)]
         return np.concatenate(rows)
 
-    def _ask_values(self, function: ConverterFunction, given: Words, failed: list[int]) -> Words:
+    def _call_per_value(self, function: ConverterFunction, given: Words, failed: list[int]) -> Words:
         """The answers of a function of integers, called once per value."""
         python, low, high = function.python, function.low, function.high
         assert python is not None

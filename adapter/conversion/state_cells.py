@@ -26,7 +26,7 @@ def function_of(node: Node, functions: Mapping[str, ConverterFunction]) -> Conve
     """The function that an element names."""
     name = node.need("function")
     if name not in functions:
-        raise node.error(f"unknown converter function {name!r}; known are {', '.join(sorted(functions))}")
+        raise node.error(f"unknown converter function {name!r}; it must be one of {', '.join(sorted(functions))}")
     return functions[name]
 
 

@@ -31,7 +31,7 @@ HINTS_MAX = 128  # per packet; a full one of 1,472 bytes has some 70 messages
 HEADERS = HINTS + 2 * HINTS_MAX
 HEADER_SIZE = 64
 
-# Words of a space's header.
+# Indexes of the words of a space's header.
 WORDS, CELLS, STRIDE, ROWS, INDEX = 0, 1, 2, 3, 4
 KEYS_MAX, ROW_COUNT, LIVE_COUNT, FREE_ROW = 5, 6, 7, 8
 TABLE_SIZE, MIGRATED = 9, 10

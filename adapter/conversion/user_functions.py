@@ -103,7 +103,7 @@ class _Registered:
     """A function known in this process.
 
     Attributes:
-        why: it is not compiled; empty if it is.
+        why: the reason why it is not compiled; empty if it is compiled.
     """
 
     function: UserFunction
@@ -115,10 +115,10 @@ _registered: dict[str, _Registered] = {}
 
 
 def register(name: str, function: UserFunction) -> None:
-    """Make a function known in this process, as an entry point does in every one.
+    """Make a function known in this process only; an entry point does so in every process.
 
     Raises:
-        BadUserFunction: the name is taken, or it cannot be a converter function.
+        BadUserFunction: the name is in use, or the function cannot be a converter function.
     """
     if name in FUNCTIONS:
         raise BadUserFunction(f"converter function {name!r}: the name is already in use")
@@ -139,7 +139,7 @@ def register(name: str, function: UserFunction) -> None:
 def _check_arguments(name: str, function: UserFunction) -> None:
     try:
         parameters = inspect.signature(function.python).parameters.values()
-        inspect.getsource(function.python)  # of which every table that uses it has the digest
+        inspect.getsource(function.python)  # its digest is part of every table that uses it
     except (OSError, TypeError, ValueError) as unreadable:
         raise BadUserFunction(f"converter function {name!r}: cannot read its source: {unreadable}") from None
     for parameter in parameters:
@@ -157,7 +157,7 @@ def _why_not_compiled(name: str, function: UserFunction) -> str:
     try:
         found = compiled()(function.python)
         found.compile(signature)
-    except Exception as cannot:  # noqa: BLE001  numba fails in many ways on code that is not for it
+    except Exception as cannot:  # noqa: BLE001  numba raises many exceptions for code it cannot compile
         lines = [line.strip() for line in str(cannot).splitlines()]
         reasons = [line for line in lines if line and not line.startswith(("Failed in", "During:", "File "))]
         return f"numba cannot compile it: {(reasons or [type(cannot).__name__])[0][:WHY_SIZE_MAX]}"
@@ -178,7 +178,7 @@ def known_functions() -> Mapping[str, ConverterFunction]:
     """All converter functions: tandemfeed's own, and users'.
 
     Raises:
-        BadUserFunction: a registered one cannot be used.
+        BadUserFunction: a registered function cannot be used.
     """
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name not in _registered:
@@ -189,13 +189,14 @@ def known_functions() -> Mapping[str, ConverterFunction]:
     return {**FUNCTIONS, **{name: _as_function(name, known) for name, known in _registered.items()}}
 
 
-# What comes of what a function refuses: the message is. Behind a change of state none can be: there the value is null.
+# If a function refuses its values, the message is refused. After a change of state this is no longer possible: then the
+# result is null.
 REFUSED = {"failed_as": "reason = reason or FUNCTION_FAILED", "beyond_as": "reason = reason or OUT_OF_RANGE"}
 NULLED = {"failed_as": "{r} = NULL", "beyond_as": "{r} = NULL"}
 
 
 def null_instead(checked: Checked) -> Checked:
-    """A use whose arguments depend on state: its value is null where it would refuse the message."""
+    """For a use whose arguments depend on state: its result is null where it would refuse the message."""
     return checked._replace(result=checked.result.nullable(), constants=checked.constants | NULLED, fails=False)
 
 

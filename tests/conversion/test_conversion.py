@@ -206,7 +206,7 @@ def load_changed(tmp_path: Path, old: str, new: str, document: str = "converter-
         (
             '<keep cell="last_price" function="last" of="price" by="symbol"/>',
             '<let name="told" function="digits" of="price"/><when of="told" is="1"/>',
-            "'told' is a text that exists only in the output",
+            "'told' is a text made for the output",
         ),
         ('message="trade"', 'message="deal"', "no message 'deal'"),
         ('to="TradeTick"', 'to="Trade"', "no message 'Trade'"),

@@ -20,5 +20,5 @@ def document(name: str) -> Path:
     path = FOLDER / name
     if path.suffix != ".xml" or path.parent != FOLDER or not path.is_file():
         known = ", ".join(sorted(each.name for each in FOLDER.glob("*.xml")))
-        raise FileNotFoundError(f"no shipped document {name!r}; there are {known}")
+        raise FileNotFoundError(f"no shipped document {name!r}; the shipped documents are {known}")
     return path

@@ -56,10 +56,12 @@ def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:
             raise FormatError(f"offset {offset}: a length that is not zero, in a file whose lengths are zero")
         kind = data[offset + LENGTH_SIZE]
         size = sizes.get(kind)
-        if size is None or offset + LENGTH_SIZE + size > len(data):
-            what = "of unknown type" if size is None else f"of {size} bytes"
+        if size is None:
+            raise FormatError(f"offset {offset}: unknown message type {bytes([kind])!r}")
+        if offset + LENGTH_SIZE + size > len(data):
             raise FormatError(
-                f"offset {offset}: a message {what} ({bytes([kind])!r}), but only {len(data) - offset} bytes are left"
+                f"offset {offset}: a message of type {bytes([kind])!r} has {size} bytes, "
+                f"but only {len(data) - offset - LENGTH_SIZE} are left"
             )
         out[offset : offset + LENGTH_SIZE] = size.to_bytes(LENGTH_SIZE, "big")
         offset += LENGTH_SIZE + size

@@ -53,7 +53,7 @@ def decode_iex_segment(datagram: bytes) -> IexSegment:
         FormatError: its content does not match its header.
     """
     if len(datagram) < IEX_TP_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes; an IEX-TP header has {IEX_TP_HEADER_SIZE}")
+        raise FormatError(f"the datagram has {len(datagram)} bytes; an IEX-TP header has {IEX_TP_HEADER_SIZE}")
     version, protocol, channel, session, size, count, stream_offset, sequence, sent_at = IEX_TP_HEADER.unpack_from(
         datagram
     )

@@ -41,7 +41,7 @@ def decode_mdp_packet(datagram: bytes) -> MdpPacket:
         FormatError: its messages do not fill it.
     """
     if len(datagram) < MDP_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes; an MDP header has {MDP_HEADER_SIZE}")
+        raise FormatError(f"the datagram has {len(datagram)} bytes; an MDP header has {MDP_HEADER_SIZE}")
     sequence, sent_at_ns = MDP_HEADER.unpack_from(datagram)
     frames = datagram[MDP_HEADER_SIZE:]
     offset = count = 0

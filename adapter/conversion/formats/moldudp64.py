@@ -44,7 +44,7 @@ def decode_mold_packet(datagram: bytes) -> MoldPacket:
         FormatError: its content does not match its header.
     """
     if len(datagram) < MOLD_HEADER_SIZE:
-        raise FormatError(f"{len(datagram)} bytes; a MoldUDP64 header has {MOLD_HEADER_SIZE}")
+        raise FormatError(f"the datagram has {len(datagram)} bytes; a MoldUDP64 header has {MOLD_HEADER_SIZE}")
     session, sequence, count = MOLD_HEADER.unpack_from(datagram)
     is_end = count == END_OF_SESSION_COUNT
     if is_end:
